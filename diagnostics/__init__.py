@@ -1,0 +1,1 @@
+"""Diagnosis of GRPO runs on vLLM: environment, configuration, logs. Imports nothing heavy."""

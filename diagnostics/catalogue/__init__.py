@@ -1,0 +1,1 @@
+"""The known issues: one TOML file each."""

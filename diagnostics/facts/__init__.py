@@ -1,0 +1,1 @@
+"""Collectors: impure, few, and judging nothing."""

@@ -1,0 +1,1 @@
+"""The three rollout modes, one training loop each, to be read side by side."""

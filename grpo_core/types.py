@@ -1,0 +1,105 @@
+"""The data that flows through a GRPO step: prompts, requests, completions, samples, groups.
+
+Everything is token ids and per-token numbers; text is for people. Completions carry the log-probs under the
+distribution that sampled them (the *behaviour* stream) and, per token, the policy version that sampled it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One row of the task.
+
+    Attributes:
+        id: Unique within the data set.
+        text: The prompt as people read it.
+        ids: Its token ids, what the engine is given.
+        columns: The row's other fields (the expected answer, say), handed to reward functions.
+    """
+
+    id: str
+    text: str
+    ids: tuple[int, ...]
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How completions are sampled. Every field is sent to the engine: nothing comes from a model's own file.
+
+    Attributes:
+        max_tokens: Longest completion, in tokens.
+        temperature: Logits are divided by it; above zero.
+        stop_ids: A completion ends with the first of these ids, which is kept as its last token.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    stop_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion asked of an engine.
+
+    Attributes:
+        id: Unique among the requests in flight; the completion is paired with its prompt by it.
+        prompt_ids: Token ids of the prompt.
+        seed: Seeds this sample's own generator: what is sampled does not depend on its neighbours.
+    """
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What an engine sampled for one request.
+
+    Attributes:
+        request_id: The id of the request.
+        ids: Sampled token ids, the stop id included.
+        logprobs: One per id: natural log-prob under the sampling distribution (temperature applied).
+        versions: One per id: the policy version that sampled it.
+        finish_reason: `stop` (a stop id was sampled), `length` or `abort`.
+    """
+
+    request_id: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish_reason: FinishReason
+
+    def __post_init__(self) -> None:
+        if not len(self.ids) == len(self.logprobs) == len(self.versions):
+            raise ValueError(
+                f"completion {self.request_id}: {len(self.ids)} ids, {len(self.logprobs)} log-probs and "
+                f"{len(self.versions)} versions: an engine returned streams of unequal length"
+            )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A completion with its reward and advantage."""
+
+    prompt: Prompt
+    completion: Completion
+    text: str
+    reward: float
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """All samples of one prompt in one step: what an advantage is relative to."""
+
+    prompt: Prompt
+    samples: tuple[Sample, ...]

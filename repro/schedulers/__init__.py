@@ -1,0 +1,1 @@
+"""Drivers of vLLM's real schedulers."""
