@@ -1,0 +1,103 @@
+#!/usr/bin/env -S uv run --script
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox[uv]>=2025.2.9"]
+# ///
+"""Thin: each session installs the project and calls one command. `nox -l` lists them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+
+from diagnostics.matrix.uv import torch_arguments, uv_environment  # noqa: E402
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+nox.options.sessions = ["lint", "types", "tests"]
+
+# Outside the cells any Python from 3.11 on will do; cells bring their own.
+PYTHON = None if sys.version_info >= (3, 11) else "3.11"
+# The cells that the tests marked `vllm` drive. The engine cell is large: it joins where it is asked for.
+TEST_CELLS = ("vllm-0.7.3+trl-0.16.1",)
+CELLS = ROOT / ".matrix" / "environments"
+
+
+def install(session: nox.Session, *requirements: str, torch: bool = False) -> None:
+    """Installs with the settings the machine gives to pip, and with CPU torch where torch is asked for."""
+    session.env.update(uv_environment(os.environ))
+    arguments = torch_arguments(os.environ) if torch else []
+    session.install("--quiet", *arguments, *requirements)
+
+
+@nox.session(python=PYTHON)
+def matrix(session: nox.Session) -> None:
+    """Run the cells that are due and print the table. Arguments go through: -- --profile full --cells GLOB."""
+    install(session, "--editable", ".[matrix]")
+    arguments = session.posargs or ["run"]
+    if arguments[0].startswith("-"):
+        arguments = ["run", *arguments]
+    session.run("python", "-m", "diagnostics.matrix", *arguments)
+
+
+@nox.session(python=PYTHON)
+def lock(session: nox.Session) -> None:
+    """Resolve the cells' locks again, each at its own date cut."""
+    install(session, "--editable", ".[matrix]")
+    session.run("python", "-m", "diagnostics.matrix", "lock", *session.posargs)
+
+
+@nox.session(python=PYTHON)
+def tests(session: nox.Session) -> None:
+    """Build one real cell and run the whole suite. Arguments go to pytest."""
+    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
+    for cell in cells:
+        session.run("python", "-m", "diagnostics.matrix", "env", cell)
+    session.run("python", "-m", "pytest", *session.posargs, env={"GRPO_DOCTOR_CELLS": str(CELLS)})
+
+
+@nox.session(python=PYTHON)
+def lint(session: nox.Session) -> None:
+    """Ruff: every rule on, each exception explained in pyproject.toml."""
+    install(session, "--group", "lint")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session(python=PYTHON)
+def types(session: nox.Session) -> None:
+    """Mypy, strict."""
+    install(session, "--editable", ".[matrix]", "--group", "types")
+    session.run("mypy")
+
+
+@nox.session(python=PYTHON)
+def doctor(session: nox.Session) -> None:
+    """Look at this machine's default environment: -- --python PATH for another."""
+    install(session, "--editable", ".")
+    session.run("python", "-m", "diagnostics", "doctor", *session.posargs, success_codes=[0, 1])
+
+
+@nox.session(python=PYTHON)
+def repro(session: nox.Session) -> None:
+    """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]."""
+    if len(session.posargs) < 2:
+        session.error("usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001")
+    cell, *arguments = session.posargs
+    install(session, "--editable", ".[matrix]")
+    session.run("python", "-m", "diagnostics.matrix", "env", cell)
+    python = CELLS / cell / "bin" / "python"
+    session.run(str(python), "-m", "repro", "run", *arguments, external=True, env={"PYTHONPATH": str(ROOT)})
+
+
+if __name__ == "__main__":
+    nox.main()
