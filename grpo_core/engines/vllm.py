@@ -290,8 +290,11 @@ def _stored_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a model's tensors, from the headers of its safetensors files."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(model_dir.glob("*.safetensors")):
-        with path.open("rb") as file:  # eight bytes of length, little-endian, then the header as JSON
-            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        try:
+            with path.open("rb") as file:  # eight bytes of length, little-endian, then the header as JSON
+                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        except (OSError, struct.error, ValueError) as error:
+            raise EngineError(f"vllm engine, start: {path} is no safetensors file: {error}") from error
         header.pop("__metadata__", None)
         shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
     if not shapes:

@@ -1,0 +1,78 @@
+"""What VllmEngine makes of vLLM's answers, without vLLM: each unusable answer is a named error."""
+
+import json
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+from grpo_core.engines import vllm
+from grpo_core.engines.base import EngineError
+from grpo_core.types import Request
+
+REQUEST = Request("r0", (1, 2, 3), seed=0)
+
+
+def answer(**changes):
+    """An answer as vLLM gives it: ids 4 and 5, with a likelier id listed before the sampled 5."""
+    sampled = {
+        "token_ids": [4, 5],
+        "logprobs": [
+            {4: SimpleNamespace(logprob=-0.5)},
+            {9: SimpleNamespace(logprob=-0.1), 5: SimpleNamespace(logprob=-2.0)},
+        ],
+        "finish_reason": "length",
+    }
+    sampled |= {key: value for key, value in changes.items() if key in sampled}
+    outputs = [SimpleNamespace(**sampled)] * changes.get("completions", 1)
+    return SimpleNamespace(prompt_token_ids=changes.get("prompt", [1, 2, 3]), outputs=outputs)
+
+
+def test_logprobs_are_looked_up_by_the_sampled_id():
+    """The first entry of a position is the likeliest id, not always the sampled one."""
+    completion = vllm._completion(REQUEST, answer(), version=3)
+    assert completion.ids == (4, 5)
+    assert completion.logprobs == (-0.5, -2.0)
+    assert completion.versions == (3, 3)
+    assert completion.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"prompt": [1, 2]}, "the answer is to another prompt"),
+        ({"completions": 2}, "2 completions, or no log-probs"),
+        ({"logprobs": None}, "1 completions, or no log-probs"),
+        ({"token_ids": [4]}, "1 ids and 2 log-probs"),
+        ({"token_ids": [4, 6]}, "no log-prob for the sampled id 6"),
+        ({"finish_reason": "error"}, "ended with reason 'error'"),
+    ],
+)
+def test_an_unusable_answer_names_the_request_and_what_is_wrong(changes, says):
+    """Nothing is guessed, padded or dropped."""
+    with pytest.raises(EngineError) as raised:
+        vllm._completion(REQUEST, answer(**changes), version=0)
+    assert str(raised.value) == f"vllm engine, generate: request r0: {says}"
+
+
+def test_shapes_are_read_from_the_headers_of_all_shards(tmp_path):
+    """Only headers are read: the files here hold no tensor data at all."""
+    for shard, name in enumerate(["embed", "head"]):
+        header = {"__metadata__": {"format": "pt"}, name: {"dtype": "F32", "shape": [2, shard + 1]}}
+        text = json.dumps(header).encode()
+        (tmp_path / f"model-{shard}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert vllm._stored_shapes(tmp_path) == {"embed": (2, 1), "head": (2, 2)}
+
+
+def test_a_folder_without_a_model_is_refused_before_vllm_is_imported(tmp_path):
+    """The error names the folder and what it lacks."""
+    with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
+        vllm.VllmEngine(tmp_path, max_model_len=8)
+
+
+def test_a_torn_file_is_refused_by_name(tmp_path):
+    """A save that was cut off leaves a header shorter than it says."""
+    torn = tmp_path / "model.safetensors"
+    torn.write_bytes(struct.pack("<Q", 100) + b'{"embed": {"sha')
+    with pytest.raises(EngineError, match="model.safetensors is no safetensors file"):
+        vllm._stored_shapes(tmp_path)
