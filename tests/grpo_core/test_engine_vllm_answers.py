@@ -74,5 +74,5 @@ def test_a_torn_file_is_refused_by_name(tmp_path):
     """A save that was cut off leaves a header shorter than it says."""
     torn = tmp_path / "model.safetensors"
     torn.write_bytes(struct.pack("<Q", 100) + b'{"embed": {"sha')
-    with pytest.raises(EngineError, match="model.safetensors is no safetensors file"):
+    with pytest.raises(EngineError, match=r"model\.safetensors is no safetensors file"):
         vllm._stored_shapes(tmp_path)
