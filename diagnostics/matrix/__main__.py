@@ -1,0 +1,129 @@
+"""`python -m diagnostics.matrix`: run the matrix, build a cell's environment, make locks, publish."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from diagnostics.matrix import commands
+from diagnostics.matrix.schema import MatrixError
+from diagnostics.matrix.store import StoreBusyError
+from diagnostics.matrix.uv import UvMissingError
+from diagnostics.matrix.workplace import ROOT
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses bad usage in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised by SIGTERM, so that it ends a run as Ctrl-C does."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        code: int = options.command(options)
+    except (MatrixError, StoreBusyError, UvMissingError) as error:
+        print(f"matrix: {error}", file=sys.stderr)
+        return 2
+    except Stopped:
+        return 128 + signal.SIGTERM
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Stopped
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m diagnostics.matrix", description=__doc__)
+    common = _Parser(add_help=False)
+    common.add_argument(
+        "--file", type=Path, default=ROOT / "matrix.toml", help="the matrix file (default: the project's)"
+    )
+    common.add_argument(
+        "--store",
+        type=Path,
+        default=None,
+        help="folder of verdicts, environments and logs (default: .matrix beside the matrix file)",
+    )
+    common.add_argument(
+        "--cells",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="only these cells; may be given several times",
+    )
+    chosen = _Parser(add_help=False, parents=[common])
+    chosen.add_argument(
+        "--profile",
+        default=None,
+        help="cells of this profile: quick (default) or full; ignored where --cells is given",
+    )
+    commands_ = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+
+    run = commands_.add_parser("run", parents=[chosen], help="ask what is due, print the table")
+    run.add_argument(
+        "--layers", action="append", default=[], metavar="LIST", help="only these layers, separated by commas"
+    )
+    run.add_argument("--fresh", action="store_true", help="ask again what is answered already")
+    run.add_argument(
+        "--report",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder for the page, Markdown and JSON (default: report/ in the store)",
+    )
+    keep = run.add_mutually_exclusive_group()
+    keep.add_argument(
+        "--keep-environments",
+        dest="keep",
+        action="store_const",
+        const="always",
+        default="auto",
+        help="never remove an environment (default: the oldest goes when disk runs short)",
+    )
+    keep.add_argument(
+        "--drop",
+        dest="keep",
+        action="store_const",
+        const="never",
+        help="remove each environment after the cell's last layer",
+    )
+    run.add_argument("--list", action="store_true", help="print cells and layers, run nothing")
+    run.add_argument("--dry-run", action="store_true", help="print what would be asked and why, run nothing")
+    run.set_defaults(command=commands.run)
+
+    environment = commands_.add_parser(
+        "env", parents=[common], help="build a cell's environment if it isn't there, print its path"
+    )
+    environment.add_argument("cell", help="a cell's id")
+    environment.set_defaults(command=commands.environment)
+
+    lock = commands_.add_parser(
+        "lock", parents=[chosen], help="resolve the cells' locks again, each at its date cut"
+    )
+    lock.set_defaults(command=commands.lock)
+
+    publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
+    publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
+    publish.set_defaults(command=commands.publish)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Cells by layers with their verdicts: what every report shows, from the store and today's expectations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix import store
+from diagnostics.matrix.identity import digest
+from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.verdicts import Evidence, Judged, Outcome, Verdict, blocked, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.events import Event
+    from diagnostics.matrix.layers.base import Layer
+    from diagnostics.matrix.workplace import Workplace
+
+
+@dataclass(frozen=True)
+class Question:
+    """One layer asked of one cell, and what the answer will depend on."""
+
+    cell: Cell
+    layer: Layer
+    inputs: tuple[tuple[str, str], ...]
+
+    @property
+    def identity(self) -> str:
+        """The digest under which the store keeps the answer."""
+        return digest(dict(self.inputs))
+
+    @property
+    def command(self) -> str:
+        """Asks again."""
+        return f"nox -s matrix -- --cells '{self.cell.id}' --layers {self.layer.name} --fresh"
+
+
+@dataclass(frozen=True)
+class Square:
+    """One verdict of the board."""
+
+    question: Question
+    judged: Judged
+    event: Event | None
+    """The answer it rests on; None where nothing was run."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """How the verdict is known. What was not run is known from nothing more than a declaration."""
+        if self.event is None or self.judged.verdict is Verdict.NOT_RUN:
+            return Evidence.DECLARED
+        return self.event.answer.evidence
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Known issues observed."""
+        return self.event.answer.codes if self.event else ()
+
+    @property
+    def summary(self) -> str:
+        """One line: what was observed, or why nothing was."""
+        return self.event.answer.summary if self.event else self.judged.remark
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of the board."""
+
+    cell: Cell
+    squares: tuple[Square, ...]
+
+    def square(self, layer: str) -> Square | None:
+        """Returns the verdict of a layer, None if the cell isn't asked it."""
+        return next((item for item in self.squares if item.question.layer.name == layer), None)
+
+
+@dataclass(frozen=True)
+class Board:
+    """All of it."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def squares(self) -> list[Square]:
+        """All verdicts, row by row."""
+        return [square for row in self.rows for square in row.squares]
+
+    @property
+    def layers(self) -> list[str]:
+        """The columns: every layer that some cell is asked, in order."""
+        asked = {square.question.layer.name for square in self.squares}
+        return [name for name in BY_NAME if name in asked]
+
+    def counts(self) -> Counter[Verdict]:
+        """Returns how often each verdict stands."""
+        return Counter(square.judged.verdict for square in self.squares)
+
+
+def question(workplace: Workplace, cell: Cell, layer: str) -> Question:
+    """Returns a question with all that its answer depends on, as it is now."""
+    asked = BY_NAME[layer]
+    inputs = {
+        "layer": layer,
+        "vllm": cell.vllm,
+        "trl": cell.trl,
+        **asked.inputs(workplace, cell),
+        "code": workplace.code(asked.harness),
+    }
+    return Question(cell, asked, tuple(inputs.items()))
+
+
+def board(questions: Iterable[Question], events: list[Event]) -> Board:
+    """Judges what the store knows of these questions."""
+    known, flaky = store.latest(events), store.flaky(events)
+    rows: dict[str, dict[str, Square]] = {}
+    cells: dict[str, Cell] = {}
+    for item in questions:
+        cells[item.cell.id] = item.cell
+        row = rows.setdefault(item.cell.id, {})
+        event = known.get(item.identity)
+        row[item.layer.name] = Square(item, _judged(item, event, row, flaky=item.identity in flaky), event)
+    return Board(tuple(Row(cells[name], tuple(row.values())) for name, row in rows.items()))
+
+
+def _judged(item: Question, event: Event | None, row: Mapping[str, Square], *, flaky: bool) -> Judged:
+    if event is not None:
+        return judge(event.answer, item.cell.expectation(item.layer.name), flaky=flaky)
+    obstacle = obstacle_of(item, row)
+    if obstacle is not None:
+        return blocked(obstacle.question.layer.name, obstacle.judged)
+    return Judged(Verdict.NOT_RUN, expected=False, incomplete=True, remark="not asked yet")
+
+
+def obstacle_of(item: Question, row: Mapping[str, Square]) -> Square | None:
+    """Returns the first needed layer of the same cell that did not pass, None if nothing is in the way."""
+    for needed in item.layer.needs:
+        square = row.get(needed)
+        if square is not None and (square.event is None or square.event.answer.outcome is not Outcome.PASS):
+            return square
+    return None

@@ -1,0 +1,243 @@
+"""Cells, recipes and layer settings: what `matrix.toml` says, checked and frozen."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from diagnostics.matrix.schema import MatrixError, Source, Table, close_matches
+from diagnostics.matrix.verdicts import Expectation, Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = "grpo-doctor.matrix.v1"
+LAYERS = (
+    "resolve",
+    "contract",
+    "install",
+    "import",
+    "scheduler",
+    "engine",
+    "train:colocate",
+    "train:async",
+    "train:server",
+)
+PROFILES = ("quick", "full")
+# Layers that run something in the cell's environment: they need a recipe that says how to build one.
+EXECUTED = LAYERS[2:]
+_ID = re.compile(r"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+trl-(?P<trl>[0-9][0-9a-z.]*)")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the environment of a cell is built on a machine without a GPU."""
+
+    name: str
+    about: str
+    requirements: tuple[str, ...]
+    """Resolved together; `{vllm}` and `{trl}` stand for the cell's versions."""
+    alone: tuple[str, ...]
+    """Installed without their dependencies."""
+    without: tuple[str, ...]
+    """Packages left out although something asks for them."""
+    exclude_newer: datetime.date | None
+    """Date cut of the environment, if it isn't the cell's."""
+    imports: tuple[str, ...]
+    """Modules the `import` layer imports."""
+    differs: tuple[tuple[str, str], ...]
+    """What differs from the declared environment: (package, remark). Every executed verdict carries it."""
+    environment: tuple[tuple[str, str], ...]
+    """Environment variables set for programs run in the cell."""
+    disk_gb: float
+    """Free disk asked for before building, in GB of 1e9 bytes."""
+
+    def filled(self, cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns (requirements, alone) with the cell's versions in them."""
+        requirements = tuple(line.format(vllm=cell.vllm, trl=cell.trl) for line in self.requirements)
+        return requirements, tuple(line.format(vllm=cell.vllm, trl=cell.trl) for line in self.alone)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of versions, and the questions asked of it."""
+
+    id: str
+    vllm: str
+    trl: str
+    python: str
+    exclude_newer: datetime.date
+    """Nothing uploaded after this day (UTC) takes part in resolving the declared environment."""
+    recipe: Recipe | None
+    layers: tuple[str, ...]
+    profiles: tuple[str, ...]
+    expectations: tuple[tuple[str, Expectation], ...]
+    note: str
+
+    def expectation(self, layer: str) -> Expectation | None:
+        """Returns what is expected of a layer, None for a pass."""
+        return dict(self.expectations).get(layer)
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What `matrix.toml` says about a layer in all cells."""
+
+    timeout_s: float
+    codes: tuple[str, ...]
+    """Known issues asked about (`scheduler`)."""
+    arguments: tuple[str, ...]
+    """Given to the program in the cell (`train:*`, `engine`)."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The whole file."""
+
+    path: Path
+    platform: str
+    """uv's name of the platform for which declared environments are resolved."""
+    cells: tuple[Cell, ...]
+    settings: tuple[tuple[str, LayerSettings], ...]
+
+    def cell(self, name: str) -> Cell:
+        """Returns the cell of that id; refuses an unknown one with what is close to it."""
+        for cell in self.cells:
+            if cell.id == name:
+                return cell
+        raise MatrixError(
+            f"unknown cell {name!r}{close_matches(name, [cell.id for cell in self.cells])}; --list shows all"
+        )
+
+    def layer(self, name: str) -> LayerSettings:
+        """Returns the settings of a layer."""
+        return dict(self.settings)[name]
+
+
+def load(path: Path) -> Matrix:
+    """Reads and checks a matrix file.
+
+    Raises:
+        MatrixError: one line naming file, line, key, value and what was expected.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MatrixError(f"{path}: cannot be read: {error}") from None
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MatrixError(f"{path}: is not TOML: {error}") from None
+    top = Table(Source(path, text), (), document)
+    if top.take("schema", str, required=True) != SCHEMA:
+        raise top.refuse("schema", repr(SCHEMA))
+    platform = top.take("platform", str, required=True)
+    recipes = {name: _recipe(name, table) for name, table in top.table("recipes").tables()}
+    settings = _settings(top.table("layers"))
+    cells = tuple(_cell(name, table, recipes) for name, table in top.table("cells").tables())
+    top.close()
+    if not cells:
+        raise MatrixError(f"{path}: cells: expected at least one")
+    return Matrix(path, platform, cells, settings)
+
+
+def _recipe(name: str, table: Table) -> Recipe:
+    recipe = Recipe(
+        name=name,
+        about=table.take("about", str, required=True),
+        requirements=table.strings("requirements", required=True),
+        alone=table.strings("alone"),
+        without=table.strings("without"),
+        exclude_newer=table.take("exclude_newer", datetime.date),
+        imports=table.strings("imports", required=True),
+        differs=_pairs(table.table("differs")),
+        environment=_pairs(table.table("environment")),
+        disk_gb=table.take("disk_gb", float, required=True),
+    )
+    table.close()
+    for key in ("requirements", "alone"):
+        for line in getattr(recipe, key):
+            try:
+                line.format(vllm="0", trl="0")
+            except (KeyError, IndexError, ValueError):
+                raise table.refuse(key, "no braces but {vllm} and {trl}") from None
+    return recipe
+
+
+def _pairs(table: Table) -> tuple[tuple[str, str], ...]:
+    return tuple((key, table.take(key, str)) for key in table.values)
+
+
+def _settings(table: Table) -> tuple[tuple[str, LayerSettings], ...]:
+    found = []
+    for name in LAYERS:
+        layer = table.table(name)
+        timeout_s = layer.take("timeout_s", float, 600.0)
+        if timeout_s <= 0:
+            raise layer.refuse("timeout_s", "seconds above zero")
+        found.append((name, LayerSettings(timeout_s, layer.strings("codes"), layer.strings("arguments"))))
+        layer.close()
+    table.close()
+    return tuple(found)
+
+
+def _cell(name: str, table: Table, recipes: dict[str, Recipe]) -> Cell:
+    versions = _ID.fullmatch(name)
+    if versions is None:
+        raise table.source.refuse(table.keys, None, "an id of the form vllm-<version>+trl-<version>")
+    for package, version in versions.groupdict().items():
+        try:
+            Version(version)
+        except InvalidVersion:
+            raise table.source.refuse(
+                table.keys, None, f"a version of {package} where {version!r} stands"
+            ) from None
+    layers = table.choices("layers", LAYERS, required=True)
+    wanted = table.take("recipe", str)
+    if wanted is not None and wanted not in recipes:
+        raise table.refuse("recipe", f"one of {', '.join(recipes)}{close_matches(wanted, recipes)}")
+    if wanted is None and set(layers) & set(EXECUTED):
+        raise table.refuse("layers", "a recipe beside layers that run in an environment")
+    python = table.take("python", str, required=True)
+    if not re.fullmatch(r"3\.\d+", python):
+        raise table.refuse("python", "a minor release, as 3.11")
+    cell = Cell(
+        id=name,
+        vllm=versions["vllm"],
+        trl=versions["trl"],
+        python=python,
+        exclude_newer=table.take("exclude_newer", datetime.date, required=True),
+        recipe=recipes[wanted] if wanted else None,
+        layers=tuple(layer for layer in LAYERS if layer in layers),
+        profiles=table.choices("profiles", PROFILES, required=True),
+        expectations=_expectations(table.table("expect"), layers),
+        note=table.take("note", str, ""),
+    )
+    table.close()
+    return cell
+
+
+def _expectations(table: Table, layers: tuple[str, ...]) -> tuple[tuple[str, Expectation], ...]:
+    allowed = {"fail", "unresolvable", "not_run"}
+    found = []
+    for layer, expect in table.tables():
+        if layer not in layers:
+            raise table.source.refuse(expect.keys, None, f"one of the cell's layers ({', '.join(layers)})")
+        outcome = expect.take("outcome", str, required=True)
+        if outcome not in allowed:
+            raise expect.refuse("outcome", f"one of {', '.join(sorted(allowed))}; a pass needs no entry")
+        expectation = Expectation(
+            outcome=Outcome(outcome),
+            reason=expect.take("reason", str, required=True),
+            codes=expect.strings("codes"),
+            shows=expect.strings("shows"),
+            link=expect.take("link", str, ""),
+        )
+        expect.close()
+        found.append((layer, expectation))
+    return tuple(found)

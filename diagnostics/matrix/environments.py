@@ -1,0 +1,191 @@
+"""Builds the environment of a cell from its committed lock, and knows whether one is whole.
+
+A build ends by writing a marker. Without it, or with one for another lock or Python, the folder is removed
+and built again: an environment that a kill or a full disk left half-built is never used.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix import locks
+from diagnostics.matrix.resolving import _NETWORK, explain
+from diagnostics.matrix.uv import torch_arguments
+from diagnostics.matrix.workplace import InterpreterError, Workplace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from diagnostics.matrix.cells import Cell
+
+MARKER = "grpo-doctor.json"
+GB = 1e9
+TIMEOUT_S = 1200.0
+
+
+class BuildError(RuntimeError):
+    """Raised when an environment can't be built; `infrastructure` tells whether the machine is to blame."""
+
+    def __init__(self, message: str, *, infrastructure: bool, excerpt: str = "") -> None:
+        super().__init__(message)
+        self.infrastructure = infrastructure
+        self.excerpt = excerpt
+
+
+@dataclass(frozen=True)
+class Built:
+    """What the marker of a whole environment says."""
+
+    lock: str
+    """Digest of the lock it was built from."""
+    python: str
+    """Full version of its interpreter."""
+    packages: int
+    seconds: float
+    size_gb: float
+    """Size of its files; those shared with uv's cache by hard links take no room twice."""
+
+
+def folder(workplace: Workplace, cell: Cell) -> Path:
+    """Returns where the environment of a cell is, or would be."""
+    return workplace.store.folder / "environments" / cell.id
+
+
+def python(environment: Path) -> Path:
+    """Returns the interpreter of an environment."""
+    return environment / "bin" / "python"
+
+
+def existing(workplace: Workplace, cell: Cell) -> Built | None:
+    """Returns what is known of the cell's environment, None unless it is whole and current."""
+    try:
+        built = Built(**json.loads((folder(workplace, cell) / MARKER).read_text(encoding="utf-8")))
+        _path, version = workplace.interpreter(cell.python)
+    except (OSError, ValueError, TypeError, InterpreterError):
+        return None
+    lock = locks.digest(locks.read(workplace, cell, runs=True))
+    usable = python(folder(workplace, cell)).exists()
+    return built if usable and (built.lock, built.python) == (lock, version) else None
+
+
+def ensure(workplace: Workplace, cell: Cell, *, fresh: bool = False) -> Built:
+    """Returns the cell's environment, built now if it isn't there whole.
+
+    Raises:
+        BuildError: with the reason, and whether it is the machine's.
+    """
+    found = None if fresh else existing(workplace, cell)
+    return found or _build(workplace, cell)
+
+
+def _build(workplace: Workplace, cell: Cell) -> Built:
+    recipe = cell.recipe
+    if recipe is None:
+        raise BuildError(
+            f"{cell.id} has no recipe: matrix.toml says nothing runs in it", infrastructure=False
+        )
+    pins = locks.read(workplace, cell, runs=True)
+    if not pins:
+        raise BuildError(
+            f"no lock for {cell.id}: `nox -s lock -- --cells '{cell.id}'` makes it",
+            infrastructure=True,
+        )
+    target = folder(workplace, cell)
+    remove(workplace, cell)
+    _check_disk(workplace, recipe.disk_gb)
+    try:
+        interpreter, version = workplace.interpreter(cell.python, fetch=True)
+    except InterpreterError as error:
+        raise BuildError(str(error), infrastructure=True) from None
+    started = time.monotonic()
+    workplace.say(f"building its environment: {len(pins)} packages")
+    workplace.folder("environments")
+    _uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
+    minor = tuple(int(part) for part in cell.python.split("."))
+    torch = (
+        torch_arguments(workplace.environ, python=(minor[0], minor[1]))
+        if any(pin.startswith("torch==") for pin in pins)
+        else []
+    )
+    lock = locks.path(workplace, cell, runs=True)
+    # `sync` installs exactly the lines of the lock and follows no dependencies, which is what `alone` relies
+    # on.
+    _uv(workplace, ["pip", "sync", "--quiet", "--no-config", "--python", python(target), *torch, lock])
+    built = Built(
+        locks.digest(pins),
+        version,
+        len(pins),
+        round(time.monotonic() - started, 1),
+        round(_size(target) / GB, 2),
+    )
+    aside = target / f"{MARKER}.part"
+    aside.write_text(json.dumps(asdict(built)), encoding="utf-8")
+    aside.replace(target / MARKER)
+    return built
+
+
+def remove(workplace: Workplace, cell: Cell) -> bool:
+    """Removes the cell's environment; the marker goes first, so that a kill leaves none that looks whole."""
+    target = folder(workplace, cell)
+    if not target.exists():
+        return False
+    (target / MARKER).unlink(missing_ok=True)
+    shutil.rmtree(target)
+    return True
+
+
+def _check_disk(workplace: Workplace, needed_gb: float) -> None:
+    where = workplace.folder("environments")
+    free = shutil.disk_usage(where).free / GB
+    if free < needed_gb:
+        raise BuildError(
+            f"not built: {needed_gb:.1f} GB of free disk are asked for, {free:.1f} GB are free at {where}",
+            infrastructure=True,
+        )
+
+
+def _uv(workplace: Workplace, arguments: list[str | Path]) -> None:
+    try:
+        done = subprocess.run(
+            [workplace.uv, *arguments],
+            env=workplace.uv_environ(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(
+            f"uv {arguments[0]} took longer than {TIMEOUT_S:.0f} s", infrastructure=True
+        ) from None
+    if done.returncode != 0:
+        text = explain(done.stderr)
+        raise BuildError(
+            f"uv {arguments[0]} failed: {text[:300]}",
+            infrastructure=bool(_NETWORK.search(text)),
+            excerpt=done.stderr[-4000:],
+        )
+
+
+def _size(path: Path) -> int:
+    return sum(item.lstat().st_size for item in path.rglob("*") if item.is_symlink() or item.is_file())
+
+
+def make_room(workplace: Workplace, cell: Cell, needed_gb: float) -> list[str]:
+    """Removes other cells' environments, oldest first, until there is room; returns their names."""
+    removed = []
+    others = [
+        path for path in workplace.folder("environments").iterdir() if path.is_dir() and path.name != cell.id
+    ]
+    for path in sorted(others, key=lambda item: item.stat().st_mtime):
+        if shutil.disk_usage(path).free / GB >= needed_gb:
+            break
+        (path / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(path)
+        removed.append(path.name)
+    return removed

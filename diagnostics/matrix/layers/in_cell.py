@@ -1,0 +1,107 @@
+"""Runs one of our programs inside a cell, and reads the one JSON document it prints."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.matrix import environments
+from diagnostics.matrix.processes import Finished, run, tail
+from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.workplace import Workplace, shareable
+
+if TYPE_CHECKING:
+    from diagnostics.matrix.cells import Cell
+
+HARNESS = ("diagnostics/matrix/layers/in_cell.py", "diagnostics/matrix/processes.py")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a program in a cell answered: a document, or the answer that takes its place."""
+
+    document: dict[str, Any]
+    excerpt: str
+    log: str
+    seconds: float
+    instead: Answer | None = None
+
+
+def ask(workplace: Workplace, cell: Cell, layer: str, arguments: list[str], schema: str) -> Reply:
+    """Runs `python -m <arguments>` in the cell and checks its answer's schema."""
+    try:
+        environments.ensure(workplace, cell)
+    except environments.BuildError as error:
+        outcome = Outcome.INFRA_ERROR if error.infrastructure else Outcome.FAIL
+        return Reply({}, "", "", 0.0, Answer(outcome, str(error), Evidence.EXECUTED, excerpt=error.excerpt))
+    log = workplace.log(cell, layer)
+    limit_s = workplace.matrix.layer(layer).timeout_s
+    workplace.say(f"running python -m {' '.join(arguments[:2])}")
+    done = run(
+        [environments.python(environments.folder(workplace, cell)), "-m", *arguments, "--json"],
+        environment=workplace.cell_environ(cell),
+        log=log,
+        timeout_s=limit_s,
+        folder=workplace.folder("runs", cell.id, layer.replace(":", "-")),
+        ledger=workplace.store.folder / "running.json",
+    )
+    excerpt = shareable(tail(log), workplace)
+    name = log.relative_to(workplace.store.folder).as_posix()
+    document, problem = _read(done, schema)
+    if done.timed_out:
+        instead = Answer(
+            Outcome.TIMEOUT, f"no answer within {limit_s:.0f} s", Evidence.EXECUTED, excerpt=excerpt, log=name
+        )
+    elif problem:
+        instead = Answer(_blame(done), problem, Evidence.EXECUTED, excerpt=excerpt, log=name)
+    else:
+        instead = None
+    return Reply(document, excerpt, name, done.seconds, instead)
+
+
+def _read(done: Finished, schema: str) -> tuple[dict[str, Any], str]:
+    """Returns the document, or ({}, what is wrong with it)."""
+    if done.code < 0:
+        return {}, f"the program was ended by {_signal_name(-done.code)} before it answered"
+    try:
+        document = json.loads(done.output)
+    except ValueError:
+        shown = " ".join(done.output.split())[:80]
+        return (
+            {},
+            f"the program ended with {done.code} and printed "
+            + (f"no JSON document: {shown!r}" if shown else "nothing"),
+        )
+    if not isinstance(document, dict) or document.get("schema") != schema:
+        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        return {}, f"the program answered with {found!r} where {schema!r} was expected"
+    return document, ""
+
+
+def _blame(done: Finished) -> Outcome:
+    """Says whose fault a missing answer is: a crash (a signal) is the cell's, anything else our program's.
+
+    SIGKILL comes from outside, mostly because memory ran out.
+    """
+    crashed = done.code < 0 and -done.code not in {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}
+    return Outcome.FAIL if crashed else Outcome.INFRA_ERROR
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def ran_with(cell: Cell, versions: Any) -> tuple[tuple[str, str], ...]:
+    """Returns what ran: the versions a program reported, and what the recipe says differs."""
+    reported = (
+        {str(name): str(value) for name, value in versions.items() if value}
+        if isinstance(versions, dict)
+        else {}
+    )
+    differs = dict(cell.recipe.differs) if cell.recipe else {}
+    return tuple(sorted({**reported, **differs}.items()))

@@ -1,0 +1,78 @@
+"""Can the pair be installed together at all, from what it declares, at its date cut?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix import locks
+from diagnostics.matrix.layers.base import Layer, infrastructure
+from diagnostics.matrix.resolving import declared, drift, version_of
+from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.workplace import Workplace
+
+# The packages whose versions a reader asks for first.
+SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
+
+
+def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
+    return {
+        "python": cell.python,
+        "platform": workplace.matrix.platform,
+        "exclude_newer": cell.exclude_newer.isoformat(),
+        "lock": locks.digest(locks.read(workplace, cell, runs=False)),
+    }
+
+
+def _ask(workplace: Workplace, cell: Cell) -> Answer:
+    workplace.say("resolving what it declares")
+    found = declared(workplace, cell, timeout_s=workplace.matrix.layer("resolve").timeout_s)
+    if found.infrastructure:
+        return infrastructure(
+            f"uv could not resolve: {found.explanation[:200]}", Evidence.STATIC, found.explanation
+        )
+    if not found.pins:
+        reason = found.explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
+        return Answer(
+            Outcome.UNRESOLVABLE,
+            reason[:300],
+            Evidence.STATIC,
+            signs=(found.explanation,),
+            excerpt=found.explanation,
+        )
+    versions = [f"{name} {version}" for name in SHOWN if (version := version_of(found.pins, name))]
+    committed = locks.read(workplace, cell, runs=False)
+    if not committed:
+        note = "no lock is committed"
+        changes = []
+    else:
+        changes = drift(committed, found.pins)
+        note = (
+            f"{len(changes)} lines differ from the committed lock"
+            if changes
+            else "as the committed lock says"
+        )
+    return Answer(
+        Outcome.PASS,
+        f"{len(found.pins)} packages: {', '.join(versions)}; {note}",
+        Evidence.STATIC,
+        signs=tuple(versions),
+        details=tuple(changes),
+        excerpt=found.text,
+    )
+
+
+LAYER = Layer(
+    name="resolve",
+    question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
+    evidence=Evidence.STATIC,
+    needs=(),
+    heavy=False,
+    harness=("diagnostics/matrix/layers/resolve.py", "diagnostics/matrix/resolving.py"),
+    inputs=_inputs,
+    ask=_ask,
+)

@@ -1,0 +1,132 @@
+"""Do the known crashes of the scheduler happen in this release, and which mitigations help?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.matrix.layers import in_cell
+from diagnostics.matrix.layers.base import Layer
+from diagnostics.matrix.layers.install import environment_inputs
+from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.workplace import Workplace
+
+SCHEMA = "grpo-doctor.repro.v1"
+
+
+def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
+    assert cell.recipe is not None
+    codes = " ".join(workplace.matrix.layer("scheduler").codes)
+    return {**environment_inputs(workplace, cell), "codes": codes, "variables": str(cell.recipe.environment)}
+
+
+def _ask(workplace: Workplace, cell: Cell) -> Answer:
+    codes = workplace.matrix.layer("scheduler").codes
+    reply = in_cell.ask(workplace, cell, "scheduler", ["repro", "run", *codes, "--mitigation", "all"], SCHEMA)
+    if reply.instead:
+        return reply.instead
+    return read(reply, cell)
+
+
+def read(reply: in_cell.Reply, cell: Cell) -> Answer:
+    """Makes the answer of a repro's document."""
+    found: Mapping[str, Any] = reply.document.get("codes", {})
+    attempts = [(code, attempt) for code, item in found.items() for attempt in item.get("attempts", [])]
+    upstream: Mapping[str, Any] = reply.document.get("upstream") or {}
+    outcome, codes, summary = _verdict(found, attempts, upstream)
+    return Answer(
+        outcome,
+        summary,
+        Evidence.EXECUTED,
+        codes=codes,
+        signs=tuple(_sign(code, attempt) for code, attempt in attempts),
+        details=(_proof(upstream), *(_detail(code, attempt) for code, attempt in attempts)),
+        ran_with=in_cell.ran_with(cell, reply.document.get("versions")),
+        excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
+        log=reply.log,
+    )
+
+
+def _verdict(
+    found: Mapping[str, Any], attempts: list[tuple[str, Any]], upstream: Mapping[str, Any]
+) -> tuple[Outcome, tuple[str, ...], str]:
+    """Returns (outcome, codes reproduced, summary)."""
+    modified = upstream.get("modified") or []
+    if modified:
+        return (
+            Outcome.INFRA_ERROR,
+            (),
+            f"the installed files are not the wheel's: {', '.join(map(str, modified[:3]))}",
+        )
+    outcomes = {attempt.get("outcome") for _code, attempt in attempts} | {
+        item.get("outcome") for item in found.values()
+    }
+    plain = [(code, attempt) for code, attempt in attempts if not attempt.get("mitigation")]
+    reproduced = [(code, attempt) for code, attempt in plain if attempt.get("outcome") == "reproduced"]
+    if "error" in outcomes or not found:
+        broken = next(
+            (attempt.get("detail") for _code, attempt in attempts if attempt.get("outcome") == "error"),
+            "no code was tried",
+        )
+        return Outcome.INFRA_ERROR, (), f"a repro failed itself: {broken}"
+    if "timeout" in outcomes:
+        return Outcome.TIMEOUT, (), "a repro did not end in time"
+    if reproduced:
+        codes = tuple(dict.fromkeys(code for code, _attempt in reproduced))
+        return Outcome.FAIL, codes, "; ".join(_where(code, reproduced) for code in codes)
+    if outcomes == {"inapplicable"}:
+        why = next((attempt.get("detail") for _code, attempt in attempts if attempt.get("detail")), "")
+        return Outcome.NOT_RUN, (), str(why or "the code of these known issues is not in this release")
+    return Outcome.PASS, (), f"{', '.join(found)}: not reproduced"
+
+
+def _where(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
+    places: dict[str, list[str]] = {}
+    for found, attempt in reproduced:
+        if found == code:
+            places.setdefault(str(attempt.get("where")), []).append(str(attempt.get("trigger")))
+    shown = [f"{place} ({', '.join(dict.fromkeys(triggers))})" for place, triggers in places.items()]
+    return f"{code} at {', '.join(shown)}"
+
+
+def _sign(code: str, attempt: Mapping[str, Any]) -> str:
+    mitigation = attempt.get("mitigation") or "unmitigated"
+    where = f" {attempt['where']}" if attempt.get("where") else ""
+    return f"{code} {attempt.get('trigger')} {mitigation} {attempt.get('outcome')}{where}"
+
+
+def _detail(code: str, attempt: Mapping[str, Any]) -> str:
+    parts = [
+        f"{code} by {attempt.get('trigger')}",
+        f"with {attempt['mitigation']}" if attempt.get("mitigation") else "unmitigated",
+    ]
+    line = f"{', '.join(parts)}: {attempt.get('outcome')}"
+    if attempt.get("where"):
+        line += f" at {attempt['where']} in {attempt.get('function')}: {attempt.get('assertion')}"
+    if attempt.get("detail"):
+        line += f" ({attempt['detail']})"
+    simulated = attempt.get("simulated") or []
+    return line + (f" [simulated: {', '.join(map(str, simulated))}]" if simulated else "")
+
+
+def _proof(upstream: Mapping[str, Any]) -> str:
+    return (
+        f"{upstream.get('files_checked', 0)} Python files of {upstream.get('distribution', 'vllm')} hashed "
+        f"against the wheel's own record, {len(upstream.get('modified') or [])} modified"
+    )
+
+
+LAYER = Layer(
+    name="scheduler",
+    question="Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
+    evidence=Evidence.EXECUTED,
+    needs=("install", "import"),
+    heavy=True,
+    harness=("diagnostics/matrix/layers/scheduler.py", *in_cell.HARNESS, "repro"),
+    inputs=_inputs,
+    ask=_ask,
+)

@@ -1,0 +1,97 @@
+"""Does the reference trainer take steps with this engine, in each of the three rollout modes?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.layers import in_cell
+from diagnostics.matrix.layers.base import Layer
+from diagnostics.matrix.layers.install import environment_inputs
+from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.workplace import Workplace
+
+SCHEMA = "grpo-doctor.train.v1"
+MODES = {
+    "colocate": "trainer and engine take turns",
+    "async": "the engine samples in a process of its own, one policy version ahead",
+    "server": "the engine is a server on loopback",
+}
+
+
+def _layer(mode: str, about: str) -> Layer:
+    name = f"train:{mode}"
+
+    def inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
+        assert cell.recipe is not None
+        arguments = " ".join(workplace.matrix.layer(name).arguments)
+        return {
+            **environment_inputs(workplace, cell),
+            "arguments": arguments,
+            "variables": str(cell.recipe.environment),
+        }
+
+    def ask(workplace: Workplace, cell: Cell) -> Answer:
+        arguments = workplace.matrix.layer(name).arguments
+        reply = in_cell.ask(
+            workplace, cell, name, ["grpo_core", "train", "--rollout.mode", mode, *arguments], SCHEMA
+        )
+        return reply.instead or read(reply, cell)
+
+    return Layer(
+        name=name,
+        question=f"Does the reference trainer train with it when {about}?",
+        evidence=Evidence.EXECUTED,
+        needs=("install", "import", "engine"),
+        heavy=True,
+        harness=("diagnostics/matrix/layers/train.py", *in_cell.HARNESS, "grpo_core"),
+        inputs=inputs,
+        ask=ask,
+    )
+
+
+def read(reply: in_cell.Reply, cell: Cell) -> Answer:
+    """Makes the answer of a training run's document."""
+    document = reply.document
+    ran_with = in_cell.ran_with(cell, document.get("versions"))
+    details = tuple(f"{key}: {value}" for key, value in document.items() if key not in {"versions", "schema"})
+    problem = _problem(document)
+    if problem:
+        return Answer(
+            Outcome.FAIL,
+            problem,
+            Evidence.EXECUTED,
+            details=details,
+            ran_with=ran_with,
+            excerpt=reply.excerpt,
+            log=reply.log,
+        )
+    summary = (
+        f"{document.get('steps')} steps with {document.get('engine')}: "
+        f"reward {_number(document.get('reward_first'))} → {_number(document.get('reward_last'))}; "
+        f"{document.get('syncs_proven')} of {document.get('syncs')} weight syncs proven; "
+        f"staleness ≤ {document.get('max_staleness')}"
+    )
+    return Answer(Outcome.PASS, summary, Evidence.EXECUTED, details=details, ran_with=ran_with, log=reply.log)
+
+
+def _problem(document: Mapping[str, object]) -> str:
+    """Returns why the run doesn't count as training, '' if it does."""
+    if document.get("outcome") != "ok":
+        return " ".join(str(document.get("error") or f"outcome {document.get('outcome')!r}").split())[:300]
+    if not document.get("steps"):
+        return "no step was taken"
+    if document.get("syncs_proven") != document.get("syncs"):
+        return f"only {document.get('syncs_proven')} of {document.get('syncs')} weight syncs were proven"
+    return ""
+
+
+def _number(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, int | float) else "?"
+
+
+LAYERS = tuple(_layer(mode, about) for mode, about in MODES.items())

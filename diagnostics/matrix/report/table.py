@@ -1,0 +1,91 @@
+"""The board as a table for the terminal."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.report import words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from diagnostics.matrix.board import Board, Question, Square
+
+LEGEND = "● run  ○ read in source  ◌ nothing run"
+# Where no terminal tells its width: wide enough for all columns.
+WIDTH = 150
+
+
+def table(board: Board, current: Question | None = None) -> Table:
+    """Returns the table; the question that is being asked is marked."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    drawn.add_column("cell", no_wrap=True)
+    for layer in board.layers:
+        drawn.add_column(layer.replace(":", "\n"), vertical="top")
+    for row in board.rows:
+        squares: list[Text] = []
+        for layer in board.layers:
+            square = row.square(layer)
+            asking = current is not None and (current.cell.id, current.layer.name) == (row.cell.id, layer)
+            squares.append(Text("… asking", style="bold cyan") if asking else _square(square))
+        drawn.add_row(row.cell.id.replace("+", "\n+ "), *squares)
+    return drawn
+
+
+def symbols(square: Square) -> str:
+    """Returns the two symbols of a verdict: how it is known, and what it is."""
+    return f"{words.SHAPES[square.evidence]} {words.SYMBOLS[square.judged.verdict]}"
+
+
+def _square(square: Square | None) -> Text:
+    from rich.text import Text
+
+    if square is None:
+        return Text("")
+    text = f"{symbols(square)} {words.word(square.judged)}"
+    if square.codes:
+        text += "\n" + " ".join(square.codes)
+    return Text(text, style=words.STYLES[square.judged.verdict])
+
+
+def render(board: Board, *, colour: bool, width: int | None = None) -> str:
+    """Returns the table, the remarks below it and the figures, as text."""
+    from rich.console import Console
+    from rich.text import Text
+
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width or (shutil.get_terminal_size((WIDTH, 40)).columns if colour else WIDTH),
+        force_terminal=colour,
+        color_system="auto" if colour else None,
+        highlight=False,
+    )
+    console.print(table(board))
+    for line, style in remarks(board):
+        console.print(Text(line, style=style), soft_wrap=not colour)
+    console.print(f"{LEGEND}\n{words.totals(board)}", markup=False)
+    return stream.getvalue()
+
+
+def remarks(board: Board) -> list[tuple[str, str]]:
+    """Returns (line, style) for every verdict but a plain pass: what was seen, and whether it is expected."""
+    found = []
+    for square in board.squares:
+        judged = square.judged
+        if square.event is None or judged.verdict.value == "pass":
+            continue
+        label = "expected: " if judged.expected else ""
+        why = f" ({label}{judged.remark})" if judged.remark else ""
+        head = f"{square.question.cell.id} {square.question.layer.name}: {words.word(judged)}"
+        found.append(
+            (f"{head}: {square.summary}{why}", "" if judged.expected else words.STYLES[judged.verdict])
+        )
+    return found

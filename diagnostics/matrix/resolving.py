@@ -1,0 +1,170 @@
+"""Resolves a cell's requirements with uv, and reads what came out. Metadata only: nothing is installed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from diagnostics.matrix.uv import torch_arguments
+
+if TYPE_CHECKING:
+    import datetime
+
+    from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.workplace import Workplace
+
+_NETWORK = re.compile(
+    r"error sending request|failed to fetch|connection (refused|reset|closed)|timed out|dns error|network|"
+    r"could not connect|temporary failure|no space left|"
+    r"5\d\d (server error|bad gateway|service unavailable)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How resolving ended."""
+
+    pins: tuple[str, ...]
+    """The lock's lines, sorted; empty if there is no solution."""
+    explanation: str
+    """What uv said if there is none."""
+    infrastructure: bool
+    """The index, the network or the disk failed: nothing is known about the requirements."""
+
+    @property
+    def text(self) -> str:
+        """The lock as text, without comments."""
+        return "".join(f"{pin}\n" for pin in self.pins)
+
+
+def declared(workplace: Workplace, cell: Cell, *, timeout_s: float) -> Resolution:
+    """Resolves what a user gets who asks for this TRL with its vLLM extra and this vLLM, at the date cut."""
+    requirements = (f"trl[vllm]=={cell.trl}", f"vllm=={cell.vllm}")
+    arguments = ["--python-platform", workplace.matrix.platform]
+    return _compile(
+        workplace, cell, requirements, (), cell.exclude_newer, arguments, wheels=False, timeout_s=timeout_s
+    )
+
+
+def runnable(workplace: Workplace, cell: Cell, *, timeout_s: float) -> Resolution:
+    """Resolves what a machine without a GPU installs to run this cell, by its recipe."""
+    assert cell.recipe is not None
+    recipe = cell.recipe
+    requirements, alone = recipe.filled(cell)
+    python = tuple(int(part) for part in cell.python.split("."))
+    arguments = torch_arguments(workplace.environ, python=(python[0], python[1]))
+    cut = recipe.exclude_newer or cell.exclude_newer
+    found = _compile(
+        workplace, cell, requirements, recipe.without, cut, arguments, wheels=True, timeout_s=timeout_s
+    )
+    if not found.pins:
+        return found
+    return Resolution(tuple(sorted({*found.pins, *alone})), "", infrastructure=False)
+
+
+def _compile(
+    workplace: Workplace,
+    cell: Cell,
+    requirements: tuple[str, ...],
+    without: tuple[str, ...],
+    cut: datetime.date,
+    arguments: list[str],
+    *,
+    wheels: bool,
+    timeout_s: float,
+) -> Resolution:
+    # A date alone would be read in the machine's time zone.
+    newest = f"{cut.isoformat()}T23:59:59Z"
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
+        wanted, overrides = Path(name) / "requirements.txt", Path(name) / "overrides.txt"
+        wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        # An override whose marker never holds leaves a package out.
+        overrides.write_text(
+            "".join(f"{item} ; sys_platform == 'never'\n" for item in without), encoding="utf-8"
+        )
+        command: list[str | Path] = [
+            workplace.uv,
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-config",
+            "--no-header",
+            "--no-annotate",
+            "--python-version",
+            cell.python,
+            "--exclude-newer",
+            newest,
+            "--override",
+            overrides,
+            *arguments,
+            wanted,
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                env=workplace.uv_environ(wheels=wheels),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_s,
+                cwd=name,
+            )
+        except subprocess.TimeoutExpired:
+            return Resolution((), f"uv gave no answer within {timeout_s:.0f} s", infrastructure=True)
+    if done.returncode == 0:
+        return Resolution(pins(done.stdout), "", infrastructure=False)
+    explanation = explain(done.stderr)
+    # uv puts index faults and contradictions into the same text; only "No solution found" is about the
+    # requirements.
+    unsolvable = "No solution found" in done.stderr and not _NETWORK.search(done.stderr)
+    return Resolution((), explanation, infrastructure=not unsolvable)
+
+
+def pins(text: str) -> tuple[str, ...]:
+    r"""Returns the requirement lines of a lock, without comments, in a stable order.
+
+    >>> pins("# made by uv\nb==2\na==1  # via b\n")
+    ('a==1', 'b==2')
+    """
+    lines = (
+        line.partition(" #")[0].strip() for line in text.splitlines() if not line.lstrip().startswith("#")
+    )
+    return tuple(sorted(line for line in lines if line))
+
+
+def version_of(found: tuple[str, ...], package: str) -> str:
+    """Returns the pinned version of a package, '' if it isn't pinned.
+
+    >>> version_of(("numpy==2.4.6", "torch==2.13.0+cpu ; sys_platform == 'linux'"), "torch")
+    '2.13.0+cpu'
+    """
+    wanted = canonicalize_name(package)
+    for line in found:
+        name, _, version = line.partition("==")
+        if canonicalize_name(name.partition("[")[0].strip()) == wanted:
+            return version.partition(";")[0].strip()
+    return ""
+
+
+def drift(committed: tuple[str, ...], found: tuple[str, ...]) -> list[str]:
+    """Returns how a resolution differs from the committed lock, one line a package."""
+    gone, new = sorted(set(committed) - set(found)), sorted(set(found) - set(committed))
+    return [f"- {line}" for line in gone] + [f"+ {line}" for line in new]
+
+
+def explain(text: str) -> str:
+    r"""Returns uv's explanation on one line, without its drawing characters and the markers in braces.
+
+    >>> explain("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
+    'No solution found: Because a==1 is gone'
+    """
+    words = re.sub(r"\s*[\u00d7╰─▶│├]+\s*", " ", " ".join(text.split())).strip()
+    words = words.removeprefix("error: ").replace(" cause: ", ": ")
+    return re.sub(r"\{[^{}]*\}", "", words)[:2000]

@@ -1,0 +1,67 @@
+"""Which cells and layers a command is about. Refuses what it doesn't know, with what is close to it."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.cells import LAYERS, PROFILES, Cell, Matrix
+from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.schema import MatrixError, close_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> list[Cell]:
+    """Returns the cells that match a pattern, or else those of the profile (`quick` unless named).
+
+    Raises:
+        MatrixError: for a pattern that matches no cell, and for an unknown profile.
+    """
+    if profile is not None and profile not in PROFILES:
+        raise MatrixError(
+            f"unknown profile {profile!r}{close_matches(profile, PROFILES)}; there are {', '.join(PROFILES)}"
+        )
+    for pattern in globs:
+        if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in matrix.cells):
+            close = close_matches(pattern, [cell.id for cell in matrix.cells])
+            raise MatrixError(f"no cell matches {pattern!r}{close}; --list --profile full shows all")
+    if globs:
+        return [
+            cell for cell in matrix.cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in globs)
+        ]
+    # The full profile holds the quick one's cells too.
+    wanted = {"quick"} if (profile or "quick") == "quick" else set(PROFILES)
+    return [cell for cell in matrix.cells if wanted & set(cell.profiles)]
+
+
+def layers(lists: Sequence[str]) -> tuple[str, ...]:
+    """Returns the layers named, `train` standing for all of its modes; nothing named means all.
+
+    Raises:
+        MatrixError: for an unknown layer.
+    """
+    names = [name.strip() for part in lists for name in part.split(",") if name.strip()]
+    found: list[str] = []
+    for name in names:
+        matching = [layer for layer in LAYERS if layer == name or layer.startswith(f"{name}:")]
+        if not matching:
+            raise MatrixError(
+                f"unknown layer {name!r}{close_matches(name, LAYERS)}; there are {', '.join(LAYERS)}"
+            )
+        found += matching
+    return tuple(dict.fromkeys(found))
+
+
+def with_needs(cell: Cell, wanted: Sequence[str]) -> list[str]:
+    """Returns the wanted layers of a cell and all that they need, in order; all of them if none is wanted."""
+    if not wanted:
+        return list(cell.layers)
+    needed: set[str] = set()
+    open_ = [layer for layer in wanted if layer in cell.layers]
+    while open_:
+        layer = open_.pop()
+        needed.add(layer)
+        open_ += [name for name in BY_NAME[layer].needs if name in cell.layers and name not in needed]
+    return [layer for layer in cell.layers if layer in needed]

@@ -1,0 +1,113 @@
+"""The store of verdicts: JSON lines, only ever appended to, safe against being killed at any moment.
+
+A line is written with one `write` and synced to disk before the matrix goes on, so what was finished stays
+finished. A line torn by a kill or a full disk is dropped when the store is opened again. A lock on a second
+file keeps two runs from writing at once; the kernel releases it with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.events import Event, from_line, to_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class StoreBusyError(RuntimeError):
+    """Raised when another run of the matrix holds the store."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder in which a matrix keeps its verdicts."""
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The file of events."""
+        return self.folder / "store.jsonl"
+
+    def read(self) -> list[Event]:
+        """Returns the events, oldest first. Lines that are none (a torn last one) are left out."""
+        if not self.path.exists():
+            return []
+        text = self.path.read_text(encoding="utf-8", errors="replace")
+        found = (from_line(line) for line in text.split("\n") if line)
+        return [event for event in found if event is not None]
+
+    def append(self, event: Event) -> None:
+        """Adds an event and returns when it is on disk."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            data = (to_line(event) + "\n").encode()
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the store for one run, and mends a torn last line.
+
+        Raises:
+            StoreBusyError: when another process holds it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.seek(0)
+                holder = lock.read().strip() or "unknown"
+                raise StoreBusyError(
+                    f"{self.folder}: another run of the matrix (process {holder}) is using this store; "
+                    "wait for it, or name another folder with --store"
+                ) from None
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            self._mend()
+            yield
+
+    def _mend(self) -> None:
+        """Cuts off what follows the last complete line, so that the next event starts a line of its own."""
+        if not self.path.exists():
+            return
+        with self.path.open("r+b") as file:
+            data = file.read()
+            end = data.rfind(b"\n") + 1
+            if end == len(data):
+                return
+            if from_line(data[end:].decode(errors="replace")) is not None:
+                file.write(b"\n")  # only the line's end was lost
+            else:
+                file.truncate(end)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def latest(events: list[Event]) -> dict[str, Event]:
+    """Returns the last event of each identity; a finished one is kept before a later unfinished one."""
+    found: dict[str, Event] = {}
+    for event in events:
+        if event.finished or event.identity not in found or not found[event.identity].finished:
+            found[event.identity] = event
+    return found
+
+
+def flaky(events: list[Event]) -> set[str]:
+    """Returns the identities whose finished events disagree: same inputs, different outcomes."""
+    seen: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
+    for event in events:
+        if event.finished:
+            seen.setdefault(event.identity, set()).add((event.answer.outcome, event.answer.codes))
+    return {identity for identity, outcomes in seen.items() if len(outcomes) > 1}
