@@ -62,6 +62,13 @@ def _parser() -> argparse.ArgumentParser:
         help="folder of verdicts, environments and logs (default: .matrix beside the matrix file)",
     )
     common.add_argument(
+        "--programs",
+        type=Path,
+        default=ROOT,
+        metavar="DIR",
+        help="folder of grpo_core and repro, which run in the cells (default: the project)",
+    )
+    common.add_argument(
         "--cells",
         action="append",
         default=[],

@@ -98,7 +98,7 @@ def publish(options: argparse.Namespace) -> int:
 def _workplace(options: argparse.Namespace) -> Workplace:
     matrix = load(options.file)
     folder: Path = options.store or matrix.path.resolve().parent / ".matrix"
-    return Workplace(matrix, Store(folder.resolve()))
+    return Workplace(matrix, Store(folder.resolve()), programs=options.programs.resolve())
 
 
 def _questions(workplace: Workplace, cells: list[Cell], wanted: tuple[str, ...]) -> list[Question]:

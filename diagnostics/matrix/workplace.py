@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.identity import code_digest
+from diagnostics.matrix.identity import code_digest, text_digest
 from diagnostics.matrix.uv import find_uv, uv_environment
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Workplace:
     matrix: Matrix
     store: Store
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    root: Path = ROOT
+    programs: Path = ROOT
+    """The folder that holds grpo_core and repro."""
     say: Callable[[str], None] = silent
     """Shows what is being done at the moment."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
@@ -153,7 +154,9 @@ class Workplace:
     def code(self, parts: tuple[str, ...]) -> str:
         """Returns the digest of our own code below these paths, read once a run."""
         if parts not in self._digests:
-            self._digests[parts] = code_digest(self.root, parts)
+            staged = tuple(part for part in parts if part.partition("/")[0] in STAGED)
+            ours = tuple(part for part in parts if part not in staged)
+            self._digests[parts] = text_digest(code_digest(self.programs, staged) + code_digest(ROOT, ours))
         return self._digests[parts]
 
     def stage(self) -> Path:
@@ -164,7 +167,9 @@ class Workplace:
                 shutil.rmtree(old, ignore_errors=True)
             aside = target.with_name(target.name + ".part")
             for name in STAGED:
-                shutil.copytree(self.root / name, aside / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    self.programs / name, aside / name, ignore=shutil.ignore_patterns("__pycache__")
+                )
             aside.rename(target)
         return target
 
@@ -197,7 +202,7 @@ def shareable(text: str, workplace: Workplace) -> str:
     """Returns a text without the paths of this machine and without credentials in addresses."""
     for path, name in (
         (workplace.store.folder.resolve(), "<store>"),
-        (workplace.root, "<project>"),
+        (ROOT, "<project>"),
         (Path.home(), "~"),
     ):
         text = text.replace(os.fspath(path), name)

@@ -1,0 +1,334 @@
+"""A toy world for the matrix: tiny real wheels in a real index on loopback, and tiny programs for its cells."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def build_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    files: dict[str, str],
+    *,
+    requires: tuple[str, ...] = (),
+    extras: dict[str, tuple[str, ...]] | None = None,
+) -> Path:
+    """Writes a pure wheel that real installers accept."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {item}" for item in requires]
+    for extra, items in (extras or {}).items():
+        lines += [
+            f"Provides-Extra: {extra}",
+            *(f'Requires-Dist: {item} ; extra == "{extra}"' for item in items),
+        ]
+    members = {
+        **{path: textwrap.dedent(text) for path, text in files.items()},
+        f"{info}/METADATA": "\n".join(lines) + "\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = []
+    for path, text in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        record.append(f"{path},sha256={digest},{len(text.encode())}")
+    members[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in members.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+@dataclass
+class Index:
+    """A package index on loopback: JSON pages with upload times, files by range."""
+
+    folder: Path
+    address: str
+    uploaded: str = "2025-01-01T00:00:00Z"
+
+    def add(self, name: str, version: str, files: dict[str, str] | None = None, **more: object) -> Path:
+        package = name.replace("-", "_")
+        return build_wheel(self.folder, name, version, files or {f"{package}/__init__.py": ""}, **more)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    index: Index
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/simple/"):
+            self._page(self.path.split("/")[2])
+        else:
+            self._file(self.index.folder / Path(self.path).name)
+
+    def _page(self, project: str) -> None:
+        names = [
+            path
+            for path in sorted(self.index.folder.glob("*.whl"))
+            if re.sub("[-_.]+", "-", path.name.split("-")[0]).lower() == project
+        ]
+        if not names:
+            return self._send(404, b"", "text/plain")
+        files = [
+            {"filename": path.name, "url": f"{self.index.address}/files/{path.name}", "upload-time": self.index.uploaded,
+             "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
+            for path in names
+        ]  # fmt: skip
+        page = {"meta": {"api-version": "1.1"}, "name": project, "files": files, "versions": []}
+        return self._send(200, json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
+
+    def _file(self, path: Path) -> None:
+        if not path.exists():
+            return self._send(404, b"", "text/plain")
+        data = path.read_bytes()
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if not asked:
+            return self._send(200, data, "application/octet-stream")
+        if asked[1]:
+            start, end = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
+        else:
+            start, end = max(0, len(data) - int(asked[2])), len(data) - 1
+        return self._send(
+            206, data[start : end + 1], "application/octet-stream", f"bytes {start}-{end}/{len(data)}"
+        )
+
+    def _send(self, status: int, body: bytes, kind: str, part: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Accept-Ranges", "bytes")
+        if part:
+            self.send_header("Content-Range", part)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    """An empty index, serving."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
+    made = Index(tmp_path / "index", f"http://127.0.0.1:{server.server_port}")
+    made.folder.mkdir()
+    server.RequestHandlerClass = type("Handler", (_Handler,), {"index": made})
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+# Programs for toy cells: they speak the protocol, and what they say comes from the toy vLLM they import.
+REPRO = """
+    import json, sys
+    import vllm
+    command, *rest = sys.argv[1:]
+    behaviour = getattr(vllm, "BEHAVIOUR", {})
+    exec(behaviour.get("before", ""))
+    if command == "imports":
+        modules = {}
+        for name in rest:
+            if name.startswith("-"):
+                continue
+            try:
+                module = __import__(name)
+                modules[name] = {"ok": True, "version": getattr(module, "__version__", None), "seconds": 0.01, "error": None, "where": None}
+            except Exception as error:
+                modules[name] = {"ok": False, "version": None, "seconds": 0.01, "error": repr(error), "where": "toy.py:1"}
+        print(json.dumps({"schema": "grpo-doctor.imports.v1", "modules": modules}))
+        sys.exit(0 if all(item["ok"] for item in modules.values()) else 1)
+    attempts = behaviour.get("attempts", [])
+    codes = {code: {"outcome": "x", "attempts": [item for item in attempts if item["code"] == code]} for code in rest if not code.startswith("-") and code != "all"}
+    print(json.dumps({"schema": "grpo-doctor.repro.v1", "versions": {"vllm": vllm.__version__}, "codes": codes,
+                      "upstream": {"distribution": "vllm", "files_checked": 1, "modified": []}}))
+    sys.exit(1 if attempts else 0)
+"""
+GRPO_CORE = """
+    import json, sys
+    if sys.argv[1] == "probe":
+        print(json.dumps({"schema": "grpo-doctor.engine.v1", "outcome": "ok", "engine": "toy", "engine_version": "V1", "tokens": 8,
+                          "max_logprob_difference_before": 1e-6, "max_logprob_difference_after": 1e-6, "change_seen": True, "versions": {}}))
+    else:
+        print(json.dumps({"schema": "grpo-doctor.train.v1", "outcome": "ok", "mode": sys.argv[3], "engine": "toy", "steps": 2, "reward_first": 0.0,
+                          "reward_last": 1.0, "syncs": 2, "syncs_proven": 2, "max_staleness": 0, "versions": {}}))
+"""
+CRASH = {
+    "code": "SCH001",
+    "trigger": "lost_step",
+    "mitigation": None,
+    "outcome": "reproduced",
+    "where": "vllm/core/scheduler.py:7",
+    "function": "f",
+    "assertion": "assert False",
+    "simulated": [],
+}
+CURED = {**CRASH, "mitigation": "abort_orphans", "outcome": "mitigated", "where": None}
+NOTHING = {**CRASH, "outcome": "not_reproduced", "where": None}
+
+
+def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> dict[str, str]:
+    """The files of a toy vLLM whose repro program reports these attempts."""
+    return {
+        "vllm/__init__.py": f"__version__ = {version!r}\nBEHAVIOUR = {dict(attempts=list(attempts), before=before)!r}\nclass LLM:\n    pass\nclass SamplingParams:\n    n: int\n",
+        "vllm/utils.py": "def get_open_port():\n    return 1\n",
+    }
+
+
+def toy_trl(imports: str) -> dict[str, str]:
+    """The files of a toy TRL that takes these lines from vLLM."""
+    body = textwrap.indent(textwrap.dedent(imports).strip(), "    ")
+    return {
+        "trl/__init__.py": "",
+        "trl/trainer/grpo_trainer.py": f"from ..import_utils import is_vllm_available\nif is_vllm_available():\n{body}\n",
+    }
+
+
+HEAD = f"""
+schema = "grpo-doctor.matrix.v1"
+platform = "x86_64-manylinux_2_28"
+
+[layers.import]
+timeout_s = 30
+[layers.scheduler]
+codes = ["SCH001"]
+timeout_s = 30
+
+[recipes.toy]
+about = "toy"
+requirements = ["vllm=={{vllm}}", "trl=={{trl}}"]
+imports = ["vllm", "trl"]
+disk_gb = 0.01
+[recipes.toy.differs]
+torch = "none at all"
+"""
+
+
+def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "toy", more: str = "") -> str:
+    """A cell's table."""
+    listed = ", ".join(f'"{layer}"' for layer in layers)
+    name = f'cells."vllm-{vllm}+trl-{trl}"'
+    chosen = f'recipe = "{recipe}"' if recipe else ""
+    return f'\n[{name}]\npython = "{PYTHON}"\nexclude_newer = 2025-06-01\n{chosen}\nlayers = [{listed}]\nprofiles = ["quick"]\n{more.replace("CELL", name)}\n'
+
+
+@dataclass
+class World:
+    """A matrix file with its index, programs, store and environment variables."""
+
+    folder: Path
+    index: Index
+    environ: dict[str, str]
+
+    @property
+    def store(self) -> Path:
+        return self.folder / ".matrix"
+
+    def write(self, *cells: str, head: str = HEAD) -> Path:
+        path = self.folder / "matrix.toml"
+        path.write_text(head + "".join(cells), encoding="utf-8")
+        return path
+
+    def command(self, *arguments: str, store: Path | None = None) -> list[str]:
+        shared = [
+            "--file",
+            str(self.folder / "matrix.toml"),
+            "--store",
+            str(store or self.store),
+            "--programs",
+            str(self.folder / "programs"),
+        ]
+        return [sys.executable, "-m", "diagnostics.matrix", arguments[0], *shared, *arguments[1:]]
+
+    def run(
+        self, *arguments: str, store: Path | None = None, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments, store=store),
+            env={**self.environ, **environ},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def report(self, store: Path | None = None) -> dict[str, dict[str, dict[str, object]]]:
+        document = json.loads(((store or self.store) / "report" / "report.json").read_text(encoding="utf-8"))
+        return {item["id"]: item["layers"] for item in document["cells"]}
+
+
+@pytest.fixture
+def world(tmp_path: Path, index: Index) -> World:
+    """A toy project; its index is the only one that uv and we are told of."""
+    programs = tmp_path / "project" / "programs"
+    for name, text in {"repro": REPRO, "grpo_core": GRPO_CORE}.items():
+        (programs / name).mkdir(parents=True)
+        (programs / name / "__init__.py").write_text("")
+        (programs / name / "__main__.py").write_text(textwrap.dedent(text))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "GRPO_"))}
+    environ = {
+        **kept,
+        "PIP_INDEX_URL": f"{index.address}/simple/",
+        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+        "PYTHONPATH": str(ROOT),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+    environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    return World(tmp_path / "project", index, environ)
+
+
+ALL_LIGHT = ("resolve", "contract")
+DEEP = ("resolve", "contract", "install", "import", "scheduler")
+
+
+@pytest.fixture
+def toy() -> Callable[..., str]:
+    """Makes a cell's table."""
+    return cell
+
+
+class _Toy:
+    """What tests take from here (test modules can't import a conftest)."""
+
+    vllm = staticmethod(toy_vllm)
+    trl = staticmethod(toy_trl)
+    cell = staticmethod(cell)
+    wheel = staticmethod(build_wheel)
+    head = HEAD
+    crash, cured, nothing = CRASH, CURED, NOTHING
+    light, deep, python = ALL_LIGHT, DEEP, PYTHON
+
+
+@pytest.fixture
+def kit() -> type[_Toy]:
+    """Builders for toy packages and cells."""
+    return _Toy

@@ -1,0 +1,314 @@
+"""The whole command on a toy world: real uv, a real index on loopback, real environments, tiny packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def small(world, kit):
+    """Three cells: a working one, one with a known crash, one whose trainer wants a newer engine."""
+    world.index.add("vllm", "1.0", kit.vllm("1.0", kit.nothing))
+    world.index.add("vllm", "2.0", kit.vllm("2.0", kit.crash, kit.cured))
+    world.index.add(
+        "trl", "1.0", kit.trl("from vllm import LLM, SamplingParams"), extras={"vllm": ("vllm>=1.0",)}
+    )
+    world.index.add("trl", "2.0", kit.trl("from vllm import LLM, Newest"), extras={"vllm": ("vllm<2",)})
+    known = '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"\nshows = ["SCH001 lost_step unmitigated reproduced vllm/core/scheduler.py:7", "abort_orphans mitigated"]\n'
+    gone = '[CELL.expect.resolve]\noutcome = "unresolvable"\nreason = "trl wants vllm<2"\n[CELL.expect.contract]\noutcome = "fail"\nreason = "no Newest"\nshows = ["vllm.Newest"]\n'
+    world.write(
+        kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:colocate")),
+        kit.cell("2.0", "1.0", kit.deep, more=known),
+        kit.cell("2.0", "2.0", kit.light, recipe=None, more=gone),
+    )
+    locked = world.run("lock")
+    assert (locked.returncode, "failed" in locked.stderr) == (0, False), locked.stderr
+    return world
+
+
+def verdicts(report):
+    return {
+        name: {layer: item["verdict"] for layer, item in layers.items()} for name, layers in report.items()
+    }
+
+
+EXPECTED = {
+    "vllm-1.0+trl-1.0": dict.fromkeys(
+        ["resolve", "contract", "install", "import", "scheduler", "engine", "train:colocate"], "pass"
+    ),
+    "vllm-2.0+trl-1.0": {
+        **dict.fromkeys(["resolve", "contract", "install", "import"], "pass"),
+        "scheduler": "expected_fail",
+    },
+    "vllm-2.0+trl-2.0": {"resolve": "unresolvable", "contract": "expected_fail"},
+}
+
+
+def test_a_run_fills_the_table_and_an_unchanged_one_asks_nothing(small):
+    """All layers run on real environments; a second run answers from the store in under two seconds."""
+    first = small.run("run")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert verdicts(small.report()) == EXPECTED
+    before = (small.store / "store.jsonl").read_bytes()
+    started = time.monotonic()
+    second = small.run("run")
+    assert time.monotonic() - started < 4  # under 2 s on a machine that does nothing else
+    assert second.returncode == 0
+    assert second.stdout == first.stdout
+    assert (small.store / "store.jsonl").read_bytes() == before
+    assert "…" not in second.stderr  # no layer was asked
+
+
+def test_what_is_not_as_expected_decides_the_exit_code(small, kit):
+    """An unexpected failure and an unexpected pass end with 1, and say so."""
+    text = (small.folder / "matrix.toml").read_text()
+    (small.folder / "matrix.toml").write_text(
+        text.replace('codes = ["SCH001"]\nreason', 'codes = ["SCH002"]\nreason')
+    )
+    done = small.run("run")
+    assert done.returncode == 1
+    assert "expected the codes SCH002, observed SCH001" in done.stdout
+    small.write(
+        kit.cell("1.0", "1.0", kit.light, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n')
+    )
+    done = small.run("run")
+    assert done.returncode == 1
+    assert "UNEXPECTED PASS" in done.stdout
+
+
+def test_an_expectation_is_corrected_without_asking_again(small):
+    """Expectations judge answers that are there; changing one runs nothing."""
+    assert small.run("run").returncode == 0
+    path = small.folder / "matrix.toml"
+    path.write_text(path.read_text().replace('reason = "known"', 'reason = "known better"'))
+    done = small.run("run")
+    assert "known better" in done.stdout
+    assert "…" not in done.stderr
+
+
+def test_fresh_asks_again_but_only_what_was_named(small):
+    """--fresh with --layers repeats these layers and not what they need."""
+    small.run("run", "--cells", "vllm-1.0+trl-1.0")
+    done = small.run("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "import", "--fresh")
+    asked = [line.split()[-2] for line in done.stderr.splitlines() if line.endswith("…")]
+    assert asked == ["import"]
+
+
+def test_changed_programs_are_run_again(small):
+    """A change of the code that runs in cells asks the layers that use it again, and no others."""
+    small.run("run")
+    (small.folder / "programs" / "grpo_core" / "more.py").write_text("# changed\n")
+    done = small.run("run")
+    asked = {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
+    assert asked == {("vllm-1.0+trl-1.0", "engine"), ("vllm-1.0+trl-1.0", "train:colocate")}
+
+
+def test_too_little_disk_is_an_infrastructure_fault_with_figures(small):
+    """Nothing is built when disk is short; the verdict says how much, what needs it isn't run, exit 3."""
+    path = small.folder / "matrix.toml"
+    path.write_text(path.read_text().replace("disk_gb = 0.01", "disk_gb = 900000.0"))
+    done = small.run("run", "--cells", "vllm-1.0+trl-1.0")
+    assert done.returncode == 3, done.stdout + done.stderr
+    layers = small.report()["vllm-1.0+trl-1.0"]
+    assert layers["install"]["verdict"] == "infra_error"
+    assert "900000.0 GB of free disk are asked for" in layers["install"]["summary"]
+    assert (layers["import"]["verdict"], layers["import"]["summary"]) == ("not_run", "install: infra_error")
+    assert not list((small.store / "environments").iterdir())
+    path.write_text(path.read_text().replace("disk_gb = 900000.0", "disk_gb = 0.01"))
+    assert small.run("run", "--cells", "vllm-1.0+trl-1.0").returncode == 0
+
+
+def test_an_index_that_cannot_be_reached_blames_no_cell(small):
+    """A dead index is an infrastructure fault for resolve and contract, tried twice, and asked again next time."""
+    done = small.run(
+        "run",
+        "--layers",
+        "resolve,contract",
+        PIP_INDEX_URL="http://127.0.0.1:9/simple/",
+        UV_CACHE_DIR=str(small.folder / "empty"),
+        UV_HTTP_RETRIES="0",
+    )
+    assert done.returncode == 3, done.stdout
+    assert {
+        item
+        for layers in verdicts(small.report()).values()
+        for name, item in layers.items()
+        if name in {"resolve", "contract"}
+    } == {"infra_error"}
+    assert small.run("run").returncode == 0
+    assert verdicts(small.report()) == EXPECTED
+
+
+def test_half_built_environments_are_never_used(small):
+    """An environment without its marker is built again."""
+    small.run("run", "--cells", "vllm-1.0+trl-1.0")
+    place = Path(small.run("env", "vllm-1.0+trl-1.0").stdout.strip())
+    (place / "grpo-doctor.json").unlink()
+    (place / "bin" / "python").unlink()
+    done = small.run("env", "vllm-1.0+trl-1.0")
+    assert (done.returncode, Path(done.stdout.strip())) == (0, place)
+    assert subprocess.run([place / "bin" / "python", "-c", "import vllm"], check=False).returncode == 0
+
+
+def test_environments_are_dropped_when_asked(small):
+    """--drop removes each environment after its last layer and says so."""
+    done = small.run("run", "--drop")
+    assert done.returncode == 0
+    assert not list((small.store / "environments").iterdir())
+    assert "removed the environment of vllm-1.0+trl-1.0" in done.stderr
+
+
+def test_the_toy_cells_publish(small, tmp_path):
+    """compat.json holds each cell's verdict, its layers and how to repeat them."""
+    small.run("run")
+    target = tmp_path / "compat.json"
+    assert small.run("publish", "--output", str(target)).returncode == 0
+    document = json.loads(target.read_text())
+    cells = {item["id"]: item for item in document["cells"]}
+    assert document["schema"] == "grpo-doctor.compat.v1"
+    assert {name: item["verdict"] for name, item in cells.items()} == {
+        "vllm-1.0+trl-1.0": "pass", "vllm-2.0+trl-1.0": "partial", "vllm-2.0+trl-2.0": "unresolvable",
+    }  # fmt: skip
+    scheduler = cells["vllm-2.0+trl-1.0"]["layers"]["scheduler"]
+    assert (scheduler["verdict"], scheduler["expected"], scheduler["codes"], scheduler["evidence"]) == (
+        "expected_fail",
+        True,
+        ["SCH001"],
+        "executed",
+    )
+    assert scheduler["ran_with"] == {"torch": "none at all", "vllm": "2.0"}
+
+
+def test_ctrl_c_keeps_what_is_finished_and_ends_the_cell_s_program(world, kit):
+    """SIGINT while a program hangs in a cell: exit 130, a valid store, the table so far, nothing left running."""
+    pid = world.folder / "pid"
+    hang = (
+        f"import os, time, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    )
+    world.index.add("vllm", "1.0", kit.vllm("1.0", before=hang))
+    world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+    world.write(kit.cell("1.0", "1.0", kit.deep))
+    world.run("lock")
+    process = subprocess.Popen(
+        world.command("run"),
+        env=world.environ,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until(lambda: pid.exists() and pid.read_text())
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "3 of 5 questions passed" in output
+    assert not _alive(int(pid.read_text()))
+    assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_loses_nothing(small, tmp_path):
+    """SIGKILL at random moments, then start again, until done: no finished verdict is lost, the table is the same."""
+    undisturbed = tmp_path / "undisturbed"
+    started = time.monotonic()
+    assert small.run("run", store=undisturbed).returncode == 0
+    whole_s = time.monotonic() - started
+    dice = random.Random(7)
+    finished: set[str] = set()
+    for _ in range(12):
+        process = subprocess.Popen(
+            small.command("run"),
+            env=small.environ,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            process.wait(timeout=dice.uniform(0.2, whole_s * 0.5))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        now = _complete_lines(small.store / "store.jsonl")
+        assert finished <= now
+        finished = now
+    assert small.run("run").returncode == 0
+    assert finished <= _complete_lines(small.store / "store.jsonl")
+    assert verdicts(small.report()) == verdicts(small.report(undisturbed)) == EXPECTED
+
+
+def test_two_runs_do_not_share_a_store(small):
+    """A second run on a store in use is refused in one line that names the holder."""
+    import fcntl
+
+    small.store.mkdir()
+    with (small.store / "lock").open("a+") as lock:
+        lock.write("4711")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = small.run("run")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert "process 4711" in done.stderr
+
+
+def test_a_dry_run_says_what_is_due_and_runs_nothing(small):
+    """--dry-run and --list write no store."""
+    done = small.run("run", "--dry-run")
+    assert done.returncode == 0
+    assert "vllm-1.0+trl-1.0  scheduler: ask, at most 30 s" in done.stdout
+    assert small.run("run", "--list").stdout.count("\n") == 3
+    assert not (small.store / "store.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--cells", "vllm-1.0+trl-9"], "did you mean vllm-1.0+trl-1.0"),
+        (["run", "--layers", "shceduler"], "did you mean scheduler"),
+        (["run", "--profile", "quik"], "did you mean quick"),
+        (["env", "vllm-1.0+trl-1"], "did you mean vllm-1.0+trl-1.0"),
+        (["run", "--colour"], "--colour"),
+    ],
+)
+def test_what_is_unknown_is_refused_in_one_line(small, arguments, said):
+    """An unknown cell, layer, profile or option: one line with what is close to it, exit 2, no traceback."""
+    done = small.run(*arguments)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert said in done.stderr
+
+
+def _until(condition, timeout_s=30.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
+
+
+def _complete_lines(path):
+    if not path.exists():
+        return set()
+    found = set()
+    for line in path.read_text().split("\n"):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        found.add(f"{event['identity']} {event['started']} {event['answer']['outcome']}")
+    return found
