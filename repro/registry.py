@@ -1,0 +1,9 @@
+"""All repros, by code. Light: upstream packages are imported by the attempts alone."""
+
+from __future__ import annotations
+
+from repro.async_stopped import SCH002
+from repro.base import Repro
+from repro.prefill_seq_groups import SCH001
+
+REPROS: dict[str, Repro] = {repro.code: repro for repro in (SCH001, SCH002)}
