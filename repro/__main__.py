@@ -8,12 +8,14 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from repro import imports, runner, upstream
 from repro.base import INCOMPLETE, Attempt, Outcome, overall
 from repro.registry import REPROS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FINE, FINDINGS, USAGE, UNFINISHED = 0, 1, 2, 3
 

@@ -6,10 +6,12 @@ when the failure came out of a frame of upstream code, or, for a silent one, whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 class Outcome(str, Enum):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from repro.async_stopped import SCH002
-from repro.base import Repro
 from repro.prefill_seq_groups import SCH001
+
+if TYPE_CHECKING:
+    from repro.base import Repro
 
 REPROS: dict[str, Repro] = {repro.code: repro for repro in (SCH001, SCH002)}

@@ -46,9 +46,8 @@ def run(
                 attempt = replace(attempt, outcome=Outcome.INAPPLICABLE, detail=reason)
             else:
                 attempt = _attempt(context, repro, attempt, limit_s)
-            say(
-                f"{repro.code} {trigger}{f' with {mitigation}' if mitigation else ''}: {attempt.outcome.value}"
-            )
+            under = f" with {mitigation}" if mitigation else ""
+            say(f"{repro.code} {trigger}{under}: {attempt.outcome.value}")
             attempts.append(attempt)
     return attempts
 
@@ -149,7 +148,7 @@ def _judge_by_code(code: str, attempt: Attempt) -> Attempt:
 def _in_process(
     context: ForkServerContext, function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float
 ) -> Any:
-    """Calls a function in a process of its own; a crash, a hang or an exception comes back as a `_Failure`."""
+    """Calls a function in a process of its own; a crash, hang or exception comes back as a `_Failure`."""
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sending, function, arguments), daemon=False)
     process.start()

