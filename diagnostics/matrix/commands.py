@@ -7,7 +7,7 @@ import datetime
 import sys
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import environments, locks, select
+from diagnostics.matrix import environments, locks, selection
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
 from diagnostics.matrix.progress import shown
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace) -> int:
     """Asks what is due and prints the table."""
     workplace = _workplace(options)
-    cells = select.cells(workplace.matrix, options.cells, options.profile)
-    wanted = select.layers(options.layers)
+    cells = selection.cells(workplace.matrix, options.cells, options.profile)
+    wanted = selection.layers(options.layers)
     if options.list:
         return _list(cells)
     questions = _questions(workplace, cells, wanted)
@@ -76,7 +76,7 @@ def lock(options: argparse.Namespace) -> int:
     """Makes the locks of the chosen cells again."""
     workplace = _workplace(options)
     profile = options.profile or "full"
-    cells = select.cells(workplace.matrix, options.cells, profile)
+    cells = selection.cells(workplace.matrix, options.cells, profile)
     with shown() as progress:
         workplace.say = progress.note
         problems = locks.refresh(workplace, cells)
@@ -103,7 +103,7 @@ def _workplace(options: argparse.Namespace) -> Workplace:
 
 def _questions(workplace: Workplace, cells: list[Cell], wanted: tuple[str, ...]) -> list[Question]:
     """Returns the questions of these cells, with what the wanted layers need."""
-    return [question(workplace, cell, layer) for cell in cells for layer in select.with_needs(cell, wanted)]
+    return [question(workplace, cell, layer) for cell in cells for layer in selection.with_needs(cell, wanted)]
 
 
 def _board(workplace: Workplace) -> Board:

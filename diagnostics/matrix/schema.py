@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -138,5 +139,34 @@ def _shown(value: Any) -> str:
 
 
 def line_of(text: str, keys: tuple[str, ...]) -> int:
-    """Returns the line of a key, or of the nearest table above it; 1 if neither is found."""
-    return 1
+    r"""Returns the line of a key, or of the nearest table above it; 1 if neither is found.
+
+    >>> line_of('a = 1\n[b."c.d"]\ne = 2', ("b", "c.d", "e"))
+    3
+    >>> line_of('a = 1\n[b."c.d"]\ne = 2', ("b", "c.d", "forgotten"))
+    2
+    """
+    best, best_length = 1, 0
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("["):
+            table = here = _path(line.partition("#")[0])
+        else:
+            name, equals, _value = line.partition("=")
+            here = (*table, *_path(f"{name} = 0")) if equals else ()
+        if here and len(here) > best_length and here == keys[: len(here)]:
+            best, best_length = number, len(here)
+    return best
+
+
+def _path(line: str) -> tuple[str, ...]:
+    """Returns the keys of a table's header or of an assignment; nothing for a line that is neither."""
+    try:
+        value: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return ()
+    found = []
+    while isinstance(value, dict) and value:
+        key, value = next(iter(value.items()))
+        found.append(key)
+    return tuple(found)
