@@ -16,18 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import Capabilities, EngineError
-from grpo_core.types import Completion
+from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE, completion, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import torch
 
-    from grpo_core.types import Request, SamplingParams
-
-# vLLM quietly raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs
-# would be those of another distribution than the trainer's.
-LOWEST_TEMPERATURE = 0.01
+    from grpo_core.types import Completion, Request, SamplingParams
 
 # Read by vLLM when it is imported or started, so they are set before that. The first two are what "in this
 # process" means; the others are defaults that the user's own environment overrides.
@@ -113,6 +109,7 @@ class VllmEngine:
                     enable_prefix_caching=True,  # a group shares its prompt; dropped at every update
                     disable_log_stats=True,
                 )
+            self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
         except Exception as error:
             raise EngineError(f"vllm engine, start on {model_dir}: {_one_line(error)}") from error
 
@@ -128,19 +125,19 @@ class VllmEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
-        self._check_lengths(requests, params)
+        self._check_requests(requests, params)
         if not requests:
             return []
         with self._owned("generate") as llm:
             outputs = llm.generate(
                 [{"prompt_token_ids": list(request.prompt_ids)} for request in requests],
-                [_pinned(params, request.seed) for request in requests],
+                [pinned(params, request.seed) for request in requests],
                 use_tqdm=False,
             )
         if len(outputs) != len(requests):
             raise EngineError(f"vllm engine, generate: {len(requests)} requests, {len(outputs)} answers")
         return [
-            _completion(request, output, self._version)
+            completion(request, output, self._version)
             for request, output in zip(requests, outputs, strict=True)
         ]
 
@@ -199,20 +196,22 @@ class VllmEngine:
         if self._broken is not None:
             raise EngineError(f"vllm engine, {call}: {self._broken}; close it and start another")
 
-    def _check_lengths(self, requests: Sequence[Request], params: SamplingParams) -> None:
-        """Refuses what vLLM would cut short or change without a word."""
+    def _check_requests(self, requests: Sequence[Request], params: SamplingParams) -> None:
+        """Refuses what vLLM would cut short, change without a word or die of, before it is touched."""
         if params.temperature < LOWEST_TEMPERATURE:
             raise EngineError(
                 f"vllm engine, generate: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, "
                 f"and vLLM would sample at {LOWEST_TEMPERATURE} instead"
             )
         for request in requests:
-            prompt = len(request.prompt_ids)
-            if prompt + params.max_tokens > self._max_model_len:
+            where, length = f"vllm engine, generate: request {request.id}", len(request.prompt_ids)
+            if not length or params.max_tokens < 1 or length + params.max_tokens > self._max_model_len:
                 raise EngineError(
-                    f"vllm engine, generate: request {request.id} has {prompt} prompt tokens and asks for "
-                    f"{params.max_tokens} more, but max_model_len is {self._max_model_len}"
+                    f"{where} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
+                    f"least 1 of each and together at most {self._max_model_len} (max_model_len)"
                 )
+            if not all(0 <= token < self._vocabulary for token in request.prompt_ids):
+                raise EngineError(f"{where} has a token id outside of 0 to {self._vocabulary - 1}")
 
     def _check_complete(self, given: Mapping[str, tuple[int, ...]]) -> None:
         """Compares names and shapes with those of the model the engine was started on."""
@@ -237,53 +236,6 @@ def _prepare_environment() -> None:
         os.environ.setdefault(key, value)
     # Unset, vLLM would take the trainer's torch threads down to one "for serving".
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
-
-
-def _pinned(params: SamplingParams, seed: int) -> Any:
-    """Every sampling parameter that shapes the distribution or ends a completion, written out for vLLM."""
-    import vllm
-
-    return vllm.SamplingParams(
-        n=1,
-        max_tokens=params.max_tokens,
-        min_tokens=0,
-        temperature=params.temperature,
-        top_p=1.0,
-        top_k=-1,
-        min_p=0.0,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        repetition_penalty=1.0,
-        seed=seed % 2**63,  # vLLM reads -1 as "no seed"
-        stop=[],
-        stop_token_ids=list(params.stop_ids),
-        ignore_eos=True,  # the stop ids alone decide
-        logprobs=0,  # the sampled id's own
-        detokenize=False,
-    )
-
-
-def _completion(request: Request, output: Any, version: int) -> Completion:
-    """One answer of vLLM, checked to be the answer to this request."""
-    where = f"vllm engine, generate: request {request.id}"
-    if tuple(output.prompt_token_ids) != request.prompt_ids:
-        raise EngineError(f"{where}: the answer is to another prompt")
-    if len(output.outputs) != 1 or output.outputs[0].logprobs is None:
-        raise EngineError(f"{where}: {len(output.outputs)} completions, or no log-probs")
-    sampled = output.outputs[0]
-    ids = tuple(int(token) for token in sampled.token_ids)
-    if len(sampled.logprobs) != len(ids):
-        raise EngineError(f"{where}: {len(ids)} ids and {len(sampled.logprobs)} log-probs")
-    if sampled.finish_reason not in ("stop", "length", "abort"):
-        raise EngineError(f"{where}: ended with reason {sampled.finish_reason!r}")
-    try:
-        # By the sampled id: a position's first entry need not be the sampled one.
-        logprobs = tuple(
-            float(entry[token].logprob) for entry, token in zip(sampled.logprobs, ids, strict=True)
-        )
-    except KeyError as error:
-        raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
-    return Completion(request.id, ids, logprobs, (version,) * len(ids), sampled.finish_reason)
 
 
 def _stored_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:

@@ -157,6 +157,8 @@ def observe_refusals(engine, model, seen: dict) -> None:
         "unknown": refusal(lambda: engine.update_weights([*named.items(), ("extra", named[first])], 9)),
         "shape": refusal(lambda: engine.update_weights([*named.items(), (first, named[first][:1])], 9)),
         "length": refusal(lambda: engine.generate(asked, SamplingParams(max_tokens=4096))),
+        "empty": refusal(lambda: engine.generate([Request("none", (), 0)], params)),
+        "vocabulary": refusal(lambda: engine.generate([Request("odd", (1, VOCABULARY), 0)], params)),
         "temperature": refusal(lambda: engine.generate(asked, SamplingParams(4, temperature=0.001))),
     }
     with engine._owned("first owner"):

@@ -1,0 +1,62 @@
+"""Requests and completions in vLLM's words, and back: nothing left to vLLM's choice, nothing guessed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.engines.base import EngineError
+from grpo_core.types import Completion
+
+if TYPE_CHECKING:
+    from grpo_core.types import Request, SamplingParams
+
+# vLLM quietly raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs
+# would be those of another distribution than the trainer's.
+LOWEST_TEMPERATURE = 0.01
+
+
+def pinned(params: SamplingParams, seed: int) -> Any:
+    """Every sampling parameter that shapes the distribution or ends a completion, written out for vLLM."""
+    import vllm
+
+    return vllm.SamplingParams(
+        n=1,
+        max_tokens=params.max_tokens,
+        min_tokens=0,
+        temperature=params.temperature,
+        top_p=1.0,
+        top_k=-1,
+        min_p=0.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        seed=seed % 2**63,  # vLLM reads -1 as "no seed"
+        stop=[],
+        stop_token_ids=list(params.stop_ids),
+        ignore_eos=True,  # the stop ids alone decide
+        logprobs=0,  # the sampled id's own
+        detokenize=False,
+    )
+
+
+def completion(request: Request, output: Any, version: int) -> Completion:
+    """One answer of vLLM, checked to be the answer to this request."""
+    where = f"vllm engine, generate: request {request.id}"
+    if tuple(output.prompt_token_ids) != request.prompt_ids:
+        raise EngineError(f"{where}: the answer is to another prompt")
+    if len(output.outputs) != 1 or output.outputs[0].logprobs is None:
+        raise EngineError(f"{where}: {len(output.outputs)} completions, or no log-probs")
+    sampled = output.outputs[0]
+    ids = tuple(int(token) for token in sampled.token_ids)
+    if len(sampled.logprobs) != len(ids):
+        raise EngineError(f"{where}: {len(ids)} ids and {len(sampled.logprobs)} log-probs")
+    if sampled.finish_reason not in ("stop", "length", "abort"):
+        raise EngineError(f"{where}: ended with reason {sampled.finish_reason!r}")
+    try:
+        # By the sampled id: a position's first entry need not be the sampled one.
+        logprobs = tuple(
+            float(entry[token].logprob) for entry, token in zip(sampled.logprobs, ids, strict=True)
+        )
+    except KeyError as error:
+        raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
+    return Completion(request.id, ids, logprobs, (version,) * len(ids), sampled.finish_reason)
