@@ -1,0 +1,46 @@
+"""Running our in-cell programs in a real cell, from tests that have no vLLM themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def cell_python(cell: str) -> Path:
+    """The cell's interpreter, or a skip that says how to get one."""
+    folder = os.environ.get("GRPO_DOCTOR_CELLS")
+    python = Path(folder or "") / cell / "bin" / "python"
+    if not folder or not python.exists():
+        pytest.skip(
+            f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; "
+            f"build it: nox -s matrix -- --cells {cell} --layers install"
+        )
+    return python
+
+
+def run_in_cell(cell: str, *arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+    """Runs the cell's Python with copies of grpo_core and repro, and nothing else of ours, to import."""
+    python = cell_python(cell)
+    with tempfile.TemporaryDirectory() as stage:
+        for package in ("grpo_core", "repro"):
+            shutil.copytree(
+                ROOT / package, Path(stage) / package, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON"))}
+        environment |= {
+            "PYTHONPATH": stage,
+            "VLLM_USE_V1": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        return subprocess.run(
+            [str(python), "-P", *arguments],
+            env=environment, cwd=stage, capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
