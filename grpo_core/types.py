@@ -6,9 +6,11 @@ distribution that sampled them (the *behaviour* stream) and, per token, the poli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FinishReason = Literal["stop", "length", "abort"]
 

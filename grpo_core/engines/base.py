@@ -6,11 +6,12 @@ can't do something says so in `capabilities` before use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import torch
 
     from grpo_core.types import Completion, Request, SamplingParams
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 class EngineError(RuntimeError):
     """Raised when an engine failed, refused or answered something unusable; names the engine and the call."""
+
+
+class EngineTimeoutError(EngineError):
+    """Raised when an engine gave no answer in the time it has (`rollout.timeout_s`)."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,25 @@
-"""The three rollout modes, one training loop each, to be read side by side."""
+"""The three rollout modes: three short loops, to be read side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_core.trainer import Trainer
+
+
+def run(trainer: Trainer) -> None:
+    """Trains in the mode that is configured."""
+    mode = trainer.config.rollout.mode
+    if mode == "colocate":
+        from grpo_core.modes import colocate
+
+        colocate.run(trainer)
+    elif mode == "async":
+        from grpo_core.modes import asynchronous
+
+        asynchronous.run(trainer)
+    else:
+        from grpo_core.modes import server
+
+        server.run(trainer)

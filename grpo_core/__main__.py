@@ -1,0 +1,173 @@
+"""The command line: `python -m grpo_core train | serve | probe [CONFIG.toml] [--section.key VALUE ...] [--json]`.
+
+Exit codes: 0 fine; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function is
+broken); 2 wrong usage, or this program failed; 3 an engine gave no answer in time; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from grpo_core.config import Config
+
+USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--json]
+       python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...]
+       python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
+
+train  trains; without CONFIG the shipped tiny task, a minute or so on a laptop
+serve  serves a model's engine over HTTP, for train --rollout.mode server
+probe  compares an engine's log-probs with the trainer's, before and after a weight update
+
+Settings and their defaults:
+"""
+_FLAGS = ("--json", "--help", "-h", "--exit-with-stdin")
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a command and returns the exit code."""
+    flags = {argument for argument in arguments if argument in _FLAGS}
+    rest = [argument for argument in arguments if argument not in _FLAGS]
+    if flags & {"--help", "-h"}:
+        from grpo_core.settings import help_text
+
+        print(USAGE + help_text())
+        return 0
+    with _stdout_for_the_answer() as answer:
+        try:
+            command, config = _understood(rest)
+            return command(config, flags, answer)
+        except ConfigError as error:
+            print(f"grpo_core: {error}", file=sys.stderr)
+            if "--json" in flags:
+                answer(json.dumps({"outcome": "error", "error": str(error)}))
+            return 2
+        except KeyboardInterrupt:
+            print("grpo_core: interrupted", file=sys.stderr)
+            return 130
+
+
+def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
+    from grpo_core import run
+
+    document = run.train(config, _progress(config.train.steps))
+    if document["error"]:
+        print(f"grpo_core: {document['error']}", file=sys.stderr)
+    if "--json" in flags:
+        answer(json.dumps(document))
+    else:
+        answer(_in_words(document))
+    return run.EXIT_CODES[document["outcome"]]
+
+
+def _probe(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
+    from grpo_core.probe import probe
+
+    document = probe(config)
+    if "--json" in flags:
+        answer(json.dumps(document))
+    else:
+        answer("\n".join(f"{key}: {value}" for key, value in document.items()))
+    return 0 if document["outcome"] == "ok" else 1
+
+
+def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
+    from grpo_core.engines.base import EngineError
+    from grpo_core.serve.run import serve
+
+    try:
+        serve(config, answer, exit_with_stdin="--exit-with-stdin" in flags)
+    except EngineError as error:
+        print(f"grpo_core: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if TYPE_CHECKING:
+    Command = Callable[[Config, set[str], Callable[[str], None]], int]
+
+_COMMANDS: dict[str, Command] = {"train": _train, "serve": _serve, "probe": _probe}
+
+
+def _understood(arguments: list[str]) -> tuple[Command, Config]:
+    from grpo_core.settings import load
+
+    name, *rest = arguments or [""]
+    if name not in _COMMANDS:
+        raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(_COMMANDS)} (see --help)")
+    path = None
+    if rest and not rest[0].startswith("--"):
+        path = Path(rest.pop(0))
+    return _COMMANDS[name], load(path, rest)
+
+
+@contextlib.contextmanager
+def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
+    """Keeps stdout for the answer alone: what libraries or children print goes to stderr meanwhile."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+
+    def answer(text: str) -> None:
+        os.write(kept, (text + "\n").encode())
+
+    try:
+        yield answer
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _progress(steps: int) -> Callable[[dict[str, Any]], None]:
+    """Prints every twentieth of the steps; on a terminal, each, over the last."""
+    live = sys.stderr.isatty()
+
+    def report(entry: dict[str, Any]) -> None:
+        step = entry["step"]
+        if not (live or step in (1, steps) or step % max(steps // 20, 1) == 0):
+            return
+        line = (
+            f"step {step}/{steps}  reward {entry['reward/mean']:.3f}  loss {entry['loss']:+.4f}  "
+            f"entropy {entry['entropy']:.2f}  staleness {entry['staleness/max']}  {entry['time/step_s']:.2f} s"
+        )
+        end = "\n" if not live or step == steps else "\r"
+        print(line, end=end, file=sys.stderr, flush=True)
+
+    return report
+
+
+def _in_words(document: dict[str, Any]) -> str:
+    from grpo_core.metrics import read_metrics
+    from grpo_core.picture import terminal_curve
+
+    curve = [entry["reward/mean"] for entry in read_metrics(Path(document["metrics"]))]
+    colour = os.isatty(1) and not os.environ.get("NO_COLOR")
+    drawn = terminal_curve(curve, width=min(shutil.get_terminal_size().columns, 110), colour=colour)
+    return "\n".join(
+        [
+            drawn,
+            f"{document['mode']}, engine {document['engine']}: {document['outcome']} after {document['steps']} "
+            f"steps, {document['seconds']:.0f} s",
+            f"reward {document['reward_first']:.3f} -> {document['reward_last']:.3f} "
+            "(first and last tenth of the steps)",
+            f"weight syncs proven: {document['syncs_proven']} of {document['syncs']}",
+            f"metrics     {document['metrics']}",
+            f"completions {document['completions']}",
+            f"picture     {document['picture']}",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,243 @@
+"""The trainer's settings: what there is, what it means, and which values are allowed.
+
+Read from TOML, overridden by `--section.key VALUE`. `python -m grpo_core train --help` prints this file's
+documentation of every key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """Raised when a setting is unknown, malformed or contradicts another; one line, for people."""
+
+
+def _key(default: Any, *, low: float | None = None, above: float | None = None, choices: Any = None) -> Any:
+    """A field with its default and the values that are allowed: at least `low`, greater than `above`."""
+    return field(default=default, metadata={"low": low, "above": above, "choices": choices})
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """The task: rows made on the spot, with a reward computed from the text."""
+
+    kind: str = _key("repeat", choices=("repeat", "reverse"))
+    """What is asked of a word: write it again, or write it backwards."""
+    letters: str = _key("abcdefghij")
+    """The letters words are made of."""
+    min_length: int = _key(3, low=1)
+    """Shortest word."""
+    max_length: int = _key(3, low=1)
+    """Longest word."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model that is trained."""
+
+    path: str = _key("")
+    """A folder with a transformers checkpoint and tokenizer; empty: a tiny Llama is made, seeded, in a second."""
+    hidden_size: int = _key(64, low=32)
+    """Width of the tiny model; heads are 32 wide (vLLM's CPU kernels refuse 16), so a multiple of 32."""
+    layers: int = _key(1, low=1)
+    """Layers of the tiny model."""
+    max_length: int = _key(256, low=4)
+    """Longest prompt and completion together, in tokens."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Where completions come from."""
+
+    mode: str = _key("colocate", choices=("colocate", "async", "server"))
+    """`colocate`: trainer and engine take turns in this process. `async`: the engine works ahead in its own
+    process. `server`: the engine is behind HTTP."""
+    engine: str = _key("transformers", choices=("transformers", "vllm"))
+    """What samples; in server mode, what the server that is started for the run samples with."""
+    max_staleness: int = _key(1, low=0)
+    """Async only: by how many policy versions a token may be older than the policy it trains. 0 waits for
+    every update and gives the same numbers as colocate."""
+    host: str = _key("127.0.0.1")
+    """Server mode: the server's host."""
+    port: int = _key(0, low=0)
+    """Server mode: the port of a running server; 0 starts one on a free port of this machine, for this run.
+    Of `serve`: the port to listen at, 0 for a free one."""
+    timeout_s: float = _key(120.0, above=0)
+    """Seconds an engine in another process, or a server, may take to start or to answer one call."""
+    device: str = _key("cpu")
+    """Where the engine's model lives (a torch device)."""
+    max_batch: int = _key(256, low=1)
+    """Completions that the embedded engine samples at one time."""
+    sync_tolerance: float = _key(1e-3, above=0)
+    """Largest difference of a log-prob between engine and trainer, on a probe after each weight update, that
+    counts as rounding."""
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How completions are sampled."""
+
+    group_size: int = _key(16, low=2)
+    """Completions per prompt: what an advantage is relative to."""
+    max_tokens: int = _key(6, low=1)
+    """Longest completion, in tokens."""
+    temperature: float = _key(1.0, low=0.01)
+    """Logits are divided by it, when sampling and when training."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The optimizer and what it is fed."""
+
+    steps: int = _key(250, low=1)
+    """Rollout batches to train on."""
+    prompts_per_step: int = _key(16, low=1)
+    """Prompts in a rollout batch."""
+    micro_batch: int = _key(256, low=1)
+    """Completions in one forward and backward pass; gradients add up over a batch."""
+    iterations: int = _key(1, low=1)
+    """Optimizer updates on each rollout batch."""
+    learning_rate: float = _key(1.5e-3, above=0)
+    """Of AdamW, after the warm-up."""
+    warmup_updates: int = _key(10, low=0)
+    """Updates over which the learning rate rises linearly to its value."""
+    weight_decay: float = _key(0.0, low=0)
+    """Of AdamW."""
+    max_grad_norm: float = _key(1.0, above=0)
+    """Gradients are scaled down to this norm."""
+    seed: int = _key(0, low=0)
+    """Of the tiny model, the task's rows and every sample."""
+    threads: int = _key(1, low=1)
+    """Threads of torch, in the trainer and in an engine; part of what makes runs bit-identical."""
+    device: str = _key("cpu")
+    """Where the trained model lives (a torch device)."""
+    logprob_chunk: int = _key(1024, low=1)
+    """Positions whose logits exist at one time."""
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The loss; see `grpo_core.loss`."""
+
+    advantage_scale: str = _key("std", choices=("std", "none"))
+    """Divide centred rewards by the group's standard deviation, or not."""
+    advantage_ddof: int = _key(1, choices=(0, 1))
+    """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
+    advantage_epsilon: float = _key(1e-4, low=0)
+    """Added to the deviation."""
+    clip_low: float = _key(0.2, low=0)
+    """The ratio current / proximal is clipped at 1 minus this."""
+    clip_high: float = _key(0.2, low=0)
+    """The ratio current / proximal is clipped at 1 plus this."""
+    kl_coefficient: float = _key(0.0, low=0)
+    """Weight of the KL to the model before training; 0 keeps no reference model."""
+    kl_estimator: str = _key("k3", choices=("k1", "k2", "k3"))
+    """Schulman's estimators."""
+    aggregation: str = _key("token", choices=("token", "sequence", "constant"))
+    """What weighs the same: every token of the batch, every sequence, or every place up to max_tokens."""
+    correction: str = _key("truncate", choices=("none", "truncate"))
+    """Importance correction for the mismatch between trainer and engine, and for staleness."""
+    correction_cap: float = _key(2.0, low=1)
+    """Where the correction's weights are truncated."""
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What is written down."""
+
+    dir: str = _key("runs")
+    """Folder of all runs."""
+    name: str = _key("")
+    """Folder of this run below it; empty: the rollout mode and the time. Files of an earlier run of this
+    name are replaced."""
+    completions_every: int = _key(10, low=0)
+    """Every this many steps (and at the last) the step's completions are written; 0: never."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run."""
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Section -> key -> value, for a run's own record."""
+        return dataclasses.asdict(self)
+
+
+def check(config: Config, sources: dict[str, str] | None = None) -> None:
+    """Refuses settings that contradict each other.
+
+    Args:
+        config: What was asked for.
+        sources: `section.key` -> where it was set, for the message; defaults are named as such.
+
+    Raises:
+        ConfigError: Says which keys, and how to mend it.
+    """
+    for keys, wrong, remedy in _contradictions(config):
+        values = _values(config, keys)
+        places = ", ".join(f"{key} = {values[key]!r} ({(sources or {}).get(key, 'default')})" for key in keys)
+        if wrong:
+            raise ConfigError(f"{places}: {remedy}")
+
+
+def _values(config: Config, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: getattr(getattr(config, key.split(".")[0]), key.split(".")[1]) for key in keys}
+
+
+def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
+    """The rules between keys: (keys, is it broken, what is expected instead)."""
+    task, rollout, train = config.task, config.rollout, config.train
+    needed = task.max_length + 1 + config.sampling.max_tokens
+    stale = rollout.mode == "async" and 0 < rollout.max_staleness < train.iterations
+    external = rollout.mode == "server" and rollout.port == 0 and rollout.host not in LOOPBACK
+    return [
+        (
+            ("task.min_length", "task.max_length"),
+            task.min_length > task.max_length,
+            "min_length must not be greater",
+        ),
+        (
+            ("task.letters",),
+            len(set(task.letters)) != len(task.letters) or len(task.letters) < 2 or ">" in task.letters,
+            "expected two or more different letters, without '>', which ends a prompt",
+        ),
+        (
+            ("model.hidden_size",),
+            config.model.hidden_size % 32 != 0,
+            "expected a multiple of 32, the head width",
+        ),
+        (
+            ("model.max_length", "task.max_length", "sampling.max_tokens"),
+            not config.model.path and needed > config.model.max_length,
+            f"the longest prompt and completion need {needed} tokens; raise model.max_length",
+        ),
+        (
+            ("sampling.max_tokens", "task.max_length"),
+            config.sampling.max_tokens <= task.max_length,
+            "the longest word and the end token don't fit; raise sampling.max_tokens",
+        ),
+        (
+            ("rollout.max_staleness", "train.iterations"),
+            stale,
+            "one step ahead is already train.iterations versions old; set max_staleness to at least that, or to 0",
+        ),
+        (
+            ("rollout.host", "rollout.port"),
+            external,
+            "port 0 starts a server on this machine; give the port of the server that runs there",
+        ),
+    ]
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -1,0 +1,111 @@
+"""An engine behind HTTP: the client of `python -m grpo_core serve`."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError
+from grpo_core.engines.wire import decode_completions, encode_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+    from grpo_core.types import Completion, Request, SamplingParams
+
+PROTOCOL = "grpo-doctor.serve.v1"
+
+
+class RemoteEngine:
+    """Samples on a server. Every call has a time limit, and a new connection: none is found dead later."""
+
+    name = "remote"
+
+    def __init__(self, host: str, port: int, *, timeout_s: float, token: str | None = None) -> None:
+        """Asks the server who it is.
+
+        Raises:
+            EngineError: Nobody there, or something else than a rollout server.
+        """
+        self._host, self._port, self._timeout_s, self._token = host, port, timeout_s, token
+        info = self._json("GET", "/info")
+        if info.get("schema") != PROTOCOL:
+            raise EngineError(
+                f"{self._where('/info')}: expected a server of {PROTOCOL}, found {info.get('schema')!r}"
+            )
+        self.name = f"remote {info['engine']}"
+        self._capabilities = Capabilities(**info["capabilities"])
+        self._version = int(info["policy_version"])
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the engine behind the server."""
+        return self._capabilities
+
+    @property
+    def policy_version(self) -> int:
+        """As the server reported after the last update."""
+        return self._version
+
+    def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Samples one completion a request, in the order of the requests."""
+        body = json.dumps(encode_requests(requests, params)).encode()
+        answer = self._json("POST", "/generate", body, {"Content-Type": "application/json"})
+        return decode_completions(answer, requests, self.name)
+
+    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Uploads all parameters as safetensors, with a checksum that the server compares."""
+        import safetensors.torch
+
+        body = safetensors.torch.save({name: tensor.detach().cpu() for name, tensor in tensors})
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "X-Policy-Version": str(version),
+            "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
+        }
+        self._version = int(self._json("POST", "/weights", body, headers)["policy_version"])
+
+    def fingerprint(self) -> str | None:
+        """That of the weights the server holds, computed now."""
+        digest = self._json("GET", "/fingerprint")["fingerprint"]
+        return None if digest is None else str(digest)
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _where(self, path: str) -> str:
+        return f"{self.name} engine, http://{self._host}:{self._port}{path}"
+
+    def _json(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            connection.request(method, path, body, {**(headers or {}), **authorization})
+            response = connection.getresponse()
+            status, text = response.status, response.read()
+        except TimeoutError as error:
+            raise EngineTimeoutError(
+                f"{self._where(path)}: no answer in {self._timeout_s:g} s (rollout.timeout_s)"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise EngineError(
+                f"{self._where(path)}: {type(error).__name__}: {error}; is the server up?"
+            ) from error
+        finally:
+            connection.close()
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise EngineError(f"{self._where(path)}: status {status}, and no JSON: {text[:80]!r}") from error
+        if status != http.client.OK:
+            detail = document.get("detail", document) if isinstance(document, dict) else document
+            raise EngineError(f"{self._where(path)}: status {status}: {detail}")
+        if not isinstance(document, dict):
+            raise EngineError(f"{self._where(path)}: expected a JSON object, got {text[:80]!r}")
+        return document

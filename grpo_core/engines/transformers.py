@@ -1,0 +1,168 @@
+"""The embedded engine: a transformers model with a KV cache, sampling in this process.
+
+What is sampled for a request depends on its prompt and its seed alone. Each request draws from a generator of
+its own; requests are run together only with prompts of the same length, so there is no padding; and a token is
+chosen by inverse CDF in float64. The log-probs themselves may differ in the last digit with other neighbours,
+as a matrix product's rounding depends on its shape; the same requests in the same order give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from grpo_core.engines.base import Capabilities, EngineError
+from grpo_core.model import load_model
+from grpo_core.types import Completion
+from grpo_core.weights import fingerprint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from grpo_core.types import FinishReason, Request, SamplingParams
+
+
+class TransformersEngine:
+    """Samples with its own copy of the model, so that a weight update is real here too."""
+
+    name = "transformers"
+
+    def __init__(
+        self, model_dir: Path | str, *, max_model_len: int, device: str = "cpu", max_batch: int = 256
+    ) -> None:
+        """Loads the model; its weights count as no version until the first update."""
+        self._model = load_model(model_dir, device)
+        self._device = device
+        self._max_model_len = max_model_len
+        self._max_batch = max_batch
+        self._version = -1
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Seeds and fingerprint."""
+        return Capabilities(seeds=True, fingerprint=True, sleep=False)
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the weights now held; -1 before the first update."""
+        return self._version
+
+    def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Samples one completion a request, in the order of the requests."""
+        self._check(requests, params)
+        by_length: dict[int, list[int]] = {}
+        for place, request in enumerate(requests):
+            by_length.setdefault(len(request.prompt_ids), []).append(place)
+        answers: dict[int, Completion] = {}
+        for places in by_length.values():
+            for start in range(0, len(places), self._max_batch):
+                part = places[start : start + self._max_batch]
+                answers.update(zip(part, self._sample([requests[i] for i in part], params), strict=True))
+        return [answers[place] for place in range(len(requests))]
+
+    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Copies all parameters by name; names and shapes are compared before anything is touched."""
+        given, held = dict(tensors), dict(self._model.named_parameters())
+        wrong = [f"{name} is missing" for name in held if name not in given]
+        wrong += [f"{name} is not in the model" for name in given if name not in held]
+        wrong += [
+            f"{name} is {tuple(given[name].shape)}, not {tuple(value.shape)}"
+            for name, value in held.items()
+            if name in given and given[name].shape != value.shape
+        ]
+        if wrong:
+            shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+            raise EngineError(f"transformers engine, update_weights: nothing was loaded: {shown}")
+        with torch.no_grad():
+            for name, value in held.items():
+                value.copy_(given[name])
+        self._version = version
+
+    def fingerprint(self) -> str | None:
+        """The digest of the parameters held."""
+        return fingerprint_of(self._model.named_parameters())
+
+    def close(self) -> None:
+        """Frees the model."""
+        self._model = None
+
+    def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:
+        if self._model is None:
+            raise EngineError("transformers engine, generate: the engine is closed")
+        if params.temperature <= 0 or params.max_tokens < 1:
+            raise EngineError(f"transformers engine, generate: impossible sampling parameters: {params}")
+        vocabulary = self._model.config.vocab_size
+        for request in requests:
+            where = f"transformers engine, generate: request {request.id}"
+            length = len(request.prompt_ids)
+            if not length or length + params.max_tokens > self._max_model_len:
+                raise EngineError(
+                    f"{where} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
+                    f"least 1 and together at most {self._max_model_len} (model.max_length)"
+                )
+            if not all(0 <= token < vocabulary for token in request.prompt_ids):
+                raise EngineError(f"{where} has a token id outside of 0 to {vocabulary - 1}")
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Samples for requests whose prompts have one length. B requests, V vocabulary."""
+        # A group shares its prompt: each prompt goes through the model once, then its keys are copied.
+        prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
+        rows = torch.tensor([prompts.index(request.prompt_ids) for request in requests], device=self._device)
+        out = self._model(torch.tensor(prompts, device=self._device), use_cache=True)
+        cache, logits_BV = out.past_key_values, out.logits[:, -1][rows]
+        cache.reorder_cache(rows)
+        draws_BT = _draws(requests, params.max_tokens).to(self._device)
+        stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
+        running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
+        ids: list[torch.Tensor] = []
+        logprobs: list[torch.Tensor] = []
+        for place in range(params.max_tokens):
+            if place:
+                out = self._model(ids[-1][:, None], past_key_values=cache, use_cache=True)
+                logits_BV = out.logits[:, -1]
+            id_B, logprob_B = choose(logits_BV, draws_BT[:, place], params.temperature)
+            ids.append(id_B)
+            logprobs.append(logprob_B)
+            running_B = running_B & ~torch.isin(id_B, stops)
+            if not running_B.any():
+                break
+        ids_BT, logprobs_BT = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1).tolist()
+        return [
+            self._completion(request, row, values, params.stop_ids)
+            for request, row, values in zip(requests, ids_BT, logprobs_BT, strict=True)
+        ]
+
+    def _completion(
+        self, request: Request, ids: list[int], logprobs: list[float], stop_ids: tuple[int, ...]
+    ) -> Completion:
+        """Cuts behind the first stop id: the row went on while its neighbours were running."""
+        end = next((place + 1 for place, token in enumerate(ids) if token in stop_ids), None)
+        kept = tuple(ids[:end])
+        reason: FinishReason = "length" if end is None else "stop"
+        return Completion(request.id, kept, tuple(logprobs[:end]), (self._version,) * len(kept), reason)
+
+
+def choose(
+    logits_BV: torch.Tensor, draw_B: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The token each uniform draw in [0, 1) falls on, and its log-prob under the distribution sampled from."""
+    scaled = logits_BV.float() / temperature
+    # In float64 the sums are exact enough that a draw near 1 can't fall behind the last token.
+    cumulative = torch.softmax(scaled.double(), -1).cumsum(-1)
+    # `right`: the first token whose sum exceeds the draw, so never one of probability zero.
+    target = draw_B.double()[:, None] * cumulative[:, -1:]
+    id_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=scaled.shape[-1] - 1)
+    return id_B, torch.log_softmax(scaled, -1).gather(-1, id_B[:, None])[:, 0]
+
+
+def _draws(requests: Sequence[Request], count: int) -> torch.Tensor:
+    """Uniform numbers [B, count], each row from the request's own generator, on the CPU for any device."""
+    generator = torch.Generator()
+    rows = []
+    for request in requests:
+        generator.manual_seed(request.seed % 2**63)
+        rows.append(torch.rand(count, generator=generator, dtype=torch.float64))
+    return torch.stack(rows)

@@ -1,0 +1,132 @@
+"""The policy loss: clipped, per token, with three log-prob streams that are never mixed up.
+
+| stream    | whose numbers                                        | what for                                   |
+|-----------|------------------------------------------------------|--------------------------------------------|
+| behaviour | the engine's, sent with the completion               | correcting for trainer/engine mismatch     |
+| proximal  | the trainer's before the first update of the step    | the ratio that is clipped                  |
+| current   | the trainer's now; the only stream with a gradient   | everything                                 |
+
+Shapes: B samples, T tokens of the longest completion; padding stands at the end and is masked by length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from grpo_core.config import LossConfig
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What the current log-probs are compared to; each of shape [B, T], none with a gradient."""
+
+    behaviour: torch.Tensor
+    proximal: torch.Tensor
+    reference: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """A part of a step's loss, and sums over its tokens (to be divided by the step's token count).
+
+    Attributes:
+        value: Scalar with a gradient; the parts of a step add up to its loss.
+        kl_sum: Of the KL estimate against the reference; 0 without one.
+        clipped: Tokens whose gradient was cut off by the clip.
+        ratio_sum: Of the ratio current / proximal.
+    """
+
+    value: torch.Tensor
+    kl_sum: float
+    clipped: int
+    ratio_sum: float
+
+
+def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> torch.Tensor:
+    """The share of each token in the loss of a whole optimizer step; zero where masked. [B, T].
+
+    Computed over the whole accumulation window before it is split. A normaliser per micro-batch would weigh a
+    token by the company it happens to be in: the fault behind trl#6024 and ms-swift#10117.
+
+    Args:
+        mask_BT: True at real tokens.
+        aggregation: `token`: all tokens weigh the same. `sequence`: all sequences do. `constant`: a token
+            weighs 1 / (B * max_tokens), whatever the lengths.
+        max_tokens: The longest completion that was allowed.
+    """
+    mask = mask_BT.to(torch.get_default_dtype())
+    samples = mask.shape[0]
+    if aggregation == "token":
+        return mask / mask.sum().clamp(min=1)
+    if aggregation == "sequence":
+        return mask / (mask.sum(1, keepdim=True).clamp(min=1) * samples)
+    return mask / (samples * max_tokens)
+
+
+def kl_estimate(current: torch.Tensor, reference: torch.Tensor, estimator: str) -> torch.Tensor:
+    """Per-token estimate of KL(current || reference) on tokens sampled from current, by Schulman's names.
+
+    k1 is unbiased and may be negative; k2 is biased and positive; k3 is unbiased and positive. Unbiased
+    holds for the value: the gradient of k1 used as a loss is zero in expectation.
+    """
+    log_ratio = reference - current
+    if estimator == "k1":
+        return -log_ratio
+    if estimator == "k2":
+        return 0.5 * log_ratio**2
+    return log_ratio.exp() - log_ratio - 1
+
+
+def importance_weights(proximal: torch.Tensor, behaviour: torch.Tensor, cap: float) -> torch.Tensor:
+    """Truncated weights min(proximal / behaviour, cap): they undo that another program sampled. [B, T]."""
+    return (proximal - behaviour).exp().clamp(max=cap).detach()
+
+
+def policy_loss(
+    current_BT: torch.Tensor,
+    streams: Streams,
+    advantages_B: torch.Tensor,
+    mask_BT: torch.Tensor,
+    weights_BT: torch.Tensor,
+    options: LossConfig,
+) -> PolicyLoss:
+    """PPO's clipped surrogate per token, plus KL to a reference, weighed by `token_weights`.
+
+    Args:
+        current_BT: The trainer's log-probs, with gradient.
+        streams: The other log-probs.
+        advantages_B: One a sample.
+        mask_BT: True at real tokens; what stands elsewhere has no influence, be it NaN.
+        weights_BT: This part's rows of the whole step's `token_weights`.
+        options: Clip range, KL and correction.
+    """
+
+    # Replaced before any exp, not multiplied away after it: 0 * inf is NaN, in the gradient too.
+    def kept(stream: torch.Tensor) -> torch.Tensor:
+        return torch.where(mask_BT, stream, torch.zeros_like(stream))
+
+    current, proximal = kept(current_BT), kept(streams.proximal)
+    ratio = (current - proximal).exp()
+    clipped_ratio = ratio.clamp(1 - options.clip_low, 1 + options.clip_high)
+    advantages = advantages_B[:, None]
+    free, bounded = ratio * advantages, clipped_ratio * advantages
+    surrogate = torch.minimum(free, bounded)
+    if options.correction == "truncate":
+        behaviour = kept(streams.behaviour)
+        surrogate = surrogate * importance_weights(proximal, behaviour, options.correction_cap)
+    per_token = -surrogate
+    kl_sum = 0.0
+    if streams.reference is not None:
+        kl = kl_estimate(current, kept(streams.reference), options.kl_estimator)
+        per_token = per_token + options.kl_coefficient * kl
+        kl_sum = float((kl * mask_BT).sum().detach())
+    return PolicyLoss(
+        value=(per_token * weights_BT).sum(),
+        kl_sum=kl_sum,
+        clipped=int(((bounded < free) & mask_BT).sum()),
+        ratio_sum=float((ratio * mask_BT).sum().detach()),
+    )

@@ -1,0 +1,124 @@
+"""Asks an engine, before anybody trains with it: are its log-probs the trainer's, before and after an update?"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_core import model, run, task
+from grpo_core.determinism import settle
+from grpo_core.engines import build_engine, engine_spec
+from grpo_core.engines.base import EngineError
+from grpo_core.engines.wire import check_answers
+from grpo_core.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from grpo_core.config import Config
+    from grpo_core.engines.base import Engine
+    from grpo_core.types import Completion, Request
+
+SCHEMA = "grpo-doctor.engine.v1"
+
+
+def probe(config: Config) -> dict[str, Any]:
+    """Starts the configured engine on the model, samples, changes the weights, samples again.
+
+    Returns:
+        The document of `probe --json`. `outcome` is `ok`, or `failed` with the reason in `error`.
+    """
+    settle(config.train.threads)
+    document: dict[str, Any] = {"schema": SCHEMA, "engine": config.rollout.engine, "engine_version": None}
+    with tempfile.TemporaryDirectory(prefix="grpo-core-probe-") as folder:
+        try:
+            seen = _observe(config, config.model.path or folder)
+        except EngineError as failure:
+            return {**document, "outcome": "failed", "error": str(failure), "versions": run.versions()}
+    error = _judge(seen, config.rollout.sync_tolerance)
+    outcome = "ok" if error is None else "failed"
+    return {**document, **seen, "outcome": outcome, "error": error, "versions": run.versions()}
+
+
+def _observe(config: Config, folder: str) -> dict[str, Any]:
+    if not config.model.path:
+        model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
+    trained, tokenizer = model.load_model(folder), model.load_tokenizer(folder)
+    prompts = task.rows(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
+    requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
+    params = SamplingParams(config.sampling.max_tokens, config.sampling.temperature)
+    with closing(build_engine(engine_spec(config, folder))) as engine:
+        before = _sample(engine, requests, params)
+        difference_before = _largest_difference(trained, requests, before, params, config)
+        _move(trained, config.train.seed)
+        moved = _largest_difference(trained, requests, before, params, config)
+        engine.update_weights(trained.named_parameters(), 1)
+        after = _sample(engine, requests, params)
+        return {
+            "engine_version": getattr(engine, "engine_version", None),
+            "tokens": sum(len(completion.ids) for completion in [*before, *after]),
+            "max_logprob_difference_before": difference_before,
+            "max_logprob_difference_after": _largest_difference(trained, requests, after, params, config),
+            "update_moved_logprobs_by": moved,
+            "change_seen": [c.logprobs for c in before] != [c.logprobs for c in after],
+        }
+
+
+def _judge(seen: dict[str, Any], tolerance: float) -> str | None:
+    if not seen["max_logprob_difference_before"] <= tolerance:
+        return (
+            f"the engine's log-probs differ from the trainer's by more than {tolerance:g} on the same weights"
+        )
+    if not seen["change_seen"]:
+        return "the engine answers as if its weights had not been updated"
+    if not seen["max_logprob_difference_after"] <= tolerance:
+        return f"after a weight update the engine's log-probs differ from the trainer's by more than {tolerance:g}"
+    return None
+
+
+def _sample(engine: Engine, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+    return check_answers(engine.generate(requests, params), requests, engine.name)
+
+
+def _move(trained: Any, seed: int) -> None:
+    """Moves every parameter by a tenth of its own size, so that stale weights can't be mistaken for new ones."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+            parameter.add_(0.1 * parameter.abs().mean() * noise)
+
+
+def _largest_difference(
+    trained: Any,
+    requests: Sequence[Request],
+    completions: Sequence[Completion],
+    params: SamplingParams,
+    config: Config,
+) -> float:
+    """Largest |trainer - engine| over the log-probs of all sampled tokens."""
+    import torch
+
+    from grpo_core.batch import make_batch
+    from grpo_core.logprobs import completion_logprobs
+    from grpo_core.types import Prompt, Sample
+
+    samples = [
+        Sample(Prompt(request.id, "", request.prompt_ids), completion, "", 0.0, 0.0)
+        for request, completion in zip(requests, completions, strict=True)
+    ]
+    batch = make_batch(samples)
+    with torch.no_grad():
+        ours, _ = completion_logprobs(
+            trained,
+            batch.ids_BL,
+            batch.prompt_lengths_B,
+            batch.lengths_B,
+            temperature=params.temperature,
+            chunk=config.train.logprob_chunk,
+        )
+    return float((ours - batch.behaviour_BT).abs()[batch.mask_BT].max())

@@ -1,0 +1,155 @@
+"""Reading settings: TOML and command line in, a checked `Config` out, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import math
+import typing
+from pathlib import Path
+from typing import Any
+
+from grpo_core import config as schema
+from grpo_core.config import Config, ConfigError, check
+
+_COMMAND_LINE = "command line"
+
+
+def load(path: Path | None, overrides: list[str]) -> Config:
+    """Reads a TOML file (or none: the defaults, the shipped tiny task) and applies `--section.key VALUE`.
+
+    Raises:
+        ConfigError: The file can't be read, a key is unknown, a value is not allowed, or two contradict.
+    """
+    entries: list[tuple[str, str, Any]] = []  # (where it was set, section.key, value)
+    if path is not None:
+        for section, table in _read_toml(path).items():
+            if not isinstance(table, dict):
+                raise ConfigError(
+                    f"{path}: {section} = {table!r} stands outside of a section; {_sections_text()}"
+                )
+            entries += [(str(path), f"{section}.{key}", value) for key, value in table.items()]
+    entries += [(_COMMAND_LINE, key, value) for key, value in _pairs(overrides)]
+    sections: dict[str, dict[str, Any]] = {}
+    sources: dict[str, str] = {}
+    for source, dotted, value in entries:
+        fields = _fields()
+        if dotted not in fields:
+            raise ConfigError(f"{source}: {dotted}: unknown key{_suggestion(dotted, list(fields))}")
+        section, key = dotted.split(".")
+        sections.setdefault(section, {})[key] = _converted(source, dotted, value, *fields[dotted])
+        sources[dotted] = source
+    built = {name: _sections()[name](**values) for name, values in sections.items()}
+    config = Config(**built)
+    check(config, sources)
+    return config
+
+
+def help_text() -> str:
+    """Every key with its default and the documentation that stands below it in config.py."""
+    tree = ast.parse(Path(str(schema.__file__)).read_text(encoding="utf-8"))
+    documented: dict[str, dict[str, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            # A string that stands alone below a field documents it.
+            documented[node.name] = {
+                field.target.id: " ".join(str(text.value.value).split())
+                for field, text in zip(node.body, node.body[1:])  # noqa: B905 - pairs of neighbours, on 3.10
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            }
+    lines = []
+    for dotted, (_, field) in _fields().items():
+        section, key = dotted.split(".")
+        choices = field.metadata["choices"]
+        allowed = f" [{', '.join(map(str, choices))}]" if choices else ""
+        lines.append(f"  --{dotted} {field.default!r}{allowed}")
+        lines.append(f"      {documented[_sections()[section].__name__][key]}")
+    return "\n".join(lines)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef]
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; expected a TOML file with settings") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
+    """`--a.b value` and `--a.b=value` as (key, value)."""
+    pairs, rest = [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--"):
+            raise ConfigError(f"{_COMMAND_LINE}: {argument!r}: expected --section.key VALUE")
+        key, equals, value = argument[2:].partition("=")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"{_COMMAND_LINE}: --{key}: a value is missing")
+            value = rest.pop(0)
+        pairs.append((key, value))
+    return pairs
+
+
+def _sections() -> dict[str, type]:
+    return typing.get_type_hints(Config)
+
+
+def _sections_text() -> str:
+    return "sections are " + ", ".join(f"[{name}]" for name in _sections())
+
+
+def _fields() -> dict[str, tuple[type, dataclasses.Field[Any]]]:
+    """`section.key` -> its type and field."""
+    return {
+        f"{section}.{field.name}": (typing.get_type_hints(cls)[field.name], field)
+        for section, cls in _sections().items()
+        for field in dataclasses.fields(cls)
+    }
+
+
+def _suggestion(dotted: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(dotted, known, n=1, cutoff=0.5)
+    same_name = [key for key in known if key.split(".")[1] == dotted.rpartition(".")[2]]
+    if same_name or close:
+        return f"; did you mean {(same_name or close)[0]}?"
+    return f"; {_sections_text()} (see train --help)"
+
+
+def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclasses.Field[Any]) -> Any:
+    """The value in the field's type, if it is allowed."""
+    converted: Any = _from_text(value, kind) if source == _COMMAND_LINE else value
+    if kind is float and type(converted) is int:
+        converted = float(converted)
+    if type(converted) is not kind:
+        raise ConfigError(f"{source}: {dotted} = {value!r}: expected {_NAMES[kind]}")
+    low, above, choices = (field.metadata[name] for name in ("low", "above", "choices"))
+    if choices is not None and converted not in choices:
+        expected = ", ".join(map(repr, choices))
+        raise ConfigError(f"{source}: {dotted} = {value!r}: expected one of {expected}")
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise ConfigError(f"{source}: {dotted} = {value!r}: expected a finite number")
+    if low is not None and converted < low:
+        raise ConfigError(f"{source}: {dotted} = {value!r}: expected at least {low}")
+    if above is not None and converted <= above:
+        raise ConfigError(f"{source}: {dotted} = {value!r}: expected more than {above}")
+    return converted
+
+
+def _from_text(text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
+_NAMES = {str: "a string", int: "an integer", float: "a number"}

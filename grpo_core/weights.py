@@ -1,0 +1,148 @@
+"""Publishing a policy version to an engine, and proving that it arrived.
+
+Trainers have trained for months on completions of stale or half-loaded weights (trl#5312) because a sync that
+did nothing looked like one that worked. Here each sync is proven, or the run ends:
+
+1. *Fingerprint*: a digest of the weights the engine holds equals that of the trainer's. Exact, for engines that
+   can read their weights back.
+2. *Probe*: the engine samples a short completion from a fixed prompt and seed, and its log-probs are compared
+   to the trainer's for the same ids. Works for every engine, kernels and caches included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grpo_core.logprobs import completion_logprobs
+from grpo_core.types import Request, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from grpo_core.engines.base import Engine
+    from grpo_core.types import Completion
+
+
+class SyncError(RuntimeError):
+    """Raised when an engine does not hold the weights it was sent; training on would be on another policy."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was seen after one weight update.
+
+    Attributes:
+        version: The policy version that was published.
+        fingerprint: True: equal digests. None: the engine can't say.
+        difference: Largest difference of a log-prob on the probe, trainer against engine.
+        moved: How far the update moved the previous probe's log-probs; None at the first. A probe can tell new
+            weights from old ones only if this is well above rounding.
+    """
+
+    version: int
+    fingerprint: bool | None
+    difference: float
+    moved: float | None
+
+
+def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names.
+
+    >>> a, b = torch.zeros(2), torch.ones(1)
+    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("b", b), ("a", a)])
+    True
+    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("a", a), ("b", -b)])
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+class Publisher:
+    """Publishes a model to an engine, and remembers the last probe to know what a change looks like."""
+
+    def __init__(self, model: Any, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float) -> None:
+        """Takes both sides of the seam.
+
+        Args:
+            model: The trained model.
+            engine: What samples.
+            probe_ids: The prompt of the probe.
+            tolerance: Largest difference of a log-prob that counts as rounding.
+        """
+        self._model, self._engine = model, engine
+        self._request = Request("probe", probe_ids, seed=0)
+        self._params = SamplingParams(max_tokens=8)
+        self._tolerance = tolerance
+        self._last: Completion | None = None
+
+    def publish(self, version: int) -> Proof:
+        """Sends all parameters and proves that they arrived.
+
+        Raises:
+            SyncError: The engine reports another version, holds other weights, or samples from others.
+            EngineError: The engine failed.
+        """
+        name = self._engine.name
+        self._engine.update_weights(self._model.named_parameters(), version)
+        if self._engine.policy_version != version:
+            held = self._engine.policy_version
+            raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
+        same = self._compare_fingerprints(version)
+        moved = None if self._last is None else self._difference(self._last)
+        probe = self._engine.generate([self._request], self._params)[0]
+        difference = self._difference(probe)
+        limit = self._limit(moved)
+        # Written so that NaN, too, is a failure.
+        if not difference <= limit:
+            raise SyncError(
+                f"weight sync to the {name} engine: after version {version} its log-probs differ from the "
+                f"trainer's by up to {difference:.2g} on the probe, where {limit:.2g} is allowed "
+                f"(the update moved them by {0.0 if moved is None else moved:.2g}); it may hold old or partial "
+                "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
+            )
+        self._last = probe
+        return Proof(version, same, difference, moved)
+
+    def _compare_fingerprints(self, version: int) -> bool | None:
+        held = self._engine.fingerprint()
+        if held is None:
+            return None
+        sent = fingerprint_of(self._model.named_parameters())
+        if held != sent:
+            raise SyncError(
+                f"weight sync to the {self._engine.name} engine: after version {version} it holds weights "
+                f"{held[:12]}, but {sent[:12]} were sent: the update was lost or incomplete"
+            )
+        return True
+
+    def _difference(self, completion: Completion) -> float:
+        """Largest |trainer - engine| over the log-probs of a completion of the probe."""
+        ids = torch.tensor([[*self._request.prompt_ids, *completion.ids]], device=self._model.device)
+        with torch.no_grad():
+            ours, _ = completion_logprobs(
+                self._model,
+                ids,
+                torch.tensor([len(self._request.prompt_ids)], device=ids.device),
+                torch.tensor([len(completion.ids)], device=ids.device),
+                temperature=self._params.temperature,
+                chunk=64,
+            )
+        return float((ours[0].cpu() - torch.tensor(completion.logprobs)).abs().max())
+
+    def _limit(self, moved: float | None) -> float:
+        """The allowed difference: never so wide that an engine on the old weights would pass.
+
+        On the old weights, the fixed seed gives the old completion, so the difference would be exactly `moved`.
+        Half of it is the limit, unless it drowns in rounding.
+        """
+        rounding = self._tolerance / 50
+        return self._tolerance if moved is None else min(self._tolerance, max(rounding, moved / 2))
