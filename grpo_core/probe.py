@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from grpo_core.engines import build_engine, engine_spec
 from grpo_core.engines.base import EngineError
 from grpo_core.engines.wire import check_answers
 from grpo_core.types import SamplingParams
+from grpo_core.weights import long_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +49,9 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
         model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
     trained, tokenizer = model.load_model(folder), model.load_tokenizer(folder)
     prompts = task.rows(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
+    # One prompt long enough for its keys to be cached between requests, as the others' are not.
+    ids = long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
+    prompts.append(replace(prompts[0], id="long", ids=ids))
     requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
     params = SamplingParams(config.sampling.max_tokens, config.sampling.temperature)
     with closing(build_engine(engine_spec(config, folder))) as engine:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from grpo_core.types import Completion
 
 
+_PROBE_TOKENS = 160  # of a prompt, see `long_prompt`
+PROBE_COMPLETION = 8  # tokens
+
+
 class SyncError(RuntimeError):
     """Raised when an engine does not hold the weights it was sent; training on would be on another policy."""
 
@@ -66,6 +70,19 @@ def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     return digest.hexdigest()
 
 
+def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
+    """A probe's prompt: `ids` repeated to 160 tokens, or to as many as there is room for.
+
+    Engines cache a prompt's keys in whole blocks, of 128 tokens in vLLM's CPU build: on a shorter prompt, keys
+    that were cached under the old weights and are still used would go unseen.
+
+    >>> long_prompt((1, 2, 3), room=5)
+    (1, 2, 3, 1, 2)
+    """
+    length = max(1, min(_PROBE_TOKENS, room))
+    return (ids * length)[:length]
+
+
 class Publisher:
     """Publishes a model to an engine, and remembers the last probe to know what a change looks like."""
 
@@ -80,7 +97,7 @@ class Publisher:
         """
         self._model, self._engine = model, engine
         self._request = Request("probe", probe_ids, seed=0)
-        self._params = SamplingParams(max_tokens=8)
+        self._params = SamplingParams(max_tokens=PROBE_COMPLETION)
         self._tolerance = tolerance
         self._last: Completion | None = None
 
