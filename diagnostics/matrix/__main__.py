@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diagnostics.matrix import commands
-from diagnostics.matrix.schema import MatrixError
 from diagnostics.matrix.store import StoreBusyError
 from diagnostics.matrix.uv import UvMissingError
 from diagnostics.matrix.workplace import ROOT
+from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
-    except (MatrixError, StoreBusyError, UvMissingError) as error:
+    except (TableError, StoreBusyError, UvMissingError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         return 2
     except Stopped:

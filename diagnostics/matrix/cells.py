@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.matrix.schema import MatrixError, Source, Table, close_matches
 from diagnostics.matrix.verdicts import Expectation, Outcome
+from diagnostics.tables import Source, Table, TableError, close_matches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ class Matrix:
         for cell in self.cells:
             if cell.id == name:
                 return cell
-        raise MatrixError(
+        raise TableError(
             f"unknown cell {name!r}{close_matches(name, [cell.id for cell in self.cells])}; --list shows all"
         )
 
@@ -123,16 +123,16 @@ def load(path: Path) -> Matrix:
     """Reads and checks a matrix file.
 
     Raises:
-        MatrixError: one line naming file, line, key, value and what was expected.
+        TableError: one line naming file, line, key, value and what was expected.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise MatrixError(f"{path}: cannot be read: {error}") from None
+        raise TableError(f"{path}: cannot be read: {error}") from None
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise MatrixError(f"{path}: is not TOML: {error}") from None
+        raise TableError(f"{path}: is not TOML: {error}") from None
     top = Table(Source(path, text), (), document)
     if top.take("schema", str, required=True) != SCHEMA:
         raise top.refuse("schema", repr(SCHEMA))
@@ -142,7 +142,7 @@ def load(path: Path) -> Matrix:
     cells = tuple(_cell(name, table, recipes) for name, table in top.table("cells").tables())
     top.close()
     if not cells:
-        raise MatrixError(f"{path}: cells: expected at least one")
+        raise TableError(f"{path}: cells: expected at least one")
     return Matrix(path, platform, cells, settings)
 
 

@@ -103,7 +103,9 @@ def _workplace(options: argparse.Namespace) -> Workplace:
 
 def _questions(workplace: Workplace, cells: list[Cell], wanted: tuple[str, ...]) -> list[Question]:
     """Returns the questions of these cells, with what the wanted layers need."""
-    return [question(workplace, cell, layer) for cell in cells for layer in selection.with_needs(cell, wanted)]
+    return [
+        question(workplace, cell, layer) for cell in cells for layer in selection.with_needs(cell, wanted)
+    ]
 
 
 def _board(workplace: Workplace) -> Board:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from diagnostics.matrix.verdicts import UNFINISHED, Answer, Evidence, Outcome
+from diagnostics.matrix.verdicts import UNFINISHED, Answer, Evidence, Grid, Outcome
 
 SCHEMA = "grpo-doctor.event.v1"
 
@@ -63,8 +63,14 @@ def _answer(value: dict[str, Any]) -> Answer:
             "outcome": Outcome(value["outcome"]),
             "evidence": Evidence(value["evidence"]),
             "ran_with": _pairs(value["ran_with"]),
+            "grids": tuple(_grid(item) for item in value["grids"]),
         }
     )
+
+
+def _grid(value: dict[str, Any]) -> Grid:
+    rows = tuple(tuple(row) for row in value["rows"])
+    return Grid(value["title"], tuple(value["columns"]), rows)
 
 
 def _frozen(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.cells import LAYERS, PROFILES, Cell, Matrix
 from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.schema import MatrixError, close_matches
+from diagnostics.tables import TableError, close_matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,16 +17,16 @@ def cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> list[Cel
     """Returns the cells that match a pattern, or else those of the profile (`quick` unless named).
 
     Raises:
-        MatrixError: for a pattern that matches no cell, and for an unknown profile.
+        TableError: for a pattern that matches no cell, and for an unknown profile.
     """
     if profile is not None and profile not in PROFILES:
-        raise MatrixError(
+        raise TableError(
             f"unknown profile {profile!r}{close_matches(profile, PROFILES)}; there are {', '.join(PROFILES)}"
         )
     for pattern in globs:
         if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in matrix.cells):
             close = close_matches(pattern, [cell.id for cell in matrix.cells])
-            raise MatrixError(f"no cell matches {pattern!r}{close}; --list --profile full shows all")
+            raise TableError(f"no cell matches {pattern!r}{close}; --list --profile full shows all")
     if globs:
         return [
             cell for cell in matrix.cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in globs)
@@ -40,14 +40,14 @@ def layers(lists: Sequence[str]) -> tuple[str, ...]:
     """Returns the layers named, `train` standing for all of its modes; nothing named means all.
 
     Raises:
-        MatrixError: for an unknown layer.
+        TableError: for an unknown layer.
     """
     names = [name.strip() for part in lists for name in part.split(",") if name.strip()]
     found: list[str] = []
     for name in names:
         matching = [layer for layer in LAYERS if layer == name or layer.startswith(f"{name}:")]
         if not matching:
-            raise MatrixError(
+            raise TableError(
                 f"unknown layer {name!r}{close_matches(name, LAYERS)}; there are {', '.join(LAYERS)}"
             )
         found += matching

@@ -63,6 +63,15 @@ class Expectation:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A small table of evidence."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Answer:
     """What a layer found out about a cell."""
 
@@ -76,6 +85,10 @@ class Answer:
     """The observation in short lines that expectations can name."""
     details: tuple[str, ...] = ()
     """Further lines for the page."""
+    grids: tuple[Grid, ...] = ()
+    """Evidence that is read best as a table."""
+    curve: tuple[float, ...] = ()
+    """Reward by step, thinned, where something was trained."""
     ran_with: tuple[tuple[str, str], ...] = ()
     """What ran, where it isn't what the cell declares: (package, version or remark)."""
     excerpt: str = ""

@@ -10,7 +10,7 @@ import pytest
 
 from diagnostics.matrix import locks, selection
 from diagnostics.matrix.cells import load
-from diagnostics.matrix.schema import MatrixError
+from diagnostics.tables import TableError
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
 from diagnostics.matrix.workplace import Workplace
@@ -75,7 +75,7 @@ def test_a_wrong_value_is_refused_with_its_place(write, kit, old, new, said):
     old, new = old.replace("PY", kit.python), new
     assert old in text
     path = write(text.replace(old, new))
-    with pytest.raises(MatrixError) as refused:
+    with pytest.raises(TableError) as refused:
         load(path)
     message = str(refused.value)
     assert said in message
@@ -99,18 +99,18 @@ def test_a_wrong_value_is_refused_with_its_place(write, kit, old, new, said):
 )
 def test_a_wrong_expectation_is_refused(write, kit, more, said):
     """An expectation names a layer of the cell, an outcome other than a pass, and a reason."""
-    with pytest.raises(MatrixError) as refused:
+    with pytest.raises(TableError) as refused:
         load(write(kit.head + kit.cell("1.0", "1.0", kit.deep, more=more)))
     assert said in str(refused.value)
 
 
 def test_what_is_no_toml_or_not_there_is_refused(write, tmp_path):
     """A syntax error and a missing file are one line each."""
-    with pytest.raises(MatrixError, match=r"is not TOML: .*line 2"):
+    with pytest.raises(TableError, match=r"is not TOML: .*line 2"):
         load(write("a = 1\nb = = 2\n"))
-    with pytest.raises(MatrixError, match="cannot be read"):
+    with pytest.raises(TableError, match="cannot be read"):
         load(tmp_path / "nowhere.toml")
-    with pytest.raises(MatrixError, match="expected at least one"):
+    with pytest.raises(TableError, match="expected at least one"):
         load(write('schema = "grpo-doctor.matrix.v1"\nplatform = "linux"\n'))
 
 
@@ -132,7 +132,7 @@ def test_a_layer_brings_what_it_needs(write, kit):
     assert selection.layers(["train", "resolve,import"]) == ("train:colocate", "train:async", "train:server", "resolve", "import")
 
 
-@pytest.mark.parametrize("module", ["schema", "uv", "resolving"])
+@pytest.mark.parametrize("module", ["uv", "resolving"])
 def test_examples_in_docstrings_hold(module):
     """The doctests of the package run."""
     found = doctest.testmod(importlib.import_module(f"diagnostics.matrix.{module}"))

@@ -37,6 +37,12 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
     lines = tuple(_line(name, item) for name, item in modules.items())
     versions = {name: item.get("version") for name, item in modules.items() if "." not in name}
     ran_with = in_cell.ran_with(cell, versions)
+    late = [name for name, item in broken.items() if item.get("timeout")]
+    if late:
+        summary = f"{', '.join(late)}: {broken[late[0]].get('error')}"
+        return Answer(
+            Outcome.TIMEOUT, summary, Evidence.EXECUTED, details=lines, ran_with=ran_with, log=reply.log
+        )
     if broken or not modules:
         first = "; ".join(_line(name, item) for name, item in broken.items()) or "no module was tried"
         return Answer(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix import environments
@@ -25,7 +27,8 @@ class Reply:
     document: dict[str, Any]
     excerpt: str
     log: str
-    seconds: float
+    folder: Path
+    """Where the program ran, and where what it wrote is."""
     instead: Answer | None = None
 
 
@@ -35,8 +38,13 @@ def ask(workplace: Workplace, cell: Cell, layer: str, arguments: list[str], sche
         environments.ensure(workplace, cell)
     except environments.BuildError as error:
         outcome = Outcome.INFRA_ERROR if error.infrastructure else Outcome.FAIL
-        return Reply({}, "", "", 0.0, Answer(outcome, str(error), Evidence.EXECUTED, excerpt=error.excerpt))
+        return Reply(
+            {}, "", "", Path(), Answer(outcome, str(error), Evidence.EXECUTED, excerpt=error.excerpt)
+        )
     log = workplace.log(cell, layer)
+    folder = workplace.folder("runs", cell.id, layer.replace(":", "-"))
+    shutil.rmtree(folder)  # what an earlier run wrote there is not this one's evidence
+    folder.mkdir()
     limit_s = workplace.matrix.layer(layer).timeout_s
     workplace.say(f"running python -m {' '.join(arguments[:2])}")
     done = run(
@@ -44,7 +52,7 @@ def ask(workplace: Workplace, cell: Cell, layer: str, arguments: list[str], sche
         environment=workplace.cell_environ(cell),
         log=log,
         timeout_s=limit_s,
-        folder=workplace.folder("runs", cell.id, layer.replace(":", "-")),
+        folder=folder,
         ledger=workplace.store.folder / "running.json",
     )
     excerpt = shareable(tail(log), workplace)
@@ -58,7 +66,7 @@ def ask(workplace: Workplace, cell: Cell, layer: str, arguments: list[str], sche
         instead = Answer(_blame(done), problem, Evidence.EXECUTED, excerpt=excerpt, log=name)
     else:
         instead = None
-    return Reply(document, excerpt, name, done.seconds, instead)
+    return Reply(document, excerpt, name, folder, instead)
 
 
 def _read(done: Finished, schema: str) -> tuple[dict[str, Any], str]:
@@ -74,6 +82,8 @@ def _read(done: Finished, schema: str) -> tuple[dict[str, Any], str]:
             f"the program ended with {done.code} and printed "
             + (f"no JSON document: {shown!r}" if shown else "nothing"),
         )
+    if isinstance(document, dict) and done.code == 2:
+        return {}, f"the program could not work: {document.get('error')}"
     if not isinstance(document, dict) or document.get("schema") != schema:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         return {}, f"the program answered with {found!r} where {schema!r} was expected"
@@ -104,4 +114,7 @@ def ran_with(cell: Cell, versions: Any) -> tuple[tuple[str, str], ...]:
         else {}
     )
     differs = dict(cell.recipe.differs) if cell.recipe else {}
-    return tuple(sorted({**reported, **differs}.items()))
+    known = {
+        name: f"{reported[name]}: {text}" if name in reported else text for name, text in differs.items()
+    }
+    return tuple(sorted({**reported, **known}.items()))

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.matrix.layers import in_cell
 from diagnostics.matrix.layers.base import Layer
 from diagnostics.matrix.layers.install import environment_inputs
-from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.verdicts import Answer, Evidence, Grid, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
 
 SCHEMA = "grpo-doctor.repro.v1"
+UNMITIGATED = "unmitigated"
+_MARKS = {
+    "reproduced": "✘ crashes",
+    "not_reproduced": "✔ does not happen",
+    "mitigated": "✔ helps",
+    "not_mitigated": "✘ does not help",
+    "inapplicable": "- not applicable",
+}
 
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
@@ -44,7 +52,12 @@ def read(reply: in_cell.Reply, cell: Cell) -> Answer:
         Evidence.EXECUTED,
         codes=codes,
         signs=tuple(_sign(code, attempt) for code, attempt in attempts),
-        details=(_proof(upstream), *(_detail(code, attempt) for code, attempt in attempts)),
+        details=(
+            _proof(upstream),
+            *(line for code in found for line in _helps(code, attempts)),
+            *(_detail(code, attempt) for code, attempt in attempts),
+        ),
+        grids=tuple(_grid(code, attempts) for code, item in found.items() if item.get("attempts")),
         ran_with=in_cell.ran_with(cell, reply.document.get("versions")),
         excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
         log=reply.log,
@@ -85,16 +98,52 @@ def _verdict(
 
 
 def _where(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
+    """Returns 'SCH001 at vllm/core/scheduler.py:1278 (lost_step, two_owners)'."""
     places: dict[str, list[str]] = {}
     for found, attempt in reproduced:
         if found == code:
-            places.setdefault(str(attempt.get("where")), []).append(str(attempt.get("trigger")))
+            place = f"at {attempt['where']}" if attempt.get("where") else "silently"
+            places.setdefault(place, []).append(str(attempt.get("trigger")))
     shown = [f"{place} ({', '.join(dict.fromkeys(triggers))})" for place, triggers in places.items()]
-    return f"{code} at {', '.join(shown)}"
+    return f"{code} {', '.join(shown)}"
+
+
+def _grid(code: str, attempts: Iterable[tuple[str, Any]]) -> Grid:
+    """Returns triggers by mitigations: where it broke, and what helped."""
+    rows: dict[str, dict[str, str]] = {}
+    for found, attempt in attempts:
+        if found == code:
+            row = rows.setdefault(str(attempt.get("trigger")), {})
+            row[str(attempt.get("mitigation") or UNMITIGATED)] = _mark(attempt)
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    lines = tuple((trigger, *(row.get(name, "") for name in columns)) for trigger, row in rows.items())
+    return Grid(f"{code}: what triggers it, and what helps", ("trigger", *columns), lines)
+
+
+def _mark(attempt: Mapping[str, Any]) -> str:
+    mark = _MARKS.get(str(attempt.get("outcome")), str(attempt.get("outcome")))
+    return f"{mark} {attempt['where']}" if attempt.get("where") else mark
+
+
+def _helps(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """Yields one line a mitigation: against which triggers it helped, and against which it did not."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, attempt in attempts:
+        if name == code and attempt.get("mitigation"):
+            outcomes = found.setdefault(str(attempt["mitigation"]), {})
+            outcomes.setdefault(str(attempt.get("outcome")), []).append(str(attempt.get("trigger")))
+    for mitigation, outcomes in found.items():
+        parts = [
+            f"{words} {', '.join(outcomes[outcome])}"
+            for outcome, words in (("mitigated", "helped against"), ("not_mitigated", "did not help against"))
+            if outcome in outcomes
+        ]
+        if parts:
+            yield f"{code}: {mitigation} {', '.join(parts)}"
 
 
 def _sign(code: str, attempt: Mapping[str, Any]) -> str:
-    mitigation = attempt.get("mitigation") or "unmitigated"
+    mitigation = attempt.get("mitigation") or UNMITIGATED
     where = f" {attempt['where']}" if attempt.get("where") else ""
     return f"{code} {attempt.get('trigger')} {mitigation} {attempt.get('outcome')}{where}"
 

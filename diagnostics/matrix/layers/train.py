@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.layers import in_cell
@@ -11,11 +12,14 @@ from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
 
 SCHEMA = "grpo-doctor.train.v1"
+# Points of a reward curve on the page.
+POINTS = 50
 MODES = {
     "colocate": "trainer and engine take turns",
     "async": "the engine samples in a process of its own, one policy version ahead",
@@ -76,7 +80,28 @@ def read(reply: in_cell.Reply, cell: Cell) -> Answer:
         f"{document.get('syncs_proven')} of {document.get('syncs')} weight syncs proven; "
         f"staleness ≤ {document.get('max_staleness')}"
     )
-    return Answer(Outcome.PASS, summary, Evidence.EXECUTED, details=details, ran_with=ran_with, log=reply.log)
+    curve = rewards(reply.folder / str(document.get("metrics")))
+    return Answer(
+        Outcome.PASS,
+        summary,
+        Evidence.EXECUTED,
+        details=details,
+        curve=curve,
+        ran_with=ran_with,
+        log=reply.log,
+    )
+
+
+def rewards(metrics: Path) -> tuple[float, ...]:
+    """Returns the mean reward by step, averaged to at most `POINTS` points; nothing if there is no such file."""
+    try:
+        lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return ()
+    found = [float(line["reward/mean"]) for line in lines if isinstance(line, dict) and "reward/mean" in line]
+    width = max(1, -(-len(found) // POINTS))
+    parts = (found[start : start + width] for start in range(0, len(found), width))
+    return tuple(round(sum(part) / len(part), 4) for part in parts)
 
 
 def _problem(document: Mapping[str, object]) -> str:

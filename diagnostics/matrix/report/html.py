@@ -72,9 +72,20 @@ def _square(square: Square) -> dict[str, Any]:
         "inputs": square.question.inputs,
         "identity": square.question.identity,
         "answer": event.answer if event else None,
+        "points": _points(event.answer.curve) if event else "",
         "started": event.started if event else "",
         "seconds": event.seconds if event else 0.0,
     }
+
+
+def _points(curve: tuple[float, ...]) -> str:
+    """Returns a curve as the points of a line in a box of 400 by 100, the vertical axis from 0 to 1."""
+    if len(curve) < 2:
+        return ""
+    step = 400 / (len(curve) - 1)
+    return " ".join(
+        f"{index * step:.1f},{100 - 100 * min(1.0, max(0.0, value)):.1f}" for index, value in enumerate(curve)
+    )
 
 
 def _link(square: Square) -> str:
