@@ -1,0 +1,206 @@
+"""Reads catalogue entries; refuses a bad one by file, line, key and what was expected.
+
+Standard library only, so that a repro inside a cell may ask for an entry. What patterns match is checked by
+`diagnostics.catalogue.signatures`, which needs RE2.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from diagnostics.catalogue import model
+from diagnostics.tables import Source, Table, TableError, close_matches
+
+SCHEMA = "grpo-doctor.issue.v1"
+FOLDER = Path(__file__).parent / "issues"
+_CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
+_SPECIFIER = re.compile(r"\s*(===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*")
+
+
+class CatalogueError(ValueError):
+    """Raised when an entry can't be used or a code isn't known; the message is one line for the user."""
+
+
+def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
+    """Reads all entries of a folder, by code.
+
+    Raises:
+        CatalogueError: The first entry that can't be used, with file, line, key and what was expected.
+    """
+    issues: dict[str, model.Issue] = {}
+    for path in sorted(folder.glob("*.toml")):
+        issue = load_file(path)
+        issues[issue.code] = issue
+    if not issues:
+        raise CatalogueError(f"{folder}: expected at least one entry, a file CODE.toml")
+    return issues
+
+
+def find(code: str, folder: Path = FOLDER) -> model.Issue:
+    """Reads the entry of a code, whatever its case.
+
+    Raises:
+        CatalogueError: There is no such entry; the message says which are close.
+    """
+    path = folder / f"{code.upper()}.toml"
+    if _CODE.fullmatch(code.upper()) and path.is_file():
+        return load_file(path)
+    known = sorted(path.stem for path in folder.glob("*.toml"))
+    hint = close_matches(code.upper(), known) or f" (known: {', '.join(known)})"
+    raise CatalogueError(f"unknown code {code!r}{hint}")
+
+
+def load_file(path: Path) -> model.Issue:
+    """Reads and checks one entry."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogueError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogueError(f"{path}: is not TOML: {error}") from None
+    try:
+        return _issue(path, Table(Source(path, text), (), document))
+    except TableError as error:
+        raise CatalogueError(str(error)) from None
+
+
+def _issue(path: Path, table: Table) -> model.Issue:
+    if table.take("schema", str, required=True) != SCHEMA:
+        raise table.refuse("schema", repr(SCHEMA))
+    code = table.take("code", str, required=True)
+    match = _CODE.fullmatch(code)
+    if match is None or match[1] not in model.FAMILIES:
+        raise table.refuse("code", f"a family ({', '.join(model.FAMILIES)}) and three digits")
+    if path.stem != code:
+        raise table.refuse("code", f"the file's name, {path.stem!r}")
+    issue = model.Issue(
+        code=code,
+        title=table.take("title", str, required=True),
+        kind=_one_of(table, "kind", model.KINDS),
+        status=_one_of(table, "status", model.STATUSES),
+        since=table.take("since", str, required=True),
+        components=table.strings("components", required=True),
+        frameworks=table.choices("frameworks", model.FRAMEWORKS, required=True),
+        cause=table.take("cause", str, required=True).strip(),
+        detail=table.take("detail", str, "").strip(),
+        affected=tuple(_affected(item) for item in table.items("affected")),
+        signature=_signature(table.table("signature")) if table.has("signature") else None,
+        config=tuple(_config(item) for item in table.items("config")),
+        mitigations=tuple(_mitigation(name, item) for name, item in table.table("mitigations").tables()),
+        references=tuple(_reference(item) for item in table.items("references")),
+    )
+    for key in ("affected", "mitigations", "references"):
+        if not getattr(issue, key):
+            raise table.refuse(key, "at least one")
+    if len(issue.cause.splitlines()) > 5:
+        raise table.source.refuse(("cause",), None, "five lines at the most; the rest goes into `detail`")
+    if issue.signature is None and not issue.config:
+        raise table.source.refuse((), None, "a [signature] or a [[config]]: something it is recognised by")
+    table.close()
+    return issue
+
+
+def _one_of(table: Table, key: str, allowed: tuple[str, ...]) -> str:
+    value: str = table.take(key, str, required=True)
+    if value not in allowed:
+        raise table.refuse(key, f"one of {', '.join(allowed)}{close_matches(value, allowed)}")
+    return value
+
+
+def _affected(table: Table) -> model.Affected:
+    claim = model.Affected(
+        package=table.take("package", str, required=True),
+        versions=table.take("versions", str, ""),
+        releases=table.strings("releases"),
+        evidence=_one_of(table, "evidence", model.EVIDENCE),
+        source=table.take("source", str, required=True),
+    )
+    if bool(claim.versions) == bool(claim.releases):
+        raise table.source.refuse(table.keys, None, "either `versions` (a specifier) or `releases` (a list)")
+    if claim.evidence == "executed" and not claim.releases:
+        raise table.refuse(
+            "versions", "`releases` instead: an executed claim lists the releases that were run"
+        )
+    if claim.versions and not all(_SPECIFIER.fullmatch(part) for part in claim.versions.split(",")):
+        raise table.refuse("versions", "a version specifier, as >=0.6.0,<0.11")
+    table.close()
+    return claim
+
+
+def _signature(table: Table) -> model.Signature:
+    frames = []
+    for item in table.items("frames"):
+        frames.append(
+            model.Frame(item.take("path", str, required=True), item.take("function", str, required=True))
+        )
+        item.close()
+    samples = [_sample(item, matches=True) for item in table.items("positive")]
+    samples += [_sample(item, matches=False) for item in table.items("negative")]
+    for key, matches in (("positive", True), ("negative", False)):
+        if not any(sample.matches is matches for sample in samples):
+            raise table.source.refuse((*table.keys, key), None, f"at least one [[signature.{key}]] sample")
+    signature = model.Signature(
+        role=_one_of(table, "role", model.ROLES),
+        any=table.strings("any", required=True),
+        all=table.strings("all"),
+        none=table.strings("none"),
+        frames=tuple(frames),
+        samples=tuple(samples),
+    )
+    table.close()
+    return signature
+
+
+def _sample(table: Table, *, matches: bool) -> model.Sample:
+    sample = model.Sample(
+        table.take("text", str, required=True), matches, table.take("about", str, required=True)
+    )
+    table.close()
+    return sample
+
+
+def _config(table: Table) -> model.ConfigRule:
+    when = table.table("when")
+    for key in when.values:
+        if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", key):
+            raise when.refuse(key, "a key of the run plan, as rollout.mode")
+        when.taken.add(key)
+    if not when.values:
+        raise table.refuse("when", "at least one value of the run plan")
+    rule = model.ConfigRule(table.take("about", str, required=True), tuple(when.values.items()))
+    table.close()
+    return rule
+
+
+def _mitigation(name: str, table: Table) -> model.Mitigation:
+    edits = table.table("edits")
+    for framework in edits.values:
+        if framework not in model.FRAMEWORKS:
+            raise edits.refuse(framework, f"one of {', '.join(model.FRAMEWORKS)}")
+    mitigation = model.Mitigation(
+        name=name,
+        about=table.take("about", str, required=True),
+        edits=tuple((framework, edits.take(framework, str)) for framework in edits.values),
+        cost=table.take("cost", str, required=True),
+        evidence=_one_of(table, "evidence", model.EVIDENCE),
+        helps=table.strings("helps"),
+        fails=table.strings("fails"),
+        note=table.take("note", str, ""),
+    )
+    if not mitigation.edits:
+        raise table.refuse("edits", "the change in the words of at least one framework")
+    if (mitigation.evidence == "executed") != bool(mitigation.helps or mitigation.fails):
+        raise table.refuse("evidence", "`executed` exactly where `helps` or `fails` name what was run")
+    table.close()
+    return mitigation
+
+
+def _reference(table: Table) -> model.Reference:
+    reference = model.Reference(
+        table.take("ref", str, required=True), table.take("about", str, required=True)
+    )
+    table.close()
+    return reference

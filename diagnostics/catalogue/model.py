@@ -1,0 +1,141 @@
+"""What a known issue is: the data of one catalogue entry, checked and frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FAMILIES = {
+    "SCH": "engine scheduler",
+    "RAY": "Ray",
+    "CMP": "versions and APIs",
+    "CFG": "configuration",
+    "SYN": "weight sync",
+    "NUM": "numerics and log-probs",
+    "MEM": "memory, sleep and wake",
+    "NET": "servers, ports and stores",
+    "ENG": "engine start and death",
+    "TOK": "tokens and templates",
+    "ENV": "this machine",
+}
+KINDS = ("crash", "hang", "silent")
+ROLES = ("root", "cascade", "confirmation")
+STATUSES = ("active", "retired")
+# Weakest first.
+EVIDENCE = ("declared", "static", "executed")
+FRAMEWORKS = {
+    "trl": "TRL",
+    "ms-swift": "ms-swift",
+    "verl": "verl",
+    "easyr1": "EasyR1",
+    "openrlhf": "OpenRLHF",
+    "vllm": "vLLM itself",
+}
+
+
+@dataclass(frozen=True)
+class Affected:
+    """A claim that an issue occurs in releases of a package, and how it is known.
+
+    Attributes:
+        versions: A version specifier, or an empty string where single releases are listed.
+        releases: Single releases; what an executed claim lists.
+        evidence: One of EVIDENCE.
+        source: Where it was read or what was run.
+    """
+
+    package: str
+    versions: str
+    releases: tuple[str, ...]
+    evidence: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of a traceback, by the end of its path and its function."""
+
+    path: str
+    function: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A piece of a log, re-valued, and whether the signature matches it."""
+
+    text: str
+    matches: bool
+    about: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How the issue shows in a log. Patterns are RE2, matched line by line.
+
+    It matches where one of `any` and every one of `all` does, and none of `none`.
+    """
+
+    role: str
+    any: tuple[str, ...]
+    all: tuple[str, ...]
+    none: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
+class ConfigRule:
+    """A configuration that walks into the issue: values of the run plan, all of which must hold."""
+
+    about: str
+    when: tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True)
+class Mitigation:
+    """A named change, in each framework's words, and what a run showed of it.
+
+    Attributes:
+        edits: (framework, what to change there).
+        cost: What it costs.
+        evidence: One of EVIDENCE.
+        helps: Triggers of the repro against which it helped; with evidence `executed` only.
+        fails: Triggers against which it did not.
+        note: Where it helps and where not, in words.
+    """
+
+    name: str
+    about: str
+    edits: tuple[tuple[str, str], ...]
+    cost: str
+    evidence: str
+    helps: tuple[str, ...]
+    fails: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An issue thread, a pull request, a file of a release."""
+
+    ref: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One known issue."""
+
+    code: str
+    title: str
+    kind: str
+    status: str
+    since: str
+    components: tuple[str, ...]
+    frameworks: tuple[str, ...]
+    cause: str
+    detail: str
+    affected: tuple[Affected, ...]
+    signature: Signature | None
+    config: tuple[ConfigRule, ...]
+    mitigations: tuple[Mitigation, ...]
+    references: tuple[Reference, ...]
