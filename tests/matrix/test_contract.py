@@ -1,0 +1,245 @@
+"""The contract layer on fabricated packages: what is a break, what is guarded, what can't be told."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from packaging.version import Version
+
+from diagnostics.matrix.contract.compare import compare
+from diagnostics.matrix.contract.surface import Surface
+from diagnostics.matrix.sources import HeldSources
+
+GRPO = "trl/trainer/grpo_trainer.py"
+ENGINE = {
+    "vllm/__init__.py": """
+        import typing
+        from .version import __version__
+        MODULE_ATTRS = {"LLM": ".entrypoints.llm:LLM", "Gone": ".entrypoints.llm:Gone", "outputs": ".outputs"}
+        if typing.TYPE_CHECKING:
+            from vllm.entrypoints.llm import LLM
+        else:
+            def __getattr__(name):
+                return MODULE_ATTRS[name]
+        from vllm.sampling_params import *
+    """,
+    "vllm/version.py": "__version__ = '1.0'",
+    "vllm/outputs.py": "class RequestOutput: pass",
+    "vllm/sampling_params.py": """
+        import msgspec
+        class SamplingParams(msgspec.Struct):
+            n: int = 1
+            temperature: float = 1.0
+        try:
+            from fast import Params
+        except ImportError:
+            Params = None
+    """,
+    "vllm/entrypoints/llm.py": """
+        from vllm.engine.llm_engine import LLMEngine
+        from .mixins import OfflineMixin
+        class LLM(OfflineMixin):
+            def __init__(self, model, *, seed=0, **kwargs):
+                self.llm_engine = LLMEngine.from_engine_args(kwargs)
+            def generate(self): ...
+    """,
+    "vllm/entrypoints/__init__.py": "",
+    "vllm/entrypoints/mixins.py": """
+        class OfflineMixin:
+            def reset_prefix_cache(self): ...
+    """,
+    "vllm/engine/__init__.py": "",
+    "vllm/engine/arg_utils.py": """
+        class EngineArgs:
+            model: str
+            dtype: str = "auto"
+            max_model_len: int = 0
+    """,
+    "vllm/engine/llm_engine.py": """
+        class LLMEngine:
+            model_executor: "Executor"
+            @classmethod
+            def from_engine_args(cls, args): ...
+        class Executor:
+            def __init__(self):
+                self.driver_worker = make_worker()
+    """,
+    "vllm/utils/__init__.py": """
+        def __getattr__(name):
+            if name == "get_open_port":
+                return 1
+            raise AttributeError(name)
+    """,
+}  # fmt: skip
+
+
+def check(trainer, *, version="1.0", file=GRPO, engine=ENGINE):
+    """Compares one file of a trainer with the engine; returns (missing, guarded, unfollowed) as text."""
+    held = HeldSources({file: textwrap.dedent(trainer)})
+    surface = Surface(HeldSources({name: textwrap.dedent(text) for name, text in engine.items()}), "vllm")
+    found = compare(held, surface, Version(version))
+    texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
+    return texts(found.missing), texts(found.guarded), list(found.unfollowed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from vllm import LLM",  # a lazy table
+        "from vllm import SamplingParams",  # import *
+        "from vllm import outputs",  # a module by a lazy table
+        "from vllm.entrypoints import llm",  # a submodule
+        "import vllm.engine.arg_utils",
+        "from vllm.sampling_params import Params",  # bound in a try
+        "from vllm.utils import get_open_port",  # by a __getattr__ that compares
+        "from vllm.entrypoints.llm import LLMEngine",  # a re-export
+        "import vllm\nprint(vllm.__version__)",
+        "from transformers import Anything",
+    ],
+)
+def test_what_the_engine_has_is_found(line):
+    """Every way by which a name can be there."""
+    assert check(line) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("from vllm import Nothing", "vllm.Nothing"),
+        ("from vllm import Gone", "vllm.Gone"),  # in the lazy table, but not where that points
+        ("from vllm.sampling_params import GuidedDecodingParams", "vllm.sampling_params.GuidedDecodingParams"),
+        ("from vllm.worker.worker import Worker", "vllm.worker.worker.Worker"),
+        ("import vllm.worker", "vllm.worker"),
+        ("from vllm.utils import get_ip", "vllm.utils.get_ip"),
+        ("def f():\n    from vllm import Nothing", "vllm.Nothing"),
+    ],
+)
+def test_what_it_has_not_is_missing(line, name):
+    """Names, modules, lazy promises that lead nowhere; inside functions too."""
+    assert check(line) == ([name], [], [])
+
+
+@pytest.mark.parametrize(
+    ("condition", "taken"),
+    [
+        ("is_vllm_available()", True),
+        ("not is_vllm_available()", False),
+        ('is_vllm_available(min_version="1.1")', False),
+        ('is_vllm_available(min_version="1.0")', True),
+        ('Version(vllm.__version__) <= Version("0.9")', False),
+        ('version.parse(importlib.metadata.version("vllm")) > version.parse("0.9")', True),
+        ("TYPE_CHECKING", False),
+        ("is_vllm_ascend_available()", False),
+        ("is_vllm_available() and TYPE_CHECKING", False),
+        ("is_peft_available() and TYPE_CHECKING", False),
+    ],
+)
+def test_conditions_that_can_be_decided_are(condition, taken):
+    """A branch that is dead in this cell is no break; a live one is."""
+    missing, guarded, _ = check(f"if {condition}:\n    from vllm import Nothing")
+    assert (missing == ["vllm.Nothing"], guarded) == (taken, [])
+
+
+def test_a_condition_kept_in_a_name_is_decided():
+    """TRL keeps is_vllm_available(min_version=…) in a constant and asks that; `else` is taken then."""
+    trainer = """
+        _NEW = is_vllm_available(min_version="1.1")
+        if _NEW:
+            from vllm import Nothing
+        else:
+            from vllm import LLM
+    """
+    assert check(trainer) == ([], [], [])
+    assert check(trainer, version="1.1")[0] == ["vllm.Nothing"]
+
+
+def test_an_undecidable_condition_guards():
+    """What can't be decided from source is said, and breaks nothing."""
+    assert check("if is_peft_available():\n    from vllm import Nothing")[:2] == ([], ["vllm.Nothing"])
+
+
+@pytest.mark.parametrize(
+    ("handler", "missing"),
+    [
+        ("Nothing = None", False),
+        ("from vllm import LLM as Nothing", False),
+        ("from vllm import Neither", True),
+        ("raise RuntimeError('too old')", True),
+    ],
+)
+def test_one_arm_of_a_try_is_enough(handler, missing):
+    """try/except ImportError: a fallback that works is no break; one that breaks too, or only raises, is."""
+    trainer = f"try:\n    from vllm import Nothing\nexcept ImportError:\n    {handler}\n"
+    found = check(trainer)
+    assert ("vllm.Nothing" in found[0]) is missing
+    assert ("vllm.Nothing" in found[1]) is not missing
+
+
+def test_other_trainers_do_not_break_grpo():
+    """A break in another trainer's file is seen, and marked as off the way."""
+    held = HeldSources({"trl/trainer/online_dpo_trainer.py": "from vllm import Nothing", GRPO: "from vllm import Nothing"})
+    surface = Surface(HeldSources({"vllm/__init__.py": ""}), "vllm")
+    found = compare(held, surface, Version("1"))
+    assert {item.where: item.on_the_way for item in found.missing} == {"trl/trainer/online_dpo_trainer.py:1": False, f"{GRPO}:1": True}
+
+
+def test_arguments_are_checked_against_the_signature():
+    """Keywords of LLM go on to EngineArgs; those of a struct are its fields; `**name` of a known dictionary counts."""
+    trainer = """
+        from vllm import LLM, SamplingParams
+        def f(self):
+            self.llm = LLM(model="m", seed=1, dtype="auto", device="cuda:1")
+            options = {"n": 1, "best_of": 2}
+            options["temperature"] = 1.0
+            options["guided_decoding"] = None
+            SamplingParams(**options, **unknown)
+        def g(self):
+            options = {"do_sample": True}
+            transformers.generate(**options)
+    """
+    assert check(trainer)[0] == ["vllm.LLM(device=)", "vllm.SamplingParams(best_of=)", "vllm.SamplingParams(guided_decoding=)"]
+
+
+def test_attribute_paths_are_followed_as_far_as_types_are_known():
+    """Methods and attributes of bases count; a path is followed through what it is made of, and it says where that ends."""
+    trainer = """
+        from vllm import LLM
+        class T:
+            def late(self):
+                self.llm.reset_prefix_cache()
+                self.llm.sleep(level=1)
+                self.llm.llm_engine.gone()
+                return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
+            def __init__(self):
+                self.llm = LLM(model="m")
+    """
+    missing, _, unfollowed = check(trainer)
+    assert missing == ["vllm.LLM.llm_engine.gone", "vllm.LLM.sleep"]
+    assert unfollowed == ["vllm.LLM.llm_engine.model_executor.driver_worker.model_runner.model: followed as far as Executor.driver_worker"]
+
+
+def test_a_patched_path_must_exist():
+    """TRL 0.14 and 0.15 patch a private method by its dotted name; entering the patch fails if it is gone."""
+    line = 'from unittest.mock import patch\nwith patch("vllm.entrypoints.llm.LLM.{}", return_value=None):\n    pass'
+    assert check(line.format("generate"))[0] == []
+    assert check(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
+
+
+def test_a_class_with_an_unknown_base_is_given_the_benefit():
+    """A base from another package may have the attribute: not a break."""
+    engine = {"vllm/__init__.py": "import torch\nclass LLM(torch.nn.Module):\n    pass"}
+    assert check("from vllm import LLM\nllm = LLM()\nllm.anything()", engine=engine)[0] == []
+    engine = {"vllm/__init__.py": "class LLM:\n    def __getattr__(self, name): ..."}
+    assert check("from vllm import LLM\nllm = LLM()\nllm.anything()", engine=engine)[0] == []
+
+
+def test_circular_re_exports_end():
+    """Two modules that import a name from each other: it is nowhere."""
+    engine = {"vllm/__init__.py": "from vllm.a import X", "vllm/a.py": "from vllm import X"}
+    assert check("from vllm import X", engine=engine)[0] == ["vllm.X"]
+
+
+def test_unparsable_trainer_files_are_passed_over():
+    """A template or a file of another Python in the wheel is not looked at."""
+    assert check("from vllm import LLM\nprint 'x'") == ([], [], [])
