@@ -30,24 +30,33 @@ def cell_python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> dict:
-    """What `cell_programs/vllm_engine.py` printed: one engine, everything asked of it."""
+def in_cell(tmp_path_factory):
+    """Runs the cell's Python on a copy of grpo_core and reads the one JSON document it prints."""
     python = cell_python()
-    folder = tmp_path_factory.mktemp("cell")
-    shutil.copytree(Path(grpo_core.__file__).parent, folder / "stage" / "grpo_core")
-    (folder / "model").mkdir()
+    stage = tmp_path_factory.mktemp("stage")
+    shutil.copytree(Path(grpo_core.__file__).parent, stage / "grpo_core")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
-    environment |= {"PYTHONPATH": str(folder / "stage"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [python, "-P", PROGRAM, folder / "model"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    environment |= {"PYTHONPATH": str(stage), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments) -> dict:
+        done = subprocess.run(
+            [python, "-P", *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def seen(in_cell, tmp_path_factory) -> dict:
+    """What `cell_programs/vllm_engine.py` printed: one engine, everything asked of it."""
+    return in_cell(PROGRAM, tmp_path_factory.mktemp("model"))
 
 
 def test_logprobs_are_the_trainers_before_and_after_every_update(seen):
@@ -152,3 +161,31 @@ def test_starting_leaves_the_trainers_generators_and_threads_alone(seen):
     """Starting vLLM seeds every generator and lowers torch's threads; the trainer must not notice."""
     assert seen["generator_kept"]
     assert seen["threads_kept"]
+
+
+def test_the_probe_command_passes(in_cell):
+    """The shipped check of an engine: same log-probs before and after an update that moves them."""
+    document = in_cell("-m", "grpo_core", "probe", "--rollout.engine", "vllm", "--json")
+    assert document["outcome"] == "ok"
+    assert document["change_seen"]
+    assert document["update_moved_logprobs_by"] > 100 * TOLERANCE
+    assert (
+        max(document["max_logprob_difference_before"], document["max_logprob_difference_after"]) < TOLERANCE
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_three_modes_train_the_same_parameters(in_cell, tmp_path):
+    """In this process, in one of its own (waiting for each update) and behind HTTP: not a bit differs."""
+    documents = []
+    for mode in ("colocate", "async", "server"):
+        settings = ["--rollout.mode", mode, "--rollout.engine", "vllm", "--rollout.max_staleness", "0"]
+        settings += ["--train.steps", "8", "--output.dir", tmp_path]
+        documents.append(in_cell("-m", "grpo_core", "train", *settings, "--json"))
+    assert [document["mode"] for document in documents] == ["colocate", "async", "server"]
+    for document in documents:
+        assert document["outcome"] == "ok"
+        assert document["syncs_proven"] == document["syncs"] == 8
+        assert document["max_logprob_difference"] < TOLERANCE
+    assert len({document["parameters"] for document in documents}) == 1
