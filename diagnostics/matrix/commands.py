@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with workplace.store.locked(), shown() as progress:
             _fetch_pythons(workplace, cells)
+            workplace.stage()  # what runs in cells from here on is what the identities name
             result = run_questions(
                 workplace, _questions(workplace, cells, wanted), Options(fresh, options.keep), progress
             )

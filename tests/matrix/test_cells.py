@@ -84,13 +84,21 @@ def test_a_wrong_value_is_refused_with_its_place(write, kit, old, new, said):
     assert file == str(path)
     # The line named is the one that was changed, or the head of the table in which something is missing.
     shown = path.read_text().splitlines()[int(line) - 1]
-    assert (new and new.splitlines()[-1] in shown) or shown.startswith("[") or "layers" in shown or "requirements" in shown
+    assert (
+        (new and new.splitlines()[-1] in shown)
+        or shown.startswith("[")
+        or "layers" in shown
+        or "requirements" in shown
+    )
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ('[CELL.expect.engine]\noutcome = "fail"\nreason = "x"', "expected one of the cell's layers (resolve,"),
+        (
+            '[CELL.expect.engine]\noutcome = "fail"\nreason = "x"',
+            "expected one of the cell's layers (resolve,",
+        ),
         ('[CELL.expect.scheduler]\noutcome = "pass"\nreason = "x"', "a pass needs no entry"),
         ('[CELL.expect.scheduler]\noutcome = "fail"', "expected the key 'reason'"),
         ('[CELL.expect.scheduler]\noutcome = "fail"\nreason = " "', "expected a string with something in it"),
@@ -117,7 +125,9 @@ def test_what_is_no_toml_or_not_there_is_refused(write, tmp_path):
 def test_profiles_and_patterns_choose_cells(write, kit):
     """Patterns choose among all cells; without one the profile does, and full holds quick."""
     rare = kit.cell("3.0", "1.0", kit.light, recipe=None).replace('["quick"]', '["full"]')
-    matrix = load(write(kit.head + kit.cell("1.0", "1.0", kit.deep) + kit.cell("2.0", "1.0", kit.deep) + rare))
+    matrix = load(
+        write(kit.head + kit.cell("1.0", "1.0", kit.deep) + kit.cell("2.0", "1.0", kit.deep) + rare)
+    )
     names = lambda cells: [cell.vllm for cell in cells]  # noqa: E731
     assert names(selection.cells(matrix, [], None)) == ["1.0", "2.0"]
     assert names(selection.cells(matrix, [], "full")) == ["1.0", "2.0", "3.0"]
@@ -129,7 +139,13 @@ def test_a_layer_brings_what_it_needs(write, kit):
     matrix = load(write(kit.head + kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:async"))))
     cell = matrix.cells[0]
     assert selection.with_needs(cell, ("scheduler",)) == ["resolve", "install", "import", "scheduler"]
-    assert selection.layers(["train", "resolve,import"]) == ("train:colocate", "train:async", "train:server", "resolve", "import")
+    assert selection.layers(["train", "resolve,import"]) == (
+        "train:colocate",
+        "train:async",
+        "train:server",
+        "resolve",
+        "import",
+    )
 
 
 @pytest.mark.parametrize("module", ["uv", "resolving"])

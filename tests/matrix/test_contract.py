@@ -108,7 +108,10 @@ def test_what_the_engine_has_is_found(line):
     [
         ("from vllm import Nothing", "vllm.Nothing"),
         ("from vllm import Gone", "vllm.Gone"),  # in the lazy table, but not where that points
-        ("from vllm.sampling_params import GuidedDecodingParams", "vllm.sampling_params.GuidedDecodingParams"),
+        (
+            "from vllm.sampling_params import GuidedDecodingParams",
+            "vllm.sampling_params.GuidedDecodingParams",
+        ),
         ("from vllm.worker.worker import Worker", "vllm.worker.worker.Worker"),
         ("import vllm.worker", "vllm.worker"),
         ("from vllm.utils import get_ip", "vllm.utils.get_ip"),
@@ -178,10 +181,15 @@ def test_one_arm_of_a_try_is_enough(handler, missing):
 
 def test_other_trainers_do_not_break_grpo():
     """A break in another trainer's file is seen, and marked as off the way."""
-    held = HeldSources({"trl/trainer/online_dpo_trainer.py": "from vllm import Nothing", GRPO: "from vllm import Nothing"})
+    held = HeldSources(
+        {"trl/trainer/online_dpo_trainer.py": "from vllm import Nothing", GRPO: "from vllm import Nothing"}
+    )
     surface = Surface(HeldSources({"vllm/__init__.py": ""}), "vllm")
     found = compare(held, surface, Version("1"))
-    assert {item.where: item.on_the_way for item in found.missing} == {"trl/trainer/online_dpo_trainer.py:1": False, f"{GRPO}:1": True}
+    assert {item.where: item.on_the_way for item in found.missing} == {
+        "trl/trainer/online_dpo_trainer.py:1": False,
+        f"{GRPO}:1": True,
+    }
 
 
 def test_arguments_are_checked_against_the_signature():
@@ -198,7 +206,11 @@ def test_arguments_are_checked_against_the_signature():
             options = {"do_sample": True}
             transformers.generate(**options)
     """
-    assert check(trainer)[0] == ["vllm.LLM(device=)", "vllm.SamplingParams(best_of=)", "vllm.SamplingParams(guided_decoding=)"]
+    assert check(trainer)[0] == [
+        "vllm.LLM(device=)",
+        "vllm.SamplingParams(best_of=)",
+        "vllm.SamplingParams(guided_decoding=)",
+    ]
 
 
 def test_attribute_paths_are_followed_as_far_as_types_are_known():
@@ -216,7 +228,9 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
     """
     missing, _, unfollowed = check(trainer)
     assert missing == ["vllm.LLM.llm_engine.gone", "vllm.LLM.sleep"]
-    assert unfollowed == ["vllm.LLM.llm_engine.model_executor.driver_worker.model_runner.model: followed as far as Executor.driver_worker"]
+    assert unfollowed == [
+        "vllm.LLM.llm_engine.model_executor.driver_worker.model_runner.model: followed as far as Executor.driver_worker"
+    ]
 
 
 def test_a_patched_path_must_exist():

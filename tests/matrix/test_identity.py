@@ -32,7 +32,9 @@ def place(tmp_path, kit, monkeypatch):
         path.write_text(change(text))
         matrix = load(path)
         workplace = Workplace(matrix, Store(tmp_path / "store"), programs=programs)
-        return {layer: question(workplace, matrix.cells[0], layer).identity for layer in matrix.cells[0].layers}
+        return {
+            layer: question(workplace, matrix.cells[0], layer).identity for layer in matrix.cells[0].layers
+        }
 
     identities.folder = tmp_path
     return identities
@@ -53,7 +55,11 @@ IN_CELL = {"import", "scheduler", "engine", "train:colocate", "train:async", "tr
         ('codes = ["SCH001"]', 'codes = ["SCH001", "SCH002"]', {"scheduler"}),
         ('imports = ["vllm", "trl"]', 'imports = ["vllm"]', {"import"}),
         ("[layers.import]", '[layers.engine]\narguments = ["--seed", "2"]\n[layers.import]', {"engine"}),
-        ("[recipes.toy.differs]", '[recipes.toy.environment]\nVLLM_USE_V1 = "0"\n[recipes.toy.differs]', IN_CELL),
+        (
+            "[recipes.toy.differs]",
+            '[recipes.toy.environment]\nVLLM_USE_V1 = "0"\n[recipes.toy.differs]',
+            IN_CELL,
+        ),
         # What judges an answer or bounds its time is not what the answer rests on.
         ("timeout_s = 30", "timeout_s = 31", set()),
         ('profiles = ["quick"]', 'profiles = ["full"]\nnote = "n"', set()),

@@ -10,8 +10,20 @@ from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 
 def event(identity="a", outcome="pass", summary="ünï\ncode", codes=()):
-    answer = Answer(Outcome(outcome), summary, Evidence.EXECUTED, codes=codes, signs=("s",), ran_with=(("torch", "2"),))
-    return Event(identity, "vllm-1+trl-1", "import", answer, (("python", "3.11"),), "nox …", "2026-01-01T00:00:00Z", 1.5, "r")
+    answer = Answer(
+        Outcome(outcome), summary, Evidence.EXECUTED, codes=codes, signs=("s",), ran_with=(("torch", "2"),)
+    )
+    return Event(
+        identity,
+        "vllm-1+trl-1",
+        "import",
+        answer,
+        (("python", "3.11"),),
+        "nox …",
+        "2026-01-01T00:00:00Z",
+        1.5,
+        "r",
+    )
 
 
 def test_an_event_survives_the_way_to_disk_and_back():
@@ -21,7 +33,9 @@ def test_an_event_survives_the_way_to_disk_and_back():
     assert from_line(line) == event()
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}'])
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}']
+)
 def test_a_line_that_is_no_event_is_none(line):
     """Garbage is left out, not an error."""
     assert from_line(line) is None
@@ -40,7 +54,12 @@ def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
             store.append(event("new"))
         kept = [item.identity for item in store.read()]
         # A line that lacks only its end is complete.
-        assert kept == ["a", *(["b"] if length >= second - 1 else []), *(["c"] if length >= len(whole) - 1 else []), "new"]
+        assert kept == [
+            "a",
+            *(["b"] if length >= second - 1 else []),
+            *(["c"] if length >= len(whole) - 1 else []),
+            "new",
+        ]
 
 
 def test_a_torn_character_does_no_harm(tmp_path):
@@ -76,5 +95,12 @@ def test_the_last_finished_answer_counts():
 
 def test_answers_that_disagree_are_flaky():
     """A different outcome or different codes for the same inputs; open questions don't count."""
-    events = [event("a", "pass"), event("a", "fail"), event("b", "timeout"), event("b", "pass"), event("c", "fail", codes=("X",)), event("c", "fail")]
+    events = [
+        event("a", "pass"),
+        event("a", "fail"),
+        event("b", "timeout"),
+        event("b", "pass"),
+        event("c", "fail", codes=("X",)),
+        event("c", "fail"),
+    ]
     assert flaky(events) == {"a", "c"}

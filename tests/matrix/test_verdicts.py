@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.matrix.verdicts import Answer, Evidence, Expectation, Judged, Outcome, Verdict, blocked, exit_code, judge
+from diagnostics.matrix.verdicts import (
+    Answer,
+    Evidence,
+    Expectation,
+    Judged,
+    Outcome,
+    Verdict,
+    blocked,
+    exit_code,
+    judge,
+)
 
 
 def answer(outcome, codes=(), signs=()):
@@ -57,7 +67,11 @@ def test_disagreeing_answers_are_flaky():
 def test_a_blocked_layer_takes_over_what_its_obstacle_means():
     """Not run behind an expected failure is expected; behind an infrastructure fault it stays open."""
     behind = blocked("resolve", judge(answer("unresolvable"), expect("unresolvable")))
-    assert (behind.verdict, behind.expected, behind.remark) == (Verdict.NOT_RUN, True, "resolve: unresolvable")
+    assert (behind.verdict, behind.expected, behind.remark) == (
+        Verdict.NOT_RUN,
+        True,
+        "resolve: unresolvable",
+    )
     behind = blocked("install", judge(answer("infra_error"), None))
     assert (behind.expected, behind.incomplete) == (False, True)
 

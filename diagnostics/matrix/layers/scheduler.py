@@ -75,25 +75,28 @@ def _verdict(
             (),
             f"the installed files are not the wheel's: {', '.join(map(str, modified[:3]))}",
         )
-    outcomes = {attempt.get("outcome") for _code, attempt in attempts} | {
+    everywhere = {attempt.get("outcome") for _code, attempt in attempts}
+    plain = [(code, attempt) for code, attempt in attempts if not attempt.get("mitigation")]
+    # Where the code isn't there a repro may answer for all its triggers at once.
+    outcomes = {attempt.get("outcome") for _code, attempt in plain} or {
         item.get("outcome") for item in found.values()
     }
-    plain = [(code, attempt) for code, attempt in attempts if not attempt.get("mitigation")]
-    reproduced = [(code, attempt) for code, attempt in plain if attempt.get("outcome") == "reproduced"]
-    if "error" in outcomes or not found:
-        broken = next(
-            (attempt.get("detail") for _code, attempt in attempts if attempt.get("outcome") == "error"),
-            "no code was tried",
-        )
-        return Outcome.INFRA_ERROR, (), f"a repro failed itself: {broken}"
-    if "timeout" in outcomes:
+    if "error" in everywhere | outcomes or not outcomes - {None}:
+        details = (attempt.get("detail") for _code, attempt in attempts if attempt.get("outcome") == "error")
+        return Outcome.INFRA_ERROR, (), f"a repro failed itself: {next(details, 'it tried nothing')}"
+    if "timeout" in everywhere | outcomes:
         return Outcome.TIMEOUT, (), "a repro did not end in time"
+    reproduced = [(code, attempt) for code, attempt in plain if attempt.get("outcome") == "reproduced"]
     if reproduced:
         codes = tuple(dict.fromkeys(code for code, _attempt in reproduced))
         return Outcome.FAIL, codes, "; ".join(_where(code, reproduced) for code in codes)
     if outcomes == {"inapplicable"}:
-        why = next((attempt.get("detail") for _code, attempt in attempts if attempt.get("detail")), "")
-        return Outcome.NOT_RUN, (), str(why or "the code of these known issues is not in this release")
+        details = (attempt.get("detail") for _code, attempt in attempts if attempt.get("detail"))
+        return (
+            Outcome.NOT_RUN,
+            (),
+            str(next(details, "the code of these known issues is not in this release")),
+        )
     return Outcome.PASS, (), f"{', '.join(found)}: not reproduced"
 
 

@@ -1,0 +1,166 @@
+"""What the layers make of what programs in cells answer, or fail to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diagnostics.matrix import environments
+from diagnostics.matrix.cells import load
+from diagnostics.matrix.layers import in_cell, scheduler, train
+from diagnostics.matrix.processes import Finished
+from diagnostics.matrix.store import Store
+from diagnostics.matrix.verdicts import Outcome
+from diagnostics.matrix.workplace import Workplace
+
+
+@pytest.fixture
+def place(tmp_path, kit):
+    """A workplace with one cell whose environment counts as built."""
+    (tmp_path / "matrix.toml").write_text(kit.head + kit.cell("1.0", "1.0", kit.deep))
+    return Workplace(
+        load(tmp_path / "matrix.toml"),
+        Store(tmp_path / "store"),
+        environ={"PATH": "/bin", "HF_TOKEN": "secret", "LANG": "C"},
+    )
+
+
+@pytest.fixture
+def answers(place, monkeypatch):
+    """Asks the scheduler layer, whose program ends as told."""
+
+    def _ask(output, code=0, *, timed_out=False):
+        monkeypatch.setattr(environments, "ensure", lambda *_, **__: None)
+        monkeypatch.setattr(in_cell, "run", lambda *_, **__: Finished(code, output, 1.0, timed_out))
+        return scheduler.LAYER.ask(place, place.matrix.cells[0])
+
+    return _ask
+
+
+def document(kit, *attempts, modified=()):
+    return json.dumps(
+        {"schema": "grpo-doctor.repro.v1", "versions": {"vllm": "1.0"}, "codes": {"SCH001": {"outcome": None, "attempts": list(attempts)}},
+         "upstream": {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "outcome", "said"),
+    [
+        ("", 0, Outcome.INFRA_ERROR, "ended with 0 and printed nothing"),
+        ("Traceback …", 1, Outcome.INFRA_ERROR, "no JSON document: 'Traceback …'"),
+        ('{"schema": "other"}', 0, Outcome.INFRA_ERROR, "answered with 'other' where 'grpo-doctor.repro.v1'"),
+        ("[1]", 0, Outcome.INFRA_ERROR, "answered with 'list'"),
+        ('{"error": "no such code"}', 2, Outcome.INFRA_ERROR, "could not work: no such code"),
+        ("", -11, Outcome.FAIL, "ended by SIGSEGV"),
+        ("", -6, Outcome.FAIL, "ended by SIGABRT"),
+        ("", -9, Outcome.INFRA_ERROR, "ended by SIGKILL"),
+    ],
+)
+def test_no_answer_is_blamed_on_whom_it_should(answers, output, code, outcome, said):
+    """A crash is the cell's; garbage, refusals and a kill from outside are ours or the machine's."""
+    answer = answers(output, code)
+    assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
+
+
+def test_a_program_out_of_time_is_a_timeout(answers):
+    """Whatever it had printed."""
+    answer = answers('{"schema": "grpo-doctor.repro.v1"}', -15, timed_out=True)
+    assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 30 s")
+
+
+def test_a_reproduced_crash_fails_with_its_code_and_place(answers, kit):
+    """Codes, file:line, what helped: all in the answer."""
+    useless = {**kit.crash, "mitigation": "lock", "outcome": "not_mitigated"}
+    answer = answers(document(kit, kit.crash, kit.cured, useless), 1)
+    assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
+    assert answer.summary == "SCH001 at vllm/core/scheduler.py:7 (lost_step)"
+    assert "SCH001: abort_orphans helped against lost_step" in answer.details
+    assert "SCH001: lock did not help against lost_step" in answer.details
+    assert "9 Python files of vllm hashed against the wheel's own record, 0 modified" in answer.details
+    grid = answer.grids[0]
+    assert grid.columns == ("trigger", "unmitigated", "abort_orphans", "lock")
+    assert grid.rows == (
+        (
+            "lost_step",
+            "✘ crashes vllm/core/scheduler.py:7",
+            "✔ helps",
+            "✘ does not help vllm/core/scheduler.py:7",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "said"),
+    [
+        ({"outcome": "not_reproduced"}, Outcome.PASS, "SCH001: not reproduced"),
+        ({"outcome": "inapplicable", "detail": "no such scheduler"}, Outcome.NOT_RUN, "no such scheduler"),
+        ({"outcome": "error", "detail": "broken"}, Outcome.INFRA_ERROR, "a repro failed itself: broken"),
+        ({"outcome": "timeout"}, Outcome.TIMEOUT, "did not end in time"),
+        # Without an unmitigated attempt nobody knows whether the crash is there.
+        ({"outcome": "mitigated", "mitigation": "x"}, Outcome.INFRA_ERROR, "it tried nothing"),
+    ],
+)
+def test_attempts_make_an_outcome(answers, kit, changes, outcome, said):
+    """Not reproduced passes; code that isn't there is not run; a broken or hanging repro is no verdict on the cell."""
+    answer = answers(document(kit, {**kit.crash, **changes}))
+    assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
+
+
+def test_modified_upstream_files_are_no_evidence(answers, kit):
+    """If the installed files aren't the wheel's, nothing is said about the release."""
+    answer = answers(document(kit, kit.crash, modified=["vllm/core/scheduler.py"]), 1)
+    assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "said"),
+    [
+        (
+            {},
+            Outcome.PASS,
+            "2 steps with vllm: reward 0.10 → 0.90; 2 of 2 weight syncs proven; staleness ≤ 1",
+        ),
+        ({"outcome": "error", "error": "the engine\n died"}, Outcome.FAIL, "the engine died"),
+        ({"steps": 0}, Outcome.FAIL, "no step was taken"),
+        ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
+    ],
+)
+def test_a_training_run_counts_only_with_proven_syncs(place, tmp_path, changes, outcome, said):
+    """Steps taken and every weight sync proven, or it isn't training."""
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(f'{{"reward/mean": {step / 100}}}\n' for step in range(101))
+    )
+    whole = {
+        "outcome": "ok",
+        "engine": "vllm",
+        "steps": 2,
+        "reward_first": 0.1,
+        "reward_last": 0.9,
+        "syncs": 2,
+        "syncs_proven": 2,
+        "max_staleness": 1,
+        "metrics": "metrics.jsonl",
+    }
+    answer = train.read(in_cell.Reply({**whole, **changes}, "", "", tmp_path), place.matrix.cells[0])
+    assert (answer.outcome, answer.summary) == (outcome, said)
+    if outcome is Outcome.PASS:
+        assert (len(answer.curve), answer.curve[0], answer.curve[-1]) == (34, 0.01, 0.995)
+
+
+def test_a_curve_that_cannot_be_read_is_none(tmp_path):
+    """No metrics, or torn ones, are no evidence and no error."""
+    assert train.rewards(Path("nowhere")) == ()
+    (tmp_path / "m").write_text("{")
+    assert train.rewards(tmp_path / "m") == ()
+
+
+def test_a_cell_sees_none_of_the_user_s_settings(place):
+    """Scrubbed: no tokens; offline; a home of its own; PYTHONPATH holds staged copies only."""
+    environment = place.cell_environ(place.matrix.cells[0])
+    assert "secret" not in environment.values()
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert Path(environment["HOME"]).is_relative_to(place.store.folder)
+    assert {item.name for item in Path(environment["PYTHONPATH"]).iterdir()} == {"grpo_core", "repro"}

@@ -1,0 +1,206 @@
+"""Table, page, Markdown, JSON and compat.json: nothing not run looks passed, nothing hostile gets through."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from diagnostics.matrix.board import Question, board
+from diagnostics.matrix.cells import load
+from diagnostics.matrix.events import Event
+from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.publish import compat, verdict
+from diagnostics.matrix.report import html, markdown, table, words
+from diagnostics.matrix.report import json as as_json
+from diagnostics.matrix.verdicts import Answer, Grid, Outcome
+
+HOSTILE = "<script>alert(1)</script> {{ 7*7 }} | `x` [a](b) \"'&"
+
+
+@pytest.fixture
+def make(tmp_path, kit):
+    """Makes a board of one cell from {layer: outcome or answer}; layers that aren't named weren't run."""
+
+    def _make(outcomes, layers=None, more="", vllm="1.0"):
+        layers = layers or tuple(BY_NAME)
+        (tmp_path / "matrix.toml").write_text(kit.head + kit.cell(vllm, "1.0", layers, more=more))
+        cell = load(tmp_path / "matrix.toml").cells[0]
+        questions = [
+            Question(cell, BY_NAME[layer], (("layer", layer), ("python", "3.11"))) for layer in cell.layers
+        ]
+        events = []
+        for item in questions:
+            found = outcomes.get(item.layer.name)
+            if found is None:
+                continue
+            answer = (
+                found
+                if isinstance(found, Answer)
+                else Answer(Outcome(found), f"{item.layer.name} seen", item.layer.evidence)
+            )
+            events.append(
+                Event(
+                    item.identity,
+                    cell.id,
+                    item.layer.name,
+                    answer,
+                    item.inputs,
+                    item.command,
+                    "2026-01-02T03:04:05Z",
+                    1.0,
+                    "r",
+                )
+            )
+        return board(questions, events)
+
+    return _make
+
+
+class Page(HTMLParser):
+    """Collects what a browser would fetch or run, ids, links and text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.ids, self.links = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for key, value in attrs:
+            self.attributes.append((tag, key, value))
+            if key == "id":
+                self.ids.append(value)
+            if key == "href":
+                self.links.append(value)
+
+
+def test_the_page_fetches_and_runs_nothing(make):
+    """No script, no outside asset, no address but links a person follows; hostile text stays text."""
+    hostile = Answer(
+        Outcome.FAIL,
+        HOSTILE,
+        BY_NAME["import"].evidence,
+        codes=(HOSTILE,),
+        details=(HOSTILE,),
+        excerpt=HOSTILE,
+        grids=(Grid(HOSTILE, (HOSTILE, "b"), ((HOSTILE, HOSTILE),)),),
+        ran_with=((HOSTILE, HOSTILE),),
+        log=HOSTILE,
+    )
+    text = html.render(make({"resolve": "pass", "install": "pass", "import": hostile}), "today")
+    page = Page(text)
+    assert not {"script", "img", "link", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+    assert not [
+        item
+        for item in page.attributes
+        if item[1] in {"src", "srcset", "action", "data"} or item[1].startswith("on")
+    ]
+    assert "url(" not in text
+    assert "@import" not in text
+    assert all(link.startswith("#") for link in page.links)
+    assert "{{ 7*7 }}" in text
+    assert "49" not in re.findall(r"\b49\b", text)
+
+
+def test_every_verdict_opens(make):
+    """Each verdict of the table links to a panel of its own, ids are unique, and each names its command."""
+    page_text = html.render(make({"resolve": "pass", "contract": "fail", "install": "infra_error"}), "today")
+    page = Page(page_text)
+    assert len(set(page.ids)) == len(page.ids)
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    assert (
+        page_text.count("nox -s matrix -- --cells &#39;vllm-1.0+trl-1.0&#39; --layers contract --fresh") == 1
+    )
+
+
+def test_only_https_links_are_links(make):
+    """A link from matrix.toml is followed only if it is one."""
+    expect = '[CELL.expect.contract]\noutcome = "fail"\nreason = "r"\nlink = "{}"\n'
+    for link, shown in (("javascript:alert(1)", False), ("https://example.org/1", True)):
+        page = Page(html.render(make({"contract": "fail"}, more=expect.format(link)), "today"))
+        assert (link in page.links) is shown
+
+
+def test_evidence_is_told_by_shape_and_verdict_by_word(make):
+    """Run, read in source, not run: three shapes; and every verdict has a symbol and a word."""
+    text = table.render(make({"resolve": "pass", "contract": "fail", "install": "pass"}), colour=False)
+    assert "○ ✔ pass" in text
+    assert "● ✔ pass" in text
+    assert "○ ✘ FAIL" in text
+    assert "◌ - not run" in text
+    assert set(words.WORDS) == set(words.SYMBOLS) == set(words.STYLES)
+
+
+def test_what_was_not_run_counts_nowhere_as_passed(make):
+    """One pass of nine questions is eleven per cent, in words, JSON and compat.json alike."""
+    one = make({"resolve": "pass"})
+    assert words.totals(one).startswith("1 of 9 questions passed (11 %); 8 not run")
+    document = json.loads(as_json.render(one, "today"))
+    assert document["counts"] == {"pass": 1, "not_run": 8}
+    layers = json.loads(compat(one, "today"))["cells"][0]["layers"]
+    assert [name for name, item in layers.items() if item["verdict"] == "pass"] == ["resolve"]
+    assert {item["evidence"] for name, item in layers.items() if name != "resolve"} == {"declared"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "layers", "expected"),
+    [
+        ({}, None, "unknown"),
+        ({"resolve": "pass"}, None, "partial"),
+        ({"resolve": "pass", "contract": "pass"}, ("resolve", "contract"), "partial"),  # read, never run
+        ({"resolve": "pass", "install": "pass"}, ("resolve", "install"), "pass"),
+        ({"resolve": "pass", "install": "fail"}, ("resolve", "install"), "fail"),
+        ({"resolve": "pass", "install": "infra_error"}, ("resolve", "install"), "partial"),
+        ({"resolve": "unresolvable"}, None, "unresolvable"),
+        (
+            {"resolve": "pass", "install": "pass", "import": "pass", "scheduler": "fail"},
+            ("resolve", "install", "import", "scheduler"),
+            "partial",
+        ),
+    ],
+)
+def test_a_cell_s_verdict(make, outcomes, layers, expected):
+    """What a cell's layers come to: pass only if all was asked, all passed and something was run."""
+    assert verdict(make(outcomes, layers).rows[0]) == expected
+
+
+def test_markdown_keeps_its_table(make):
+    """Every row has as many columns as the head; hostile text is escaped."""
+    fail = Answer(Outcome.FAIL, HOSTILE, BY_NAME["contract"].evidence)
+    text = markdown.render(make({"resolve": "pass", "contract": fail}), "today")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {11}
+    assert "<script>" not in text
+
+
+def test_the_json_report_holds_the_evidence(make):
+    """What the answer rests on, how to ask again, when it was asked."""
+    document = json.loads(as_json.render(make({"resolve": "pass"}), "today"))
+    layer = document["cells"][0]["layers"]["resolve"]
+    assert document["schema"] == "grpo-doctor.matrix-report.v1"
+    assert (layer["inputs"], layer["started"], layer["evidence"]) == (
+        {"layer": "resolve", "python": "3.11"},
+        "2026-01-02T03:04:05Z",
+        "static",
+    )
+    assert layer["command"].endswith("--layers resolve --fresh")
+
+
+def test_a_blocked_layer_names_its_obstacle(make):
+    """Not run, because; and the exit code knows whether that was expected."""
+    item = make({"resolve": "unresolvable"}).rows[0].square("install")
+    assert (item.judged.verdict.value, item.summary) == ("not_run", "resolve: unresolvable")
+
+
+def test_a_narrow_terminal_still_shows_every_word(make):
+    """At 80 columns nothing is cut off: the table wraps."""
+    text = table.render(
+        make({"resolve": "pass"}, layers=("resolve", "contract", "install", "import", "scheduler")),
+        colour=False,
+        width=80,
+    )
+    assert all(len(line) <= 80 for line in text.splitlines() if "✔" in line)
+    assert "…" not in text

