@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import re2
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 def matches(signature: Signature, text: str) -> bool:
     """Tells whether a signature matches a text: some of `any`, all of `all`, none of `none`, line by line."""
     lines = text.splitlines()
-    found = lambda pattern: any(re2.search(pattern, line) for line in lines)  # noqa: E731
+
+    def found(pattern: str) -> bool:
+        compiled: Any = re2.compile(pattern)
+        return any(compiled.search(line) for line in lines)
+
     return (
         any(found(pattern) for pattern in signature.any)
         and all(found(pattern) for pattern in signature.all)

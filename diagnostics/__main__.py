@@ -1,0 +1,128 @@
+"""`python -m diagnostics`: doctor, explain, catalogue."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics.catalogue.loader import CatalogueError
+from diagnostics.facts.environment import NoEnvironmentError
+from diagnostics.findings import FINE, USAGE, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+    except (CatalogueError, NoEnvironmentError) as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("diagnostics: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m diagnostics", description="Diagnosis of GRPO runs on vLLM."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    doctor = commands.add_parser(
+        "doctor", help="judge an environment from its metadata, importing nothing of it"
+    )
+    where = doctor.add_mutually_exclusive_group()
+    where.add_argument("--python", type=Path, metavar="PATH", help="the environment of that interpreter")
+    where.add_argument("--prefix", type=Path, metavar="DIR", help="the environment in that folder")
+    doctor.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    severities = [severity.word for severity in Severity]
+    doctor.add_argument(
+        "--fail-on", choices=severities, default="error", help="exit 1 from here on (default: error)"
+    )
+    doctor.add_argument(
+        "--select", action="append", default=[], metavar="CODE", help="only these codes or families"
+    )
+    doctor.add_argument(
+        "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
+    )
+    doctor.set_defaults(command=_doctor)
+    explain = commands.add_parser("explain", help="what a code means, why it happens, what helps")
+    explain.add_argument("code", metavar="CODE")
+    explain.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    explain.set_defaults(command=_explain)
+    catalogue = commands.add_parser("catalogue", help="the known issues")
+    catalogue.add_argument("--check", action="store_true", help="check every entry and its samples")
+    catalogue.set_defaults(command=_catalogue)
+    return parser
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from diagnostics import doctor
+    from diagnostics.facts import compat, environment
+
+    prefix: Path | None = options.prefix
+    if options.python:
+        if not options.python.exists():
+            raise NoEnvironmentError(f"--python {options.python}: no such file")
+        prefix = options.python.absolute().parent.parent
+    seen = environment.collect(prefix, os.environ)
+    report = doctor.select(
+        doctor.examine(seen, doctor.load_catalogue(), compat.load()), options.select, options.ignore
+    )
+    if options.format == "json":
+        from diagnostics.render import json_report
+
+        print(json_report.render(report))
+    else:
+        from diagnostics.render import terminal
+
+        terminal.render(report, sys.stdout)
+    return report.exit_code(Severity[options.fail_on.upper()])
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from diagnostics import catalogue
+    from diagnostics.checks.codes import CODES
+    from diagnostics.render import issue
+
+    code = options.code.upper()
+    if code in CODES:
+        title, text = CODES[code]
+        print(f"{code}  {title}\n\n{text}")
+        return FINE
+    entry = catalogue.find(options.code)
+    if options.format == "json":
+        print(issue.as_json(entry))
+    else:
+        issue.render(entry, sys.stdout)
+    return FINE
+
+
+def _catalogue(options: argparse.Namespace) -> int:
+    from diagnostics import catalogue
+
+    issues = catalogue.load()
+    if options.check:
+        from diagnostics.catalogue import signatures
+
+        for entry in issues.values():
+            signatures.check(entry)
+    for entry in issues.values():
+        print(f"{entry.code}  {entry.kind:<7} {entry.title}")
+    if options.check:
+        print(f"{len(issues)} entries, all samples as they should be")
+    return FINE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

