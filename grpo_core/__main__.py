@@ -25,7 +25,7 @@ USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE .
        python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...]
        python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
 
-train  trains; without CONFIG the shipped tiny task, a minute or so on a laptop
+train  trains; without CONFIG the shipped tiny task, half a minute on a laptop
 serve  serves a model's engine over HTTP, for train --rollout.mode server
 probe  compares an engine's log-probs with the trainer's, before and after a weight update
 

@@ -92,7 +92,7 @@ class SamplingConfig:
 class TrainConfig:
     """The optimizer and what it is fed."""
 
-    steps: int = _key(250, low=1)
+    steps: int = _key(300, low=1)
     """Rollout batches to train on."""
     prompts_per_step: int = _key(16, low=1)
     """Prompts in a rollout batch."""
@@ -105,7 +105,7 @@ class TrainConfig:
     warmup_updates: int = _key(10, low=0)
     """Updates over which the learning rate rises linearly to its value."""
     weight_decay: float = _key(0.0, low=0)
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     max_grad_norm: float = _key(1.0, above=0)
     """Gradients are scaled down to this norm."""
     seed: int = _key(0, low=0)

@@ -17,7 +17,7 @@ from grpo_core.engines.wire import check_answers
 from grpo_core.staleness import staleness
 from grpo_core.types import Sample, SamplingParams
 from grpo_core.update import Updater
-from grpo_core.weights import Publisher, fingerprint_of
+from grpo_core.weights import PROBE_COMPLETION, Publisher, fingerprint_of, long_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +90,8 @@ class Trainer:
     def publisher(self, engine: Engine) -> Publisher:
         """What publishes this model to an engine; its probe is a prompt no step has."""
         probe = task.rows(self.config.task, self.tokenizer, seed=self.config.train.seed, step=-1, count=1)
-        return Publisher(self.model, engine, probe[0].ids, tolerance=self.config.rollout.sync_tolerance)
+        ids = long_prompt(probe[0].ids, room=self.config.model.max_length - PROBE_COMPLETION)
+        return Publisher(self.model, engine, ids, tolerance=self.config.rollout.sync_tolerance)
 
     def publish(self, publisher: Publisher) -> None:
         """Sends the current version to the engine and keeps the proof that it arrived."""
@@ -163,7 +164,7 @@ class Trainer:
         """Completions with texts, rewards and advantages; and the number of groups without a signal."""
         size = self.config.sampling.group_size
         prompts = [prompt for prompt in rollout.prompts for _ in range(size)]
-        texts = [self.tokenizer.decode(list(c.ids), skip_special_tokens=True) for c in completions]
+        texts = [self._text(completion) for completion in completions]
         columns = {key: [prompt.columns[key] for prompt in prompts] for key in prompts[0].columns}
         scores = rewards.score(rewards.letters_in_place, [prompt.text for prompt in prompts], texts, columns)
         loss = self.config.loss
@@ -174,6 +175,14 @@ class Trainer:
         flat = [value for group in advantages.values for value in group]
         samples = [Sample(*parts) for parts in zip(prompts, completions, texts, scores, flat, strict=True)]
         return samples, advantages.zero_variance_groups
+
+    def _text(self, completion: Completion) -> str:
+        """The completion as text, without the stop id that ended it.
+
+        Special tokens elsewhere stay: what a reward can't see, a policy soon learns to hide things behind.
+        """
+        ids = completion.ids[:-1] if completion.finish_reason == "stop" else completion.ids
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def _record(self, rollout: Rollout, samples: list[Sample], entry: dict[str, Any]) -> None:
         every, last = self.config.output.completions_every, rollout.step + 1 == self.config.train.steps

@@ -1,0 +1,57 @@
+"""A tiny model on disk, settings for short runs, and a look at this process's children."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grpo_core import model
+from grpo_core.config import Config, ModelConfig, TaskConfig
+from grpo_core.settings import load
+
+SHORT = {
+    "train.steps": 4,
+    "train.prompts_per_step": 4,
+    "sampling.group_size": 4,
+    "rollout.timeout_s": 100,
+    "output.completions_every": 1,
+}
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory) -> Path:
+    """The tiny model of seed 0."""
+    folder = tmp_path_factory.mktemp("model")
+    model.make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
+    return folder
+
+
+@pytest.fixture
+def short_run(tmp_path):
+    """Builds the settings of a run of a few seconds: `short_run("async", **{"train.steps": 2})`."""
+
+    def build(mode: str = "colocate", **settings) -> Config:
+        wanted = {**SHORT, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode, **settings}
+        return load(None, [f"--{key}={value}" for key, value in wanted.items()])
+
+    return build
+
+
+@pytest.fixture
+def children():
+    """Looks up the processes that a process has started and that still live: pid -> command line."""
+
+    def look(pid: int) -> dict[int, str]:
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            except OSError:  # it ended while we looked
+                continue
+            if int(parent) == pid and state != "Z":
+                found[int(folder.name)] = command
+        return found
+
+    return look

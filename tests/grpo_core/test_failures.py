@@ -1,0 +1,151 @@
+"""What goes wrong ends the run at once, by name, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from grpo_core import run
+from grpo_core.engines.transformers import TransformersEngine
+from grpo_core.trainer import Trainer
+
+
+def gone(pid: int) -> bool:
+    """True when the process has ended (or waits only to be collected)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until_gone(pid: int) -> bool:
+    """Waits for a process that isn't ours to end: pidfd becomes readable then."""
+    import select
+
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 30)[0]) or gone(pid)
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "module", "says"),
+    [
+        ("async", "grpo_core.engines.process", r"its process \d+ ended with signal 9"),
+        ("server", "grpo_core serve", "The server started for this run has ended with signal 9"),
+    ],
+)
+def test_an_engine_that_dies_ends_the_run_by_name(short_run, children, mode, module, says):
+    """Killed during step 2 of 50: the error says what died and how, and the steps made are kept."""
+
+    def kill(entry):
+        if entry["step"] == 2:
+            (victim,) = [pid for pid, command in children(os.getpid()).items() if module in command]
+            os.kill(victim, signal.SIGKILL)
+
+    document = run.train(short_run(mode, **{"train.steps": 50}), kill)
+    assert document["outcome"] == "failed"
+    assert document["error"].startswith("EngineError: ")
+    assert __import__("re").search(says, document["error"]), document["error"]
+    assert 2 <= document["steps"] < 5
+    assert not [command for command in children(os.getpid()).values() if "grpo_core" in command]
+
+
+def test_stale_weights_end_the_run(short_run, monkeypatch):
+    """An engine that drops an update is noticed before a step is trained on its samples."""
+    honest = TransformersEngine.update_weights
+
+    def forgetful(self, tensors, version):
+        if version == 2:
+            self._version = version
+        else:
+            honest(self, tensors, version)
+
+    monkeypatch.setattr(TransformersEngine, "update_weights", forgetful)
+    document = run.train(short_run(), lambda entry: None)
+    assert document["outcome"] == "failed"
+    assert document["error"].startswith("SyncError: weight sync to the transformers engine: after version 2")
+    assert document["steps"] == 2
+
+
+def test_a_broken_reward_ends_the_run(short_run, monkeypatch):
+    """By the function's name."""
+    monkeypatch.setattr("grpo_core.rewards.letters_in_place", lambda prompts, completions, answer: [])
+    document = run.train(short_run(), lambda entry: None)
+    assert document["outcome"] == "failed"
+    assert "returned 0 rewards for 16 completions" in document["error"]
+
+
+def test_an_engine_that_answers_other_requests_ends_the_run(short_run, monkeypatch):
+    """Completions are paired by id, and a wrong pairing is never trained on."""
+    honest = TransformersEngine.generate
+    monkeypatch.setattr(TransformersEngine, "generate", lambda self, *args: honest(self, *args)[::-1])
+    document = run.train(short_run(), lambda entry: None)
+    assert document["outcome"] == "failed"
+    assert "request 0.0.0 was answered with '0.3.3'" in document["error"]
+
+
+def test_an_unforeseen_error_is_not_swallowed(short_run, monkeypatch):
+    """A fault of ours keeps its own traceback."""
+    monkeypatch.setattr(Trainer, "_judged", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run.train(short_run(), lambda entry: None)
+
+
+def started(short_run, mode) -> subprocess.Popen:
+    """`train` as a program, at its third step of many."""
+    folder = short_run(mode).output.dir
+    arguments = ["train", "--rollout.mode", mode, "--train.steps=100000", f"--output.dir={folder}", "--output.name=r"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grpo_core", *arguments, "--train.prompts_per_step=2", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = os.path.join(folder, "r", "metrics.jsonl")
+    for line in process.stderr:
+        if line.startswith("step 1/"):
+            break
+    else:
+        pytest.fail("it ended before the first step")
+    assert os.path.getsize(metrics) > 0
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "server"])
+def test_ctrl_c_keeps_what_was_logged_and_leaves_no_child(short_run, children, mode):
+    """Exit code 130, one JSON document, whole lines in the logs, the child gone."""
+    with started(short_run, mode) as process:
+        (child,) = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    document = json.loads(out)
+    assert document["outcome"] == "interrupted"
+    with open(document["metrics"]) as file:
+        assert [json.loads(line)["step"] for line in file] == list(range(1, document["steps"] + 1))
+    assert gone(child)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "server"])
+def test_no_orphan_outlives_a_killed_trainer(short_run, children, mode):
+    """SIGKILL gives the trainer no chance to clean up; its child notices by itself."""
+    with started(short_run, mode) as process:
+        (child,) = children(process.pid)
+        process.kill()
+        process.communicate(timeout=60)
+    assert wait_until_gone(child)

@@ -1,0 +1,91 @@
+"""Chunked log-probs against the naive way: value, gradient, and what is held in memory."""
+
+import pytest
+import torch
+
+from grpo_core import logprobs
+from grpo_core.logprobs import chunked_logprobs, completion_logprobs
+from grpo_core.model import load_model
+
+
+def naive(hidden, weight, ids, temperature):
+    """All logits at once."""
+    everything = torch.log_softmax(hidden @ weight.T / temperature, -1)
+    return everything.gather(-1, ids[:, None])[:, 0], -(everything.exp() * everything).sum(-1)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_value_entropy_and_gradient_are_the_naive_ones(chunk, temperature):
+    """In float64 to 1e-12, for chunks that divide the positions and chunks that don't."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, upstream = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((14, 5), (11, 5), (14,))
+    )
+    ids = torch.randint(0, 11, (14,), generator=generator)
+    results = []
+    for way in ("naive", "chunked"):
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        if way == "naive":
+            values, entropies = naive(h, w, ids, temperature)
+        else:
+            values, entropies = chunked_logprobs(h, w, ids, temperature=temperature, chunk=chunk)
+        (values * upstream).sum().backward()
+        results.append((values.detach(), entropies.detach(), h.grad, w.grad))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_logits_of_all_positions_never_exist(monkeypatch):
+    """No call of the output layer sees more than a chunk, forward or backward; every position is seen twice."""
+    seen = []
+    original = logprobs._logprobs_of_chunk
+
+    def watched(hidden, *rest):
+        seen.append(len(hidden))
+        return original(hidden, *rest)
+
+    monkeypatch.setattr(logprobs, "_logprobs_of_chunk", watched)
+    hidden = torch.randn(10, 4, requires_grad=True)
+    values, _ = chunked_logprobs(hidden, torch.randn(6, 4), torch.zeros(10, dtype=torch.long), temperature=1.0, chunk=4)
+    assert seen == [4, 4, 2]
+    values.sum().backward()
+    assert max(seen) == 4
+    assert sum(seen) == 20
+
+
+def test_no_positions_give_no_log_probs():
+    """An empty batch of positions is not an error."""
+    values, entropies = chunked_logprobs(
+        torch.randn(0, 4), torch.randn(6, 4), torch.zeros(0, dtype=torch.long), temperature=1.0, chunk=4
+    )
+    assert (values.shape, entropies.shape) == ((0,), (0,))
+
+
+def test_padding_and_its_id_change_nothing(model_dir):
+    """The log-probs of a completion are the same alone and beside a longer one, whatever id pads it."""
+    model = load_model(model_dir)
+    short, long = [0, 1, 10, 3, 11], [2, 3, 4, 10, 5, 6, 7, 8, 11]
+
+    def of(rows, prompts, lengths):
+        with torch.no_grad():
+            return completion_logprobs(
+                model, torch.tensor(rows), torch.tensor(prompts), torch.tensor(lengths), temperature=0.9, chunk=3
+            )[0]
+
+    alone = of([short], [3], [2])
+    for pad in (0, 11, 12):  # an ordinary letter, the end token, the pad token
+        beside = of([short + [pad] * 4, long], [3, 4], [2, 5])
+        torch.testing.assert_close(beside[0, :2], alone[0], rtol=0, atol=1e-5)
+        assert beside[0, 2:].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_log_probs_are_those_of_the_model_itself(model_dir):
+    """Shifted by one: the token at place p is predicted at p - 1, at the sampling temperature."""
+    model = load_model(model_dir)
+    ids = torch.tensor([[0, 1, 2, 10, 4, 5, 11]])
+    with torch.no_grad():
+        found, _ = completion_logprobs(model, ids, torch.tensor([4]), torch.tensor([3]), temperature=0.5, chunk=2)
+        everything = torch.log_softmax(model(ids).logits / 0.5, -1)
+    expected = torch.stack([everything[0, 3, 4], everything[0, 4, 5], everything[0, 5, 11]])
+    torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-5)

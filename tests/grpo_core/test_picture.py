@@ -1,0 +1,51 @@
+"""The reward curve in the terminal and as SVG."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from grpo_core.picture import binned, svg_curve, terminal_curve
+
+
+def test_bins_are_means_of_neighbours():
+    """However many values there are for however many columns."""
+    assert binned([1, 2, 3, 4, 5, 6], 3) == [1.5, 3.5, 5.5]
+    assert binned([1, 2], 80) == [1, 2]
+    assert binned([], 80) == []
+    assert sum(binned(range(1000), 7)) / 7 == pytest.approx(499.5, abs=1)
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+@pytest.mark.parametrize("count", [1, 5, 500])
+def test_the_curve_fits_the_terminal(width, count):
+    """No line is wider, and a rising curve ends high."""
+    lines = terminal_curve([i / count for i in range(count)], width=width).splitlines()
+    assert max(map(len, lines)) <= max(width, 20)
+    assert len(lines) == 9
+    assert f"step {count}" in lines[-1] or count == 1
+
+
+def test_a_full_column_reaches_the_top_and_an_empty_one_stays_down():
+    """1.0 fills all eight lines, 0.0 none."""
+    lines = terminal_curve([0.0, 1.0], width=40).splitlines()
+    assert [line[7:9] for line in lines[:8]] == [" █"] * 8
+
+
+def test_colour_is_asked_for():
+    """No escape codes otherwise."""
+    assert "\033" not in terminal_curve([0.5], width=40)
+    assert "\033[36m" in terminal_curve([0.5], width=40, colour=True)
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [0.1, 0.9, -2.0, 3.0]])
+def test_the_svg_is_well_formed(values):
+    """With two lines of one point a step, all inside the picture, and the title escaped."""
+    root = ElementTree.fromstring(svg_curve(values, title="a < b & c"))
+    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [len(line.get("points").split()) for line in lines] == [len(values)] * 2
+    for line in lines:
+        for point in line.get("points").split():
+            x, y = map(float, point.split(","))
+            assert 0 <= x <= 720
+            assert 0 <= y <= 360
+    assert "a < b & c" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]

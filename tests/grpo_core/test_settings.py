@@ -1,0 +1,104 @@
+"""Settings are read, overridden and refused by name."""
+
+import subprocess
+import sys
+
+import pytest
+
+from grpo_core.config import Config, ConfigError
+from grpo_core.settings import help_text, load
+
+
+def test_nothing_given_is_the_shipped_task():
+    """Defaults are a checked configuration."""
+    assert load(None, []) == Config()
+
+
+def test_command_line_overrides_the_file(tmp_path):
+    """Both ways of writing it; an integer does for a number."""
+    path = tmp_path / "a.toml"
+    path.write_text('[train]\nsteps = 7\nlearning_rate = 1\n[rollout]\nmode = "async"\n')
+    config = load(path, ["--train.steps", "9", "--sampling.temperature=0.5"])
+    assert (config.train.steps, config.train.learning_rate, config.rollout.mode) == (9, 1.0, "async")
+    assert config.sampling.temperature == 0.5
+
+
+@pytest.mark.parametrize("name", ["colocate", "async", "server"])
+def test_the_examples_are_valid(name, request):
+    """Each asks for the mode it is named after."""
+    assert load(request.config.rootpath / "examples" / f"{name}.toml", []).rollout.mode == name
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[rollout]\nmax_stalenes = 1", "rollout.max_stalenes: unknown key; did you mean rollout.max_staleness?"),
+        ("[sampling]\nmode = 1", "sampling.mode: unknown key; did you mean rollout.mode?"),
+        ("[nonsense]\nx = 1", "nonsense.x: unknown key; sections are [task], [model]"),
+        ("steps = 3", "steps = 3 stands outside of a section; sections are [task]"),
+        ('[train]\nsteps = "many"', "train.steps = 'many': expected an integer"),
+        ("[train]\nsteps = true", "train.steps = True: expected an integer"),
+        ("[train]\nsteps = 1.5", "train.steps = 1.5: expected an integer"),
+        ("[train]\nsteps = 0", "train.steps = 0: expected at least 1"),
+        ("[train]\nlearning_rate = 0.0", "train.learning_rate = 0.0: expected more than 0"),
+        ("[train]\nlearning_rate = nan", "train.learning_rate = nan: expected a finite number"),
+        ('[rollout]\nmode = "both"', "rollout.mode = 'both': expected one of 'colocate', 'async', 'server'"),
+        ("[rollout", "not TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, text, says):
+    """One line each."""
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path, [])
+    assert str(caught.value).startswith(f"{path}: ")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--train.steps"], "--train.steps: a value is missing"),
+        (["steps", "3"], "'steps': expected --section.key VALUE"),
+        (["--train.steps=x"], "command line: train.steps = 'x': expected an integer"),
+        (["--task.letters", "aa"], "task.letters = 'aa' (command line): expected two or more different letters"),
+        (["--model.hidden_size", "48"], "model.hidden_size = 48 (command line): expected a multiple of 32"),
+        (["--task.min_length", "9"], "task.max_length = 3 (default): min_length must not be greater"),
+        (["--sampling.max_tokens", "3"], "raise sampling.max_tokens"),
+        (["--model.max_length", "5"], "need 10 tokens; raise model.max_length"),
+        (
+            ["--rollout.mode", "async", "--train.iterations", "2"],
+            "rollout.max_staleness = 1 (default), train.iterations = 2 (command line)",
+        ),
+        (["--rollout.mode", "server", "--rollout.host", "gpu7"], "give the port of the server that runs there"),
+    ],
+)
+def test_a_bad_command_line_is_refused(arguments, says):
+    """Contradictions name both keys, their values and where they come from."""
+    with pytest.raises(ConfigError) as caught:
+        load(None, arguments)
+    assert says in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    """With what was expected there."""
+    with pytest.raises(ConfigError, match=r"nowhere.toml: No such file or directory; expected a TOML file"):
+        load(tmp_path / "nowhere.toml", [])
+
+
+def test_every_key_is_documented():
+    """The help has a default and a sentence for each."""
+    lines = help_text().splitlines()
+    keys, texts = lines[0::2], lines[1::2]
+    assert len(keys) == len(texts) >= 40
+    assert all(key.startswith("  --") for key in keys)
+    assert all(len(text.strip()) > 12 for text in texts)
+
+
+def test_settings_load_without_torch():
+    """A wrong key is told before anything heavy is imported."""
+    program = "import sys, grpo_core.__main__, grpo_core.settings; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

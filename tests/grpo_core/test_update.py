@@ -1,0 +1,71 @@
+"""An optimizer step: one normaliser for the window, proximal log-probs, and no step on NaN."""
+
+import math
+
+import pytest
+import torch
+
+from grpo_core.batch import make_batch
+from grpo_core.model import load_model
+from grpo_core.settings import load
+from grpo_core.types import Completion, Prompt, Sample
+from grpo_core.update import NotFiniteError, Updater
+
+
+def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
+    """Completions of different lengths, to prompts of different lengths."""
+    samples = []
+    for i, advantage in enumerate(advantages):
+        ids = tuple((i + j) % 10 for j in range(1 + 2 * i % 5))
+        completion = Completion(f"r{i}", ids, (-2.0,) * len(ids), (0,) * len(ids), "length")
+        samples.append(Sample(Prompt(f"p{i}", "", tuple(range(2 + i % 3))), completion, "", 0.0, advantage))
+    return make_batch(samples)
+
+
+def updated(model_dir, **settings):
+    """Parameters and metrics after one batch, under settings given by key."""
+    config = load(None, [f"--{key}={value}" for key, value in settings.items()])
+    model = load_model(model_dir)
+    metrics = Updater(model, load_model(model_dir), config).update(batch())
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]), metrics
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_micro_batches_change_nothing_but_rounding(model_dir, aggregation):
+    """The step on five samples at once is the step on them in twos or one by one."""
+    settings = {"loss.aggregation": aggregation, "train.warmup_updates": 0, "loss.kl_coefficient": 0.1}
+    whole, whole_metrics = updated(model_dir, **{"train.micro_batch": 5}, **settings)
+    start = torch.cat([parameter.detach().reshape(-1) for parameter in load_model(model_dir).parameters()])
+    assert (whole - start).abs().max() > 1e-4
+    for size in (1, 2):
+        split, split_metrics = updated(model_dir, **{"train.micro_batch": size}, **settings)
+        torch.testing.assert_close(split, whole, rtol=0, atol=2e-6)
+        assert split_metrics == pytest.approx(whole_metrics, rel=1e-4, abs=1e-6)
+
+
+def test_the_ratio_is_exactly_one_at_the_first_update_and_then_moves(model_dir):
+    """Proximal log-probs are those of the parameters the step started with, for all iterations."""
+    _, first = updated(model_dir, **{"train.micro_batch": 2})
+    assert (first["ratio/mean"], first["clip_ratio"], first["kl"]) == (1.0, 0.0, 0.0)
+    _, second = updated(
+        model_dir, **{"train.iterations": 2, "train.warmup_updates": 0, "train.learning_rate": 0.01}
+    )
+    assert second["ratio/mean"] != 1.0
+    assert second["clip_ratio"] > 0
+
+
+def test_the_learning_rate_warms_up(model_dir):
+    """Linearly, from the first update on."""
+    _, metrics = updated(model_dir, **{"train.warmup_updates": 4, "train.learning_rate": 0.01})
+    assert metrics["lr"] == pytest.approx(0.0025)
+
+
+def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
+    """The parameters and the version stay as they were."""
+    model = load_model(model_dir)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    updater = Updater(model, None, load(None, []))
+    with pytest.raises(NotFiniteError, match=r"update 1: loss nan.*the update was not made"):
+        updater.update(batch(advantages=(1.0, math.nan, 0.0)))
+    assert updater.updates == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

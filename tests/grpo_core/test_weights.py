@@ -1,0 +1,110 @@
+"""A weight sync is proven, and one that did not happen is noticed."""
+
+import pytest
+import torch
+
+from grpo_core.engines.transformers import TransformersEngine
+from grpo_core.model import load_model
+from grpo_core.weights import Publisher, SyncError, fingerprint_of
+
+
+class LostUpdate(TransformersEngine):
+    """Reports the new version and keeps the old weights, as an engine reloaded from disk does (trl#5312)."""
+
+    def update_weights(self, tensors, version):
+        if version > 0:
+            self._version = version
+        else:
+            super().update_weights(tensors, version)
+
+
+class LostUpdateUnreadable(LostUpdate):
+    """The same, and like vLLM it can't show its weights: the probe alone can tell."""
+
+    def fingerprint(self):
+        return None
+
+
+class HalfUpdate(TransformersEngine):
+    """Loads everything but the last layer's norm."""
+
+    def update_weights(self, tensors, version):
+        held = dict(self._model.named_parameters())
+        super().update_weights(
+            {name: held[name] if name == "model.norm.weight" else value for name, value in tensors}.items(), version
+        )
+
+
+class OldVersion(TransformersEngine):
+    """Loads the weights and goes on reporting the old version."""
+
+    def update_weights(self, tensors, version):
+        super().update_weights(tensors, min(version, 0))
+
+
+def publisher(kind, model_dir):
+    """The trainer's side and an engine, version 0 published."""
+    model = load_model(model_dir)
+    sync = Publisher(model, kind(model_dir, max_model_len=64), (0, 1, 2, 10), tolerance=1e-3)
+    sync.publish(0)
+    return model, sync
+
+
+def step(model, size: float) -> None:
+    """Moves all parameters, as an optimizer would."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * size)
+
+
+def test_every_update_is_proven_twice(model_dir):
+    """By equal fingerprints and by the log-probs of a probe; and the move is measured."""
+    model, sync = publisher(TransformersEngine, model_dir)
+    for version in range(1, 4):
+        step(model, 1e-2)
+        proof = sync.publish(version)
+        assert proof.fingerprint is True
+        assert proof.difference < 1e-5
+        assert proof.moved > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (LostUpdate, "it holds weights .* the update was lost or incomplete"),
+        (HalfUpdate, "the update was lost or incomplete"),
+        (OldVersion, "sent version 1, it reports 0"),
+        (LostUpdateUnreadable, "differ from the trainer's by up to .* on the probe"),
+    ],
+)
+def test_an_update_that_did_not_arrive_ends_the_run(model_dir, kind, says):
+    """Whatever the engine reports."""
+    model, sync = publisher(kind, model_dir)
+    step(model, 1e-2)
+    with pytest.raises(SyncError, match=says):
+        sync.publish(1)
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-3, 1e-4])
+def test_the_probe_alone_notices_stale_weights_after_small_steps(model_dir, size):
+    """Even where the update moved log-probs by less than the tolerance: half the move is the limit."""
+    model, sync = publisher(LostUpdateUnreadable, model_dir)
+    step(model, size)
+    with pytest.raises(SyncError, match="it may hold old or partial weights"):
+        sync.publish(1)
+
+
+def test_the_fingerprint_covers_names_types_shapes_and_bytes():
+    """A change in any of them changes it; the order of the tensors does not."""
+    base = [("a", torch.zeros(2, 3)), ("b", torch.ones(4))]
+    changed = [
+        [("a", torch.zeros(2, 3)), ("c", torch.ones(4))],
+        [("a", torch.zeros(3, 2)), ("b", torch.ones(4))],
+        [("a", torch.zeros(2, 3)), ("b", torch.ones(4, dtype=torch.int32))],
+        [("a", torch.zeros(2, 3)), ("b", torch.ones(4) + 2**-23)],
+        base[:1],
+    ]
+    digests = {fingerprint_of(tensors) for tensors in [base, *changed]}
+    assert len(digests) == 6
+    assert fingerprint_of(reversed(base)) == fingerprint_of(base)
