@@ -13,7 +13,20 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 # What a cell already has. Anything else would have to be added to it.
-IN_CELL = {"torch", "transformers", "tokenizers", "safetensors", "vllm", "trl", "fastapi", "uvicorn", "pydantic", "starlette", "tomli"}
+IN_CELL = {
+    "torch",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "vllm",
+    "trl",
+    "fastapi",
+    "uvicorn",
+    "pydantic",
+    "starlette",
+    "tomli",
+}
 
 
 def sources(package: str) -> list[Path]:
@@ -67,13 +80,23 @@ def test_the_trainer_stands_alone():
 
 def test_repros_know_only_the_catalogue_and_the_trainer():
     """Repro imports nothing of ours but diagnostics.catalogue and grpo_core."""
-    assert offences("repro", lambda module: top(module) == "diagnostics" and not module.startswith("diagnostics.catalogue")) == []
+    assert (
+        offences(
+            "repro",
+            lambda module: top(module) == "diagnostics" and not module.startswith("diagnostics.catalogue"),
+        )
+        == []
+    )
 
 
 def test_diagnostics_reach_cells_only_by_running_them():
     """Diagnostics import neither the trainer nor the repros, save grpo_core.types in audit."""
     found = offences("diagnostics", lambda module: top(module) in {"repro", "grpo_core"})
-    assert [line for line in found if not line.startswith("diagnostics/audit") or not line.endswith("grpo_core.types")] == []
+    assert [
+        line
+        for line in found
+        if not line.startswith("diagnostics/audit") or not line.endswith("grpo_core.types")
+    ] == []
 
 
 def test_diagnostics_import_nothing_heavy():
@@ -97,12 +120,18 @@ def test_what_runs_in_a_cell_reads_on_python_310(package):
     for path in sources(package):
         text = path.read_text(encoding="utf-8")
         for _line, module, _ in imports(path):
-            assert top(module) not in newer or "import tomli" in text, f"{path}: {module} is not in Python 3.10"
+            assert top(module) not in newer or "import tomli" in text, (
+                f"{path}: {module} is not in Python 3.10"
+            )
 
 
-@pytest.mark.parametrize("module", ["diagnostics.__main__", "diagnostics.catalogue", "diagnostics.matrix.__main__"])
+@pytest.mark.parametrize(
+    "module", ["diagnostics.__main__", "diagnostics.catalogue", "diagnostics.matrix.__main__"]
+)
 def test_start_up_loads_nothing_heavy(module):
     """Importing a command of diagnostics loads no heavy package, by whatever way."""
     program = f"import sys, {module}; print(sorted({HEAVY!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

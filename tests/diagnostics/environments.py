@@ -1,0 +1,25 @@
+"""Environments on disk, as an installer leaves them: metadata folders and, where asked for, broken modules."""
+
+from pathlib import Path
+
+
+class Maker:
+    """Makes a prefix with lib/python3.11/site-packages and puts distributions into it."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self.site = prefix / "lib" / "python3.11" / "site-packages"
+        self.site.mkdir(parents=True)
+        (prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+
+    def add(self, name, version, *, requires=(), installer="pip", module=None, folder=None):
+        info = self.site / (folder or f"{name.replace('-', '_')}-{version}.dist-info")
+        info.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        (info / "METADATA").write_text(
+            "\n".join([*lines, *(f"Requires-Dist: {line}" for line in requires)]) + "\n"
+        )
+        (info / "INSTALLER").write_text(installer)
+        if module is not None:
+            (self.site / f"{name}.py").write_text(module)
+        return self

