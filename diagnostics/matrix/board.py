@@ -118,21 +118,40 @@ def board(questions: Iterable[Question], events: list[Event]) -> Board:
     known, flaky = store.latest(events), store.flaky(events)
     rows: dict[str, dict[str, Square]] = {}
     cells: dict[str, Cell] = {}
+    before = {(event.cell, event.layer): event for event in events if event.finished}
     for item in questions:
         cells[item.cell.id] = item.cell
         row = rows.setdefault(item.cell.id, {})
         event = known.get(item.identity)
-        row[item.layer.name] = Square(item, _judged(item, event, row, flaky=item.identity in flaky), event)
+        earlier = before.get((item.cell.id, item.layer.name))
+        judged = _judged(item, event, earlier, row, flaky=item.identity in flaky)
+        row[item.layer.name] = Square(item, judged, event)
     return Board(tuple(Row(cells[name], tuple(row.values())) for name, row in rows.items()))
 
 
-def _judged(item: Question, event: Event | None, row: Mapping[str, Square], *, flaky: bool) -> Judged:
+def _judged(
+    item: Question,
+    event: Event | None,
+    earlier: Event | None,
+    row: Mapping[str, Square],
+    *,
+    flaky: bool,
+) -> Judged:
     if event is not None:
         return judge(event.answer, item.cell.expectation(item.layer.name), flaky=flaky)
     obstacle = obstacle_of(item, row)
     if obstacle is not None:
         return blocked(obstacle.question.layer.name, obstacle.judged)
-    return Judged(Verdict.NOT_RUN, expected=False, incomplete=True, remark="not asked yet")
+    remark = _stale(item, earlier) if earlier is not None else "not asked yet"
+    return Judged(Verdict.NOT_RUN, expected=False, incomplete=True, remark=remark)
+
+
+def _stale(item: Question, earlier: Event) -> str:
+    """Says what has changed since the question was last answered."""
+    known = dict(earlier.inputs)
+    changed = [name for name, value in item.inputs if known.get(name) != value]
+    when = f"{earlier.started[:10]} ({earlier.answer.outcome})"
+    return f"answered on {when}, but since then changed: {', '.join(changed)}"
 
 
 def obstacle_of(item: Question, row: Mapping[str, Square]) -> Square | None:

@@ -89,11 +89,18 @@ def lock(options: argparse.Namespace) -> int:
 def publish(options: argparse.Namespace) -> int:
     """Writes compat.json from what the store knows."""
     workplace = _workplace(options)
-    text = compat(_board(workplace), _today())
+    result = _board(workplace)
+    text = compat(result, _today())
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(text, encoding="utf-8")
     print(options.output)
-    return 0
+    unanswered = [square for square in result.squares if square.judged.incomplete]
+    for square in unanswered:
+        where = f"{square.question.cell.id} {square.question.layer.name}"
+        print(
+            f"matrix: published as {square.judged.verdict.value}: {where}: {square.summary}", file=sys.stderr
+        )
+    return 3 if unanswered else 0
 
 
 def _workplace(options: argparse.Namespace) -> Workplace:

@@ -68,6 +68,7 @@ class Index:
     uploaded: str = "2025-01-01T00:00:00Z"
 
     def add(self, name: str, version: str, files: dict[str, str] | None = None, **more: object) -> Path:
+        """Puts a wheel into the index."""
         package = name.replace("-", "_")
         return build_wheel(self.folder, name, version, files or {f"{package}/__init__.py": ""}, **more)
 
@@ -94,8 +95,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not names:
             return self._send(404, b"", "text/plain")
         files = [
-            {"filename": path.name, "url": f"{self.index.address}/files/{path.name}", "upload-time": self.index.uploaded,
-             "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
+            {"filename": path.name, "url": f"{self.index.address}/files/{path.name}",
+             "upload-time": self.index.uploaded, "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
             for path in names
         ]  # fmt: skip
         page = {"meta": {"api-version": "1.1"}, "name": project, "files": files, "versions": []}
@@ -159,15 +160,16 @@ REPRO = """
         for name in rest:
             if name.startswith("-"):
                 continue
+            modules[name] = {"ok": True, "version": None, "seconds": 0.01, "error": None, "where": None}
             try:
-                module = __import__(name)
-                modules[name] = {"ok": True, "version": getattr(module, "__version__", None), "seconds": 0.01, "error": None, "where": None}
+                modules[name]["version"] = getattr(__import__(name), "__version__", None)
             except Exception as error:
-                modules[name] = {"ok": False, "version": None, "seconds": 0.01, "error": repr(error), "where": "toy.py:1"}
+                modules[name] |= {"ok": False, "error": repr(error), "where": "toy.py:1"}
         print(json.dumps({"schema": "grpo-doctor.imports.v1", "modules": modules}))
         sys.exit(0 if all(item["ok"] for item in modules.values()) else 1)
     attempts = behaviour.get("attempts", [])
-    codes = {code: {"outcome": "x", "attempts": [item for item in attempts if item["code"] == code]} for code in rest if not code.startswith("-") and code != "all"}
+    asked = [code for code in rest if code.startswith("SCH")]
+    codes = {code: {"attempts": [item for item in attempts if item["code"] == code]} for code in asked}
     print(json.dumps({"schema": "grpo-doctor.repro.v1", "versions": {"vllm": vllm.__version__}, "codes": codes,
                       "upstream": {"distribution": "vllm", "files_checked": 1, "modified": []}}))
     sys.exit(1 if attempts else 0)
@@ -175,11 +177,14 @@ REPRO = """
 GRPO_CORE = """
     import json, sys
     if sys.argv[1] == "probe":
-        print(json.dumps({"schema": "grpo-doctor.engine.v1", "outcome": "ok", "engine": "toy", "engine_version": "V1", "tokens": 8,
-                          "max_logprob_difference_before": 1e-6, "max_logprob_difference_after": 1e-6, "change_seen": True, "versions": {}}))
+        answer = {"schema": "grpo-doctor.engine.v1", "outcome": "ok", "engine": "toy", "engine_version": "V1",
+                  "tokens": 8, "max_logprob_difference_before": 1e-6, "max_logprob_difference_after": 1e-6,
+                  "change_seen": True, "versions": {}}
     else:
-        print(json.dumps({"schema": "grpo-doctor.train.v1", "outcome": "ok", "mode": sys.argv[3], "engine": "toy", "steps": 2, "reward_first": 0.0,
-                          "reward_last": 1.0, "syncs": 2, "syncs_proven": 2, "max_staleness": 0, "versions": {}}))
+        answer = {"schema": "grpo-doctor.train.v1", "outcome": "ok", "mode": sys.argv[3], "engine": "toy",
+                  "steps": 2, "reward_first": 0.0, "reward_last": 1.0, "syncs": 2, "syncs_proven": 2,
+                  "max_staleness": 0, "versions": {}}
+    print(json.dumps(answer))
 """
 CRASH = {
     "code": "SCH001",
@@ -197,8 +202,10 @@ NOTHING = {**CRASH, "outcome": "not_reproduced", "where": None}
 
 def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> dict[str, str]:
     """The files of a toy vLLM whose repro program reports these attempts."""
+    behaviour = {"attempts": list(attempts), "before": before}
+    body = f"__version__ = {version!r}\nBEHAVIOUR = {behaviour!r}\n"
     return {
-        "vllm/__init__.py": f"__version__ = {version!r}\nBEHAVIOUR = {dict(attempts=list(attempts), before=before)!r}\nclass LLM:\n    pass\nclass SamplingParams:\n    n: int\n",
+        "vllm/__init__.py": body + "class LLM:\n    pass\nclass SamplingParams:\n    n: int\n",
         "vllm/utils.py": "def get_open_port():\n    return 1\n",
     }
 
@@ -206,13 +213,11 @@ def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> di
 def toy_trl(imports: str) -> dict[str, str]:
     """The files of a toy TRL that takes these lines from vLLM."""
     body = textwrap.indent(textwrap.dedent(imports).strip(), "    ")
-    return {
-        "trl/__init__.py": "",
-        "trl/trainer/grpo_trainer.py": f"from ..import_utils import is_vllm_available\nif is_vllm_available():\n{body}\n",
-    }
+    guard = "from ..import_utils import is_vllm_available\nif is_vllm_available():\n"
+    return {"trl/__init__.py": "", "trl/trainer/grpo_trainer.py": f"{guard}{body}\n"}
 
 
-HEAD = f"""
+HEAD = """
 schema = "grpo-doctor.matrix.v1"
 platform = "x86_64-manylinux_2_28"
 
@@ -224,7 +229,7 @@ timeout_s = 30
 
 [recipes.toy]
 about = "toy"
-requirements = ["vllm=={{vllm}}", "trl=={{trl}}"]
+requirements = ["vllm=={vllm}", "trl=={trl}"]
 imports = ["vllm", "trl"]
 disk_gb = 0.01
 [recipes.toy.differs]
@@ -234,10 +239,17 @@ torch = "none at all"
 
 def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "toy", more: str = "") -> str:
     """A cell's table."""
-    listed = ", ".join(f'"{layer}"' for layer in layers)
     name = f'cells."vllm-{vllm}+trl-{trl}"'
-    chosen = f'recipe = "{recipe}"' if recipe else ""
-    return f'\n[{name}]\npython = "{PYTHON}"\nexclude_newer = 2025-06-01\n{chosen}\nlayers = [{listed}]\nprofiles = ["quick"]\n{more.replace("CELL", name)}\n'
+    lines = [
+        f"[{name}]",
+        f'python = "{PYTHON}"',
+        "exclude_newer = 2025-06-01",
+        f'recipe = "{recipe}"' if recipe else "",
+        f"layers = {json.dumps(layers)}",
+        'profiles = ["quick"]',
+        more.replace("CELL", name),
+    ]
+    return "\n" + "\n".join(lines) + "\n"
 
 
 @dataclass
@@ -250,14 +262,17 @@ class World:
 
     @property
     def store(self) -> Path:
+        """The store's folder."""
         return self.folder / ".matrix"
 
     def write(self, *cells: str, head: str = HEAD) -> Path:
+        """Writes the matrix file."""
         path = self.folder / "matrix.toml"
         path.write_text(head + "".join(cells), encoding="utf-8")
         return path
 
     def command(self, *arguments: str, store: Path | None = None) -> list[str]:
+        """Returns the command line of a command."""
         shared = [
             "--file",
             str(self.folder / "matrix.toml"),
@@ -271,6 +286,7 @@ class World:
     def run(
         self, *arguments: str, store: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end."""
         return subprocess.run(
             self.command(*arguments, store=store),
             env={**self.environ, **environ},
@@ -282,6 +298,7 @@ class World:
         )
 
     def report(self, store: Path | None = None) -> dict[str, dict[str, dict[str, object]]]:
+        """Returns the layers of each cell as report.json has them."""
         document = json.loads(((store or self.store) / "report" / "report.json").read_text(encoding="utf-8"))
         return {item["id"]: item["layers"] for item in document["cells"]}
 

@@ -214,7 +214,7 @@ def test_arguments_are_checked_against_the_signature():
 
 
 def test_attribute_paths_are_followed_as_far_as_types_are_known():
-    """Methods and attributes of bases count; a path is followed through what it is made of, and it says where that ends."""
+    """Attributes of bases count; a path is followed through what it is made of, and it says where that ends."""
     trainer = """
         from vllm import LLM
         class T:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from diagnostics.matrix import environments
+from diagnostics.matrix import environments, locks
 from diagnostics.matrix.board import question
 from diagnostics.matrix.cells import LAYERS, load
 from diagnostics.matrix.identity import code_digest
@@ -41,6 +43,7 @@ def place(tmp_path, kit, monkeypatch):
 
 
 def changed(before, after):
+    """Returns the layers whose identity differs."""
     return {layer for layer in before if before[layer] != after[layer]}
 
 
@@ -127,8 +130,14 @@ def test_the_marker_is_bound_to_lock_and_interpreter(place, kit):
     target = environments.folder(workplace, cell)
     (target / "bin").mkdir(parents=True)
     (target / "bin" / "python").write_text("")
-    good = f'{{"lock": "{__import__("diagnostics.matrix.locks", fromlist=["x"]).digest(("vllm==1.0",))}", "python": "{kit.python}.7", "packages": 1, "seconds": 1, "size_gb": 1}}'
-    (target / environments.MARKER).write_text(good)
+    good = {
+        "lock": locks.digest(("vllm==1.0",)),
+        "python": f"{kit.python}.7",
+        "packages": 1,
+        "seconds": 1,
+        "size_gb": 1,
+    }
+    (target / environments.MARKER).write_text(json.dumps(good))
     assert environments.existing(workplace, cell) is not None
     (place.folder / "locks" / "vllm-1.0+trl-1.0.cpu.txt").write_text("vllm==1.1\n")
     assert environments.existing(workplace, cell) is None

@@ -40,10 +40,13 @@ def answers(place, monkeypatch):
 
 
 def document(kit, *attempts, modified=()):
+    """What a repro prints."""
+    del kit
+    upstream = {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}
+    codes = {"SCH001": {"outcome": None, "attempts": list(attempts)}}
     return json.dumps(
-        {"schema": "grpo-doctor.repro.v1", "versions": {"vllm": "1.0"}, "codes": {"SCH001": {"outcome": None, "attempts": list(attempts)}},
-         "upstream": {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}}
-    )  # fmt: skip
+        {"schema": scheduler.SCHEMA, "versions": {"vllm": "1.0"}, "codes": codes, "upstream": upstream}
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,14 +84,11 @@ def test_a_reproduced_crash_fails_with_its_code_and_place(answers, kit):
     assert "SCH001: lock did not help against lost_step" in answer.details
     assert "9 Python files of vllm hashed against the wheel's own record, 0 modified" in answer.details
     grid = answer.grids[0]
-    assert grid.columns == ("trigger", "unmitigated", "abort_orphans", "lock")
+    assert grid.columns == ("", "lost_step")
     assert grid.rows == (
-        (
-            "lost_step",
-            "✘ crashes vllm/core/scheduler.py:7",
-            "✔ helps",
-            "✘ does not help vllm/core/scheduler.py:7",
-        ),
+        ("unmitigated", "✘ happens (scheduler.py:7)"),
+        ("abort_orphans", "✔ helps"),
+        ("lock", "✘ does not help (scheduler.py:7)"),
     )
 
 

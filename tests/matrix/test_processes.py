@@ -13,6 +13,9 @@ import pytest
 
 from diagnostics.matrix.processes import end_left_over, run, tail
 
+CHILD = "import os, time; open('child', 'w').write(str(os.getpid())); time.sleep(600)"
+START = "import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {!r}])"
+
 
 @pytest.fixture
 def program(tmp_path):
@@ -29,6 +32,7 @@ def program(tmp_path):
 
 
 def running(pid):
+    """Tells whether a process runs; one that nobody has waited for yet doesn't."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -36,6 +40,7 @@ def running(pid):
 
 
 def until(condition):
+    """Waits until something holds."""
     end = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < end
@@ -57,8 +62,8 @@ def test_only_the_given_variables_reach_it(program, monkeypatch):
 
 def test_a_time_limit_ends_the_whole_group(program, tmp_path):
     """The children of a program that takes too long go with it, those too that ignore SIGTERM."""
-    child = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('child', 'w').write(str(os.getpid())); time.sleep(600)"
-    text = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}])\nwhile True: time.sleep(1)"
+    child = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{CHILD}"
+    text = f"{START.format(child)}\nwhile True: time.sleep(1)"
     started = time.monotonic()
     done = program(text, timeout_s=2.0)
     assert done.timed_out
@@ -68,8 +73,8 @@ def test_a_time_limit_ends_the_whole_group(program, tmp_path):
 
 def test_children_left_behind_by_a_normal_end_go_too(program, tmp_path):
     """A program that ends while its worker goes on leaves nothing running."""
-    child = "import os, time; open('child', 'w').write(str(os.getpid())); time.sleep(600)"
-    text = f"import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}])\nwhile not os.path.exists('child') or not open('child').read(): time.sleep(0.01)"
+    waiting = "while not os.path.exists('child') or not open('child').read(): time.sleep(0.01)"
+    text = f"{START.format(CHILD)}\n{waiting}"
     assert program(text).code == 0
     until(lambda: not running(int((tmp_path / "child").read_text())))
 

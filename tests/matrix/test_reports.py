@@ -68,6 +68,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
+        """Collects."""
         self.tags.append(tag)
         for key, value in attrs:
             self.attributes.append((tag, key, value))
@@ -204,3 +205,16 @@ def test_a_narrow_terminal_still_shows_every_word(make):
     )
     assert all(len(line) <= 80 for line in text.splitlines() if "✔" in line)
     assert "…" not in text
+
+
+def test_an_answer_to_another_question_is_said_to_be_stale(make):
+    """If inputs changed since, the answer no longer counts, and the reader learns which inputs."""
+    now = make({"resolve": "pass"})
+    square = now.rows[0].square("resolve")
+    older = Event(
+        "another", square.question.cell.id, "resolve", square.event.answer, (("layer", "resolve"), ("python", "3.10")),
+        "…", "2025-12-31T00:00:00Z", 1.0, "r",
+    )  # fmt: skip
+    found = board([square.question], [older]).rows[0].square("resolve")
+    assert (found.event, found.judged.incomplete) == (None, True)
+    assert found.summary == "answered on 2025-12-31 (pass), but since then changed: python"

@@ -24,8 +24,22 @@ def small(world, kit):
         "trl", "1.0", kit.trl("from vllm import LLM, SamplingParams"), extras={"vllm": ("vllm>=1.0",)}
     )
     world.index.add("trl", "2.0", kit.trl("from vllm import LLM, Newest"), extras={"vllm": ("vllm<2",)})
-    known = '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"\nshows = ["SCH001 lost_step unmitigated reproduced vllm/core/scheduler.py:7", "abort_orphans mitigated"]\n'
-    gone = '[CELL.expect.resolve]\noutcome = "unresolvable"\nreason = "trl wants vllm<2"\n[CELL.expect.contract]\noutcome = "fail"\nreason = "no Newest"\nshows = ["vllm.Newest"]\n'
+    known = """
+        [CELL.expect.scheduler]
+        outcome = "fail"
+        codes = ["SCH001"]
+        reason = "known"
+        shows = ["SCH001 lost_step unmitigated reproduced vllm/core/scheduler.py:7", "abort_orphans mitigated"]
+    """
+    gone = """
+        [CELL.expect.resolve]
+        outcome = "unresolvable"
+        reason = "trl wants vllm<2"
+        [CELL.expect.contract]
+        outcome = "fail"
+        reason = "no Newest"
+        shows = ["vllm.Newest"]
+    """
     world.write(
         kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:colocate")),
         kit.cell("2.0", "1.0", kit.deep, more=known),
@@ -37,6 +51,7 @@ def small(world, kit):
 
 
 def verdicts(report):
+    """Returns the verdicts of each cell's layers."""
     return {
         name: {layer: item["verdict"] for layer, item in layers.items()} for name, layers in report.items()
     }
@@ -73,7 +88,7 @@ def test_what_is_not_as_expected_decides_the_exit_code(small, kit):
     """An unexpected failure and an unexpected pass end with 1, and say so."""
     text = (small.folder / "matrix.toml").read_text()
     (small.folder / "matrix.toml").write_text(
-        text.replace('codes = ["SCH001"]\nreason', 'codes = ["SCH002"]\nreason')
+        text.replace('codes = ["SCH001"]\n        reason', 'codes = ["SCH002"]\n        reason')
     )
     done = small.run("run")
     assert done.returncode == 1

@@ -10,6 +10,7 @@ from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 
 def event(identity="a", outcome="pass", summary="ünï\ncode", codes=()):
+    """An event with a hostile summary."""
     answer = Answer(
         Outcome(outcome), summary, Evidence.EXECUTED, codes=codes, signs=("s",), ran_with=(("torch", "2"),)
     )

@@ -18,10 +18,12 @@ from diagnostics.matrix.verdicts import (
 
 
 def answer(outcome, codes=(), signs=()):
+    """What a layer observed."""
     return Answer(Outcome(outcome), "seen", Evidence.EXECUTED, codes=codes, signs=signs)
 
 
 def expect(outcome, codes=(), shows=()):
+    """What was expected of it."""
     return Expectation(Outcome(outcome), "because", codes, shows)
 
 

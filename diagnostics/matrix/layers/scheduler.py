@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCHEMA = "grpo-doctor.repro.v1"
 UNMITIGATED = "unmitigated"
 _MARKS = {
-    "reproduced": "✘ crashes",
+    "reproduced": "✘ happens",
     "not_reproduced": "✔ does not happen",
     "mitigated": "✔ helps",
     "not_mitigated": "✘ does not help",
@@ -112,20 +112,23 @@ def _where(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
 
 
 def _grid(code: str, attempts: Iterable[tuple[str, Any]]) -> Grid:
-    """Returns triggers by mitigations: where it broke, and what helped."""
+    """Returns mitigations by triggers: where it broke, and what helped."""
     rows: dict[str, dict[str, str]] = {}
     for found, attempt in attempts:
         if found == code:
-            row = rows.setdefault(str(attempt.get("trigger")), {})
-            row[str(attempt.get("mitigation") or UNMITIGATED)] = _mark(attempt)
-    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    lines = tuple((trigger, *(row.get(name, "") for name in columns)) for trigger, row in rows.items())
-    return Grid(f"{code}: what triggers it, and what helps", ("trigger", *columns), lines)
+            row = rows.setdefault(str(attempt.get("mitigation") or UNMITIGATED), {})
+            row[str(attempt.get("trigger"))] = _mark(attempt)
+    triggers = list(dict.fromkeys(name for row in rows.values() for name in row))
+    lines = tuple((name, *(row.get(trigger, "") for trigger in triggers)) for name, row in rows.items())
+    return Grid(f"{code}: what triggers it, and what helps", ("", *triggers), lines)
 
 
 def _mark(attempt: Mapping[str, Any]) -> str:
+    """Returns the outcome with its symbol, and the place by its last part: the summary has the whole path."""
     mark = _MARKS.get(str(attempt.get("outcome")), str(attempt.get("outcome")))
-    return f"{mark} {attempt['where']}" if attempt.get("where") else mark
+    if attempt.get("where"):
+        return f"{mark} ({str(attempt['where']).rpartition('/')[2]})"
+    return f"{mark} silently" if attempt.get("outcome") == "reproduced" else mark
 
 
 def _helps(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterator[str]:
