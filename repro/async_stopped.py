@@ -1,102 +1,137 @@
-"""SCH002: a sequence parked as stopped was never freed when the next step is scheduled.
+"""SCH002: a sequence that was set aside as stopped is still there when the next step is scheduled.
 
-Under async output processing a running sequence longer than `max_model_len` is parked in `_async_stopped`: its pending
-output is taken to finish it, and whatever finishes empties the list in the same step. If the output does *not* finish
-it and nothing else finishes, the next `schedule()` asserts that the list is empty. Two ways lead there: a prompt
-longer than the model length, which chunked prefill admits because it checks the chunk and not the prompt; and
-`min_tokens` that keep the stop checker from ending a sequence at the model length.
+With asynchronous output processing, a running sequence longer than `max_model_len` is put into `_async_stopped`: its
+pending output is taken to finish it, and as soon as anything finishes the list is emptied. If that output does *not*
+finish it, and nothing else finishes in the same step, the next `schedule()` asserts that the list is empty. If
+something else does finish, the sequence is forgotten: no error, no completion, and its KV cache blocks are gone.
+
+Two ways lead there. A prompt longer than `max_model_len`: chunked prefill admits it because it compares the chunk, cut
+to the step's budget, with the limit, and a chunk that samples nothing is never looked at by the stop checker. And
+`min_tokens`: below it the stop checker doesn't look at the length at all.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from repro.base import Mitigation, NotApplicableError, Repro, Trigger, Work
-from repro.schedulers import v0
+from repro import upstream
+from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.schedulers import owners, v0
+from repro.schedulers.v0_setup import Request, Setup, check_prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repro.schedulers.v0_setup import Completion
 
 ASSERTION = "assert len(self._async_stopped) == 0"
-MAX_LEN = 64
-OVERLONG = MAX_LEN + 16
+LIMIT = Setup.max_model_len
+OVERLONG = Request("overlong", prompt=LIMIT + 16, max_tokens=5)
+# By itself the prompt is short enough; with the tokens it must produce it is not.
+MINIMUM = Request("minimum", prompt=LIMIT - 4, max_tokens=30, min_tokens=16)
+_BETWEEN_CALLS = {"abort_leftovers", "drain", "fresh_engine"}
 
 
-def _engine(mitigation: str | None, *, chunked: bool, token_budget: int = 64) -> v0.V0Engine:
-    setup = v0.Setup(chunked=chunked, async_output=True, max_model_len=MAX_LEN, token_budget=token_budget)
-    if mitigation == "chunked_prefill_off":
-        setup = replace(setup, chunked=False, token_budget=max(MAX_LEN, token_budget))
-    if mitigation == "async_output_off":
-        setup = replace(setup, async_output=False)
+def _engine(mitigation: str | None, *, chunked: bool) -> v0.V0Engine:
+    setup = Setup(
+        chunked=chunked and mitigation != "chunked_prefill_off", async_output=mitigation != "async_output_off"
+    )
     return v0.V0Engine(setup)
 
 
-def _overlong(mitigation: str | None, *, neighbour_tokens: int) -> Work:
-    """An over-long prompt joins a running neighbour, whose own end decides what is seen of the failure."""
-    _only_between_generates(mitigation)
-    engine = _engine(mitigation, chunked=True)
-    engine.add("neighbour", prompt=1, max_tokens=neighbour_tokens)
-    received = engine.step()
-    note = ""
+def _prepared(requests: Sequence[Request], mitigation: str | None) -> list[Request]:
+    """Returns what is submitted of these requests under a mitigation that prepares the data."""
     if mitigation == "filter_overlong":
-        note = f"the prompt of {OVERLONG} tokens was filtered out"
-    else:
-        engine.add("overlong", prompt=OVERLONG, max_tokens=5)
-    received |= engine.run()
-    expected = {"neighbour": neighbour_tokens}
-    if mitigation != "filter_overlong":
-        # Ignored with an empty completion, or cut off after a token: what counts is that its caller hears of it.
-        expected["overlong"] = received.get("overlong", 5)
-        note = (
-            f"the over-long prompt came back with {received['overlong']} tokens"
-            if "overlong" in received
-            else ""
-        )
-    return Work(expected, received, engine.leaked_blocks, note)
+        return [request for request in requests if request.prompt <= LIMIT]
+    if mitigation == "truncate_overlong":
+        return [replace(request, prompt=min(request.prompt, LIMIT)) for request in requests]
+    if mitigation == "cap_min_tokens":
+        return [
+            replace(request, min_tokens=min(request.min_tokens, max(0, LIMIT - request.prompt)))
+            for request in requests
+        ]
+    return list(requests)
+
+
+def _in_one_call(mitigation: str | None, requests: Sequence[Request], *, chunked: bool) -> Work:
+    """One generate() with all of them; the failure falls within it."""
+    if mitigation in _BETWEEN_CALLS:
+        raise InapplicableError("it acts between two calls of generate(); this failure falls within one")
+    engine = _engine(mitigation, chunked=chunked)
+    prepared = _prepared(requests, mitigation)
+    [received] = owners.take_turns([owners.generate(engine, prepared)])
+    return _work(engine, prepared, received)
+
+
+def _overlong(mitigation: str | None, neighbour: Request) -> Work:
+    check_prompt(OVERLONG.prompt, LIMIT)
+    return _in_one_call(mitigation, [neighbour, OVERLONG], chunked=True)
 
 
 def _overlong_prompt(mitigation: str | None) -> Work:
-    return _overlong(mitigation, neighbour_tokens=30)
+    """Its neighbour goes on: nothing finishes in the step in which the over-long one is set aside."""
+    return _overlong(mitigation, Request("neighbour", prompt=1, max_tokens=30))
 
 
 def _overlong_dropped(mitigation: str | None) -> Work:
-    return _overlong(mitigation, neighbour_tokens=2)
+    """Its neighbour ends in that very step, which empties the list."""
+    return _overlong(mitigation, Request("neighbour", prompt=1, max_tokens=1))
 
 
 def _overlong_poisons_next(mitigation: str | None) -> Work:
-    """Alone, the over-long prompt makes generate() return nothing; the next, legal, prompt meets what it left."""
+    """Alone, it makes generate() return nothing; the next call, with a legal prompt, meets what it left."""
+    check_prompt(OVERLONG.prompt, LIMIT)
     engine = _engine(mitigation, chunked=True)
-    if mitigation != "filter_overlong":
-        engine.add("overlong", prompt=OVERLONG, max_tokens=5)
-    engine.run()
+    first = _prepared([OVERLONG], mitigation)
+    [received] = owners.take_turns([owners.generate(engine, first)])
     if mitigation == "abort_leftovers":
-        engine.abort("overlong", *engine.in_flight())
+        engine.abort(OVERLONG.id, *engine.in_flight())
     elif mitigation == "drain":
         engine.scheduler.free_finished_seq_groups()
     elif mitigation == "fresh_engine":
         engine = _engine(mitigation, chunked=True)
-    engine.add("legal", prompt=8, max_tokens=5)
-    received = engine.run()
-    return Work({"legal": 5}, received, engine.leaked_blocks)
+    legal = Request("legal", prompt=8, max_tokens=5)
+    received += owners.take_turns([owners.generate(engine, [legal])])[0]
+    if mitigation in _BETWEEN_CALLS:
+        first = []  # they come too late for the first call: what they promise is a second one that works
+    return _work(engine, [*first, legal], received)
 
 
-def _min_tokens(mitigation: str | None, *, chunked: bool) -> Work:
-    _only_between_generates(mitigation)
-    if mitigation == "chunked_prefill_off" and not chunked:
-        mitigation = None  # it is off already: the same run, to be seen
-    engine = _engine(mitigation, chunked=chunked)
-    engine.add("neighbour", prompt=5, max_tokens=40)
-    received = engine.step()
-    prompt, minimum = MAX_LEN - 4, 16
-    if mitigation == "cap_min_tokens":
-        minimum = MAX_LEN - prompt
-    # `filter_overlong` lets this prompt pass: by itself it is not over-long.
-    engine.add("minimum", prompt=prompt, max_tokens=30, min_tokens=minimum)
-    received |= engine.run()
-    expected = {"neighbour": 40, "minimum": received.get("minimum", minimum)}
-    return Work(expected, received, engine.leaked_blocks)
+def _min_tokens(mitigation: str | None) -> Work:
+    return _in_one_call(mitigation, [Request("neighbour", prompt=5, max_tokens=40), MINIMUM], chunked=False)
 
 
-def _only_between_generates(mitigation: str | None) -> None:
-    if mitigation in {"abort_leftovers", "drain", "fresh_engine"}:
-        raise NotApplicableError("it acts between two calls of generate(); this failure falls within one")
+def _min_tokens_chunked(mitigation: str | None) -> Work:
+    return _in_one_call(mitigation, [Request("neighbour", prompt=5, max_tokens=40), MINIMUM], chunked=True)
+
+
+def _work(engine: v0.V0Engine, requests: Sequence[Request], received: Sequence[Completion]) -> Work:
+    """Counts what came back; says so where a sequence grew past the limit, which only a device would punish."""
+    tokens = {done.id: done.tokens for done in received}
+    asked = {request.id: request for request in requests}
+    past = [
+        f"{name} reached {length} of {LIMIT} tokens: what a device makes of that is not shown here"
+        for name, length in (
+            (name, asked[name].prompt + count) for name, count in tokens.items() if count and name in asked
+        )
+        if length > LIMIT + 1
+    ]
+    empty = [f"{name} came back empty" for name, count in tokens.items() if not count]
+    return Work(
+        due={request.id: _due(request) for request in requests},
+        received=[(done.id, done.tokens) for done in received if done.id in asked],
+        stray=sum(done.id not in asked for done in received),
+        leaked_blocks=engine.leaked_blocks(),
+        parked=engine.parked(),
+        note="; ".join(empty + past),
+    )
+
+
+def _due(request: Request) -> int | None:
+    """Tokens due; of one that can't have them all, any answer that comes back is one."""
+    fits = request.prompt + request.max_tokens <= LIMIT
+    return request.max_tokens if fits else None
 
 
 _PROMPTS = frozenset({"overlong_prompt", "overlong_dropped", "overlong_poisons_next"})
@@ -104,52 +139,59 @@ _MINIMUM = frozenset({"min_tokens", "min_tokens_chunked"})
 
 SCH002 = Repro(
     code="SCH002",
-    title="A sequence parked as stopped was never freed when the next step is scheduled",
+    title="A sequence set aside as stopped is still there when the next step is scheduled",
     assertion=ASSERTION,
+    distributions=upstream.VLLM,
     modules=v0.MODULES,
+    helpful_modules=v0.HELPFUL_MODULES,
     simulated=v0.SIMULATED,
     triggers=(
         Trigger(
             "overlong_prompt",
-            "a prompt over max_model_len under chunked prefill, others running",
+            "a prompt over max_model_len under chunked prefill, beside others",
             _overlong_prompt,
         ),
         Trigger(
             "overlong_dropped",
-            "the same, and a neighbour finishes in that step: dropped without a word",
+            "the same, and another request ends in that step: dropped without a word, its blocks leaked",
             _overlong_dropped,
             silent=True,
         ),
         Trigger(
             "overlong_poisons_next",
-            "the same prompt alone; the next generate() meets what it left",
+            "the same, alone; the next generate() meets what it left",
             _overlong_poisons_next,
         ),
-        Trigger(
-            "min_tokens",
-            "prompt + min_tokens over max_model_len, chunked prefill off",
-            lambda m: _min_tokens(m, chunked=False),
-        ),
+        Trigger("min_tokens", "prompt + min_tokens over max_model_len, default scheduling", _min_tokens),
         Trigger(
             "min_tokens_chunked",
-            "prompt + min_tokens over max_model_len, chunked prefill on",
-            lambda m: _min_tokens(m, chunked=True),
+            "prompt + min_tokens over max_model_len, chunked prefill",
+            _min_tokens_chunked,
         ),
     ),
     mitigations=(
-        Mitigation("chunked_prefill_off", "enable_chunked_prefill=False", _PROMPTS),
+        Mitigation(
+            "chunked_prefill_off",
+            "enable_chunked_prefill=False",
+            _PROMPTS,
+            recommended="vllm-project/vllm#8881",
+        ),
         Mitigation("async_output_off", "disable_async_output_proc=True", _PROMPTS | _MINIMUM),
         Mitigation(
             "filter_overlong",
-            "drop or truncate prompts over max_model_len before they are submitted",
+            "leave out prompts over max_model_len",
             _PROMPTS,
+            recommended="hiyouga/EasyR1#210, #215",
         ),
+        Mitigation("truncate_overlong", "cut prompts to max_model_len", _PROMPTS),
         Mitigation("cap_min_tokens", "keep prompt + min_tokens within max_model_len", _MINIMUM),
-        Mitigation("abort_leftovers", "abort what is left before the next generate()", frozenset()),
+        Mitigation(
+            "abort_leftovers", "abort_request() of everything before the next generate()", frozenset()
+        ),
         Mitigation("drain", "free_finished_seq_groups() before the next generate()", frozenset()),
         Mitigation(
             "fresh_engine", "a new engine before the next generate()", frozenset({"overlong_poisons_next"})
         ),
     ),
-    inapplicable=lambda: v0.missing_code(method="_schedule_running", statement=ASSERTION),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_running", ASSERTION),
 )

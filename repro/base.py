@@ -1,17 +1,17 @@
 """What a repro is made of: triggers that make a known issue happen, mitigations, and the outcome of an attempt.
 
-A repro drives upstream code as it was released. It never raises the failure itself: an attempt counts as reproduced
-when the failure came out of a frame of upstream code, or, for a silent one, when the figures show it.
+A repro drives upstream code as it was released and never raises the failure itself: an attempt counts as reproduced
+when the failure came out of a frame of upstream's code or, for a silent failure, when the figures show it.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Outcome(str, Enum):
@@ -29,59 +29,76 @@ class Outcome(str, Enum):
 INCOMPLETE = frozenset({Outcome.ERROR, Outcome.TIMEOUT})
 
 
-class NotApplicableError(Exception):
-    """Raised by a trigger when a mitigation has no meaning for it; the text says why."""
+class InapplicableError(Exception):
+    """Raised by a trigger that can't be carried out here; the text says why."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an attempt got done, as its caller sees it.
+    """What an attempt got done, as the callers saw it.
 
-    Attributes:
-        expected: Tokens due, by request.
-        received: Tokens that reached the one who asked, by request.
+    Args:
+        due: tokens due, by request; None where any answer will do, also an empty one.
+        received: (request, tokens) each time a finished completion reached the caller that had asked for it.
+        stray: finished completions that reached a caller who had not asked for them.
         leaked_blocks: KV cache blocks still taken after everything was drained.
-        note: What else is worth saying, in a line.
+        parked: sequences still held as stopped after everything was drained.
+        note: what else is worth saying, in a line.
     """
 
-    expected: Mapping[str, int]
-    received: Mapping[str, int]
+    due: Mapping[str, int | None]
+    received: Sequence[tuple[str, int]]
+    stray: int = 0
     leaked_blocks: int = 0
+    parked: int = 0
     note: str = ""
 
+    def served(self, request: str) -> bool:
+        """Whether the request was finished exactly once, with all its tokens."""
+        answers = [tokens for name, tokens in self.received if name == request]
+        return len(answers) == 1 and self.due[request] in {None, answers[0]}
+
     @property
-    def missing(self) -> list[str]:
-        """The requests that did not get all their tokens."""
-        return [name for name, tokens in self.expected.items() if self.received.get(name) != tokens]
+    def finished(self) -> int:
+        """Requests that were finished exactly once, with all their tokens."""
+        return sum(self.served(request) for request in self.due)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that reached their callers."""
+        return sum(tokens for _, tokens in self.received)
 
     @property
     def complete(self) -> bool:
-        """Every request finished with all its tokens and every block came back."""
-        return not self.missing and self.leaked_blocks == 0
+        """Whether every request was served, and nothing went astray or was left behind."""
+        return self.finished == len(self.due) and not (self.stray or self.leaked_blocks or self.parked)
 
     def describe(self) -> str:
-        """One line on what was done and what was not."""
-        parts = []
-        if self.missing:
-            parts.append(
-                f"{len(self.missing)} of {len(self.expected)} requests not served in full ({', '.join(self.missing)})"
-            )
+        """Says in a line what was done and what was not."""
+        unserved = [request for request in self.due if not self.served(request)]
+        parts = [f"{self.finished} of {len(self.due)} requests finished, {self.tokens} tokens"]
+        if unserved:
+            parts.append(f"not served: {', '.join(unserved)}")
+        if self.stray:
+            parts.append(f"{self.stray} completions went to a caller that had not asked for them")
         if self.leaked_blocks:
             parts.append(f"{self.leaked_blocks} KV cache blocks leaked")
-        if not parts:
-            parts.append(f"{len(self.expected)} requests finished, {sum(self.expected.values())} tokens")
-        return "; ".join([*parts, self.note] if self.note else parts)
+        if self.parked:
+            parts.append(f"{self.parked} sequences left parked as stopped")
+        if self.note:
+            parts.append(self.note)
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
 class Trigger:
     """One sequence of events that makes the failure happen.
 
-    Attributes:
-        name: As given to `--trigger`.
-        about: The events, in one line.
-        run: Does it under the named mitigation (None: without any). Upstream's exceptions pass through.
-        silent: The failure shows in the figures, without an exception.
+    Args:
+        name: as given to `--trigger`.
+        about: the events, in a line.
+        run: carries them out under the named mitigation (None: without one). Upstream's exceptions pass through.
+        silent: the failure raises nothing; the figures show it.
     """
 
     name: str
@@ -94,61 +111,69 @@ class Trigger:
 class Mitigation:
     """A named change that is said to help.
 
-    Attributes:
-        name: As in the catalogue entry and given to `--mitigation`.
-        about: What is changed, in one line.
-        helps: The triggers it is recorded to help against. For the others it is recorded not to, or has no meaning.
+    Args:
+        name: as in the known issue's entry, and as given to `--mitigation`.
+        about: what is changed, in a line.
+        helps: the triggers it is recorded to help with. With the others it is recorded not to.
+        recommended: where the field recommends it, "" where it doesn't.
     """
 
     name: str
     about: str
     helps: frozenset[str]
+    recommended: str = ""
 
 
 @dataclass(frozen=True)
 class Repro:
-    """A known failure that can be made to happen.
+    """A known issue that can be made to happen.
 
-    Attributes:
-        code: Of the known issue.
-        title: One line.
-        assertion: The statement that fails, as upstream wrote it.
-        modules: Imported once, before the attempts.
-        simulated: What is not real in every attempt.
-        triggers: Ways to make it happen.
-        mitigations: All that its catalogue entry names.
-        inapplicable: Says why the failure cannot occur in the installed release, or None. Looks at the code there.
+    Args:
+        code: of the known issue.
+        title: one line.
+        assertion: the statement that fails, as upstream wrote it.
+        distributions: it needs one of these installed.
+        modules: imported once, before the attempts, which need them.
+        helpful_modules: imported as well if that is possible.
+        simulated: what is not real in every attempt.
+        inapplicable: says why the failure can't occur with the code that is installed here, or None.
     """
 
     code: str
     title: str
     assertion: str
+    distributions: tuple[str, ...]
     modules: tuple[str, ...]
+    helpful_modules: tuple[str, ...]
     simulated: tuple[str, ...]
     triggers: tuple[Trigger, ...]
     mitigations: tuple[Mitigation, ...]
     inapplicable: Callable[[], str | None]
 
     def trigger(self, name: str) -> Trigger:
-        """The trigger of that name."""
+        """Returns the trigger of that name."""
         return next(trigger for trigger in self.triggers if trigger.name == name)
 
     def mitigation(self, name: str) -> Mitigation:
-        """The mitigation of that name."""
+        """Returns the mitigation of that name."""
         return next(mitigation for mitigation in self.mitigations if mitigation.name == name)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One trigger under one mitigation or none, and what came of it.
+    """One trigger, under one mitigation or none, and what came of it.
 
-    Attributes:
-        assertion: The failing statement, None where nothing was raised.
+    Args:
+        assertion: the statement that failed; None where nothing was raised.
         where: `path:line` below site-packages.
-        function: In which it stands.
-        stack: Functions from the repro's first upstream call down to the failing one.
-        detail: One line.
-        as_recorded: Whether the outcome is the one recorded for this mitigation; None without one.
+        function: in which it stands.
+        chain: `function (path:line)` of each frame from the trigger on, outermost first; ours mirror upstream's.
+        simulated: what is not real in this attempt.
+        detail: one line.
+        finished: requests finished exactly once with all their tokens, of `expected`.
+        tokens: that reached their callers.
+        leaked_blocks: KV cache blocks not given back.
+        as_recorded: whether the outcome is the one recorded in the repro; None where none is.
     """
 
     trigger: str
@@ -157,26 +182,32 @@ class Attempt:
     assertion: str | None = None
     where: str | None = None
     function: str | None = None
-    stack: tuple[str, ...] = ()
+    chain: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()
     detail: str = ""
     finished: int = 0
     expected: int = 0
+    tokens: int = 0
+    leaked_blocks: int = 0
     seconds: float = 0.0
-    as_recorded: bool | None = field(default=None)
+    as_recorded: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the JSON document."""
+        """Returns it as it stands in a JSON document."""
         return asdict(self) | {"outcome": self.outcome.value}
 
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> Attempt:
+        """Reads what `to_json` gave."""
+        fields = dict(found)
+        lists = {name: tuple(fields[name]) for name in ("chain", "simulated")}
+        return Attempt(**(fields | lists | {"outcome": Outcome(fields["outcome"])}))
 
-def overall(attempts: list[Attempt]) -> Outcome:
-    """The outcome of a code: whether the failure occurs in this release when nothing is done against it."""
+
+def overall(attempts: Sequence[Attempt]) -> Outcome:
+    """Returns a code's outcome: does the failure occur in this release when nothing is done against it?"""
     bare = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
     for outcome in (Outcome.REPRODUCED, Outcome.ERROR, Outcome.TIMEOUT, Outcome.NOT_REPRODUCED):
         if outcome in bare:
             return outcome
-    incomplete = [attempt.outcome for attempt in attempts if attempt.outcome in INCOMPLETE]
-    if incomplete:
-        return incomplete[0]
-    return attempts[0].outcome if attempts else Outcome.INAPPLICABLE
+    return Outcome.INAPPLICABLE

@@ -1,4 +1,4 @@
-"""Imports modules, each in its own process: a crash in one is a result, not the end."""
+"""Imports modules, each in a process of its own: a crash in one is a result, not the end."""
 
 from __future__ import annotations
 
@@ -7,33 +7,54 @@ import subprocess
 import sys
 from typing import Any
 
+from repro import processes
+
+SCHEMA = "grpo-doctor.imports.v1"
+# Standard output is the answer's alone; what the module prints goes to standard error. No exit handlers: some hang.
 PROGRAM = """
 import importlib, json, os, sys, time, traceback
-answer = os.fdopen(os.dup(1), "w"); os.dup2(2, 1)
-start, result = time.perf_counter(), {"ok": True, "version": None, "error": None, "where": None}
+answer = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+started, result = time.perf_counter(), {"ok": True, "version": None, "error": None, "where": None}
 try:
-    module = importlib.import_module(sys.argv[1])
-    version = getattr(module, "__version__", None)
+    version = getattr(importlib.import_module(sys.argv[1]), "__version__", None)
     result["version"] = version if isinstance(version, str) else None
 except BaseException as error:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     result.update(ok=False, error=f"{type(error).__name__}: {error}", where=f"{frame.filename}:{frame.lineno}")
-result["seconds"] = round(time.perf_counter() - start, 2)
-answer.write(json.dumps(result)); answer.close(); os._exit(0)
+result["seconds"] = round(time.perf_counter() - started, 2)
+answer.write(json.dumps(result))
+answer.close()
+os._exit(0)
 """
 
 
 def try_import(module: str, limit_s: float) -> dict[str, Any]:
-    """Returns `ok`, `version`, `seconds`, `error` and `where` of importing a module in a process of its own."""
-    failed = {"ok": False, "version": None, "seconds": None, "where": None}
+    """Imports a module in a process of its own.
+
+    Returns:
+        `ok`, `version`, `seconds`, `error`, `where` (file:line), `timed_out`.
+    """
+    failed = {"ok": False, "version": None, "seconds": None, "where": None, "timed_out": False}
+    command = [sys.executable, "-c", PROGRAM, module]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, module], stdout=subprocess.PIPE, timeout=limit_s, check=False
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return failed | {"error": f"not imported within {limit_s:g} s", "timeout": True}
+        return failed | {"error": f"not imported within {limit_s:g} s", "timed_out": True}
     try:
         result: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        return failed | {"error": f"the process importing it ended with exit code {done.returncode}"}
-    return result
+        return failed | {
+            "error": f"the process importing it ended with {processes.how_it_ended(done.returncode)}"
+        }
+    return failed | result
+
+
+def line(module: str, result: dict[str, Any]) -> str:
+    """Returns the line of one module, for a terminal."""
+    if result["ok"]:
+        return f"{module}: {result['version'] or 'no version'}, imported in {result['seconds']} s"
+    place = f" ({result['where']})" if result["where"] else ""
+    return f"{module}: FAILED: {result['error']}{place}"

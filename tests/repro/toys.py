@@ -1,0 +1,103 @@
+"""Repros of nothing upstream, whose attempts behave as their names say: what the runner is tested with.
+
+The worker imports this module by its name as its registry, so it stands alone. A toy that must be watched from
+outside opens the FIFO that TOY_FIFO names, and holds it as long as it lives.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+
+
+def hang(_mitigation):
+    """Waits for ever, after it has started a process of its own that does the same."""
+    fifo = os.environ.get("TOY_FIFO")
+    if fifo:
+        held = os.open(fifo, os.O_WRONLY)
+        program = "import threading; threading.Event().wait()"
+        subprocess.Popen([sys.executable, "-S", "-c", program], pass_fds=[held])
+        os.write(held, b"hanging\n")
+    with contextlib.suppress(ZeroDivisionError):
+        threading.Event().wait()
+
+
+def crash(_mitigation):
+    """Dies of a signal."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave(_mitigation):
+    """Ends its process without an answer."""
+    os._exit(5)
+
+
+def chatter(_mitigation):
+    """Prints by Python, and past it."""
+    print("chatter", flush=True)
+    os.write(1, b"more chatter\n")
+    return Work({"a": 1}, [("a", 1)])
+
+
+def own_assertion(mitigation):
+    """Fails in our own code."""
+    assert mitigation == "never", "the harness is wrong"
+
+
+def wrong_value(_mitigation):
+    """Raises what is no assertion."""
+    raise ValueError("not an assertion")
+
+
+def silent(mitigation):
+    """Loses a token, unless it is helped."""
+    if mitigation == "senseless":
+        raise InapplicableError("it has no meaning here")
+    return Work({"a": 3, "b": 2}, [("a", 3), ("b", 2 if mitigation == "helps" else 1)])
+
+
+def toy(code, *triggers, modules=(), inapplicable=None):
+    """A repro with the mitigations that all toys have."""
+    return Repro(
+        code=code,
+        title="Nothing upstream",
+        assertion="assert upstream",
+        distributions=("pluggy",),
+        modules=modules,
+        helpful_modules=("no_such_module",),
+        simulated=("everything",),
+        triggers=triggers,
+        mitigations=(
+            Mitigation("helps", "does", frozenset({"silent"})),
+            Mitigation("useless", "is on record as helping, and doesn't", frozenset({"silent"})),
+            Mitigation("senseless", "has no meaning", frozenset()),
+        ),
+        inapplicable=lambda: inapplicable,
+    )
+
+
+SILENT = Trigger("silent", "loses a token without a word", silent, silent=True)
+ALL = [
+    toy(
+        "TOY001",
+        Trigger("hang", "waits for ever", hang),
+        Trigger("crash", "dies of a signal", crash),
+        Trigger("leave", "ends its process", leave),
+        Trigger("chatter", "prints", chatter),
+        Trigger("own_assertion", "fails in our own code", own_assertion),
+        Trigger("wrong_value", "raises something else", wrong_value),
+        SILENT,
+    ),
+    toy("TOY002", SILENT, modules=("no_such_module",)),
+    toy("TOY003", SILENT, modules=("endless_import",)),
+    toy("TOY004", SILENT, modules=("deadly_import",)),
+    toy("TOY005", SILENT, inapplicable="the code is not there"),
+    toy("TOY006", SILENT),
+]
+REPROS = {repro.code: repro for repro in ALL}
+# The same, for a machine that lacks the package.
+REPROS["TOY007"] = Repro(**{**vars(toy("TOY007", SILENT)), "distributions": ("no-such-distribution",)})
