@@ -31,7 +31,7 @@ def terminal_curve(values: Sequence[float], *, width: int, height: int = 8, colo
         height: In lines.
         colour: Draw in colour.
     """
-    columns = binned(values, max(width - 8, 8))
+    columns = binned(values, max(width - 8, 16))
     if not columns:
         return ""
     low, high = min(0.0, *columns), max(1.0, *columns)
@@ -42,7 +42,7 @@ def terminal_curve(values: Sequence[float], *, width: int, height: int = 8, colo
         label = {height: f"{high:5.2f}", 1: f"{low:5.2f}"}.get(row, " " * 5)
         blocks = "".join(_EIGHTHS[min(max(level - (row - 1) * 8, 0), 8)] for level in eighths)
         lines.append(f"{label} ┤{paint}{blocks}{plain}")
-    steps = f"step {len(values)}".rjust(max(len(columns) - 6, 0))
+    steps = f"step {len(values)}".rjust(max(len(columns) - 6, 0)) if len(columns) > 6 else ""
     return "\n".join([*lines, f"      └step 1{steps}"])
 
 

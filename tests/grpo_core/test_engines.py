@@ -196,9 +196,18 @@ def test_the_wire_changes_no_bit():
         (encode_completions(GOOD[::-1]), "request a was answered with 'b'"),
         ({"completions": [{"request_id": "a"}]}, "the answer is not a list of completions"),
         ([], "the answer is not a list of completions"),
-        (encode_completions([Completion("a", (), (), (), "stop"), GOOD[1]]), "request a ended without a usable"),
-        (encode_completions([Completion("a", (1,), (float("nan"),), (0,), "stop"), GOOD[1]]), "log-probs that are none"),
-        (encode_completions([Completion("a", (1,), (0.7,), (0,), "stop"), GOOD[1]]), "log-probs that are none"),
+        (
+            encode_completions([Completion("a", (), (), (), "stop"), GOOD[1]]),
+            "request a ended without a usable",
+        ),
+        (
+            encode_completions([Completion("a", (1,), (float("nan"),), (0,), "stop"), GOOD[1]]),
+            "log-probs that are none",
+        ),
+        (
+            encode_completions([Completion("a", (1,), (0.7,), (0,), "stop"), GOOD[1]]),
+            "log-probs that are none",
+        ),
     ],
 )
 def test_other_answers_than_were_asked_for_are_refused(answer, says):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,25 +18,14 @@ from grpo_core.engines.transformers import TransformersEngine
 from grpo_core.trainer import Trainer
 
 
-def gone(pid: int) -> bool:
-    """True when the process has ended (or waits only to be collected)."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until_gone(pid: int) -> bool:
-    """Waits for a process that isn't ours to end: pidfd becomes readable then."""
-    import select
-
+def ends(pid: int, within_s: float) -> bool:
+    """Waits for a process that isn't our child to end: its pidfd becomes readable then."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([handle], [], [], 30)[0]) or gone(pid)
+        return bool(select.select([handle], [], [], within_s)[0])
     finally:
         os.close(handle)
 
@@ -57,7 +49,7 @@ def test_an_engine_that_dies_ends_the_run_by_name(short_run, children, mode, mod
     document = run.train(short_run(mode, **{"train.steps": 50}), kill)
     assert document["outcome"] == "failed"
     assert document["error"].startswith("EngineError: ")
-    assert __import__("re").search(says, document["error"]), document["error"]
+    assert re.search(says, document["error"]), document["error"]
     assert 2 <= document["steps"] < 5
     assert not [command for command in children(os.getpid()).values() if "grpo_core" in command]
 
@@ -104,22 +96,23 @@ def test_an_unforeseen_error_is_not_swallowed(short_run, monkeypatch):
 
 
 def started(short_run, mode) -> subprocess.Popen:
-    """`train` as a program, at its third step of many."""
-    folder = short_run(mode).output.dir
-    arguments = ["train", "--rollout.mode", mode, "--train.steps=100000", f"--output.dir={folder}", "--output.name=r"]
+    """`train` as a program, past the first of its many steps."""
+    folder = Path(short_run(mode).output.dir)
+    arguments = (
+        f"train --rollout.mode {mode} --train.steps 100000 --train.prompts_per_step 2 --output.name r".split()
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "grpo_core", *arguments, "--train.prompts_per_step=2", "--json"],
+        [sys.executable, "-m", "grpo_core", *arguments, f"--output.dir={folder}", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    metrics = os.path.join(folder, "r", "metrics.jsonl")
     for line in process.stderr:
         if line.startswith("step 1/"):
             break
     else:
         pytest.fail("it ended before the first step")
-    assert os.path.getsize(metrics) > 0
+    assert (folder / "r" / "metrics.jsonl").stat().st_size > 0
     return process
 
 
@@ -135,9 +128,9 @@ def test_ctrl_c_keeps_what_was_logged_and_leaves_no_child(short_run, children, m
     assert "Traceback" not in err
     document = json.loads(out)
     assert document["outcome"] == "interrupted"
-    with open(document["metrics"]) as file:
-        assert [json.loads(line)["step"] for line in file] == list(range(1, document["steps"] + 1))
-    assert gone(child)
+    lines = Path(document["metrics"]).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, document["steps"] + 1))
+    assert ends(child, within_s=0)
 
 
 @pytest.mark.slow
@@ -148,4 +141,4 @@ def test_no_orphan_outlives_a_killed_trainer(short_run, children, mode):
         (child,) = children(process.pid)
         process.kill()
         process.communicate(timeout=60)
-    assert wait_until_gone(child)
+    assert ends(child, within_s=30)

@@ -47,7 +47,9 @@ def test_the_logits_of_all_positions_never_exist(monkeypatch):
 
     monkeypatch.setattr(logprobs, "_logprobs_of_chunk", watched)
     hidden = torch.randn(10, 4, requires_grad=True)
-    values, _ = chunked_logprobs(hidden, torch.randn(6, 4), torch.zeros(10, dtype=torch.long), temperature=1.0, chunk=4)
+    values, _ = chunked_logprobs(
+        hidden, torch.randn(6, 4), torch.zeros(10, dtype=torch.long), temperature=1.0, chunk=4
+    )
     assert seen == [4, 4, 2]
     values.sum().backward()
     assert max(seen) == 4
@@ -70,7 +72,12 @@ def test_padding_and_its_id_change_nothing(model_dir):
     def of(rows, prompts, lengths):
         with torch.no_grad():
             return completion_logprobs(
-                model, torch.tensor(rows), torch.tensor(prompts), torch.tensor(lengths), temperature=0.9, chunk=3
+                model,
+                torch.tensor(rows),
+                torch.tensor(prompts),
+                torch.tensor(lengths),
+                temperature=0.9,
+                chunk=3,
             )[0]
 
     alone = of([short], [3], [2])
@@ -85,7 +92,9 @@ def test_log_probs_are_those_of_the_model_itself(model_dir):
     model = load_model(model_dir)
     ids = torch.tensor([[0, 1, 2, 10, 4, 5, 11]])
     with torch.no_grad():
-        found, _ = completion_logprobs(model, ids, torch.tensor([4]), torch.tensor([3]), temperature=0.5, chunk=2)
+        found, _ = completion_logprobs(
+            model, ids, torch.tensor([4]), torch.tensor([3]), temperature=0.5, chunk=2
+        )
         everything = torch.log_softmax(model(ids).logits / 0.5, -1)
     expected = torch.stack([everything[0, 3, 4], everything[0, 4, 5], everything[0, 5, 11]])
     torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-5)

@@ -52,14 +52,20 @@ def one_token(current, proximal, advantage, options=PLAIN, behaviour=None, refer
 )
 def test_clipped_surrogate(ratio, advantage, expected):
     """-min(ratio * A, clip(ratio) * A), on both sides of both clips."""
-    torch.testing.assert_close(one_token(math.log(ratio), 0.0, advantage), torch.tensor(expected), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        one_token(math.log(ratio), 0.0, advantage), torch.tensor(expected), rtol=1e-12, atol=0
+    )
 
 
 def test_clip_sides_are_separate():
     """Clip-higher widens the upper side alone."""
     options = LossConfig(clip_high=0.4, correction="none")
-    torch.testing.assert_close(one_token(math.log(1.5), 0.0, 1.0, options), torch.tensor(-1.4), rtol=1e-12, atol=0)
-    torch.testing.assert_close(one_token(math.log(0.5), 0.0, -1.0, options), torch.tensor(0.8), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        one_token(math.log(1.5), 0.0, 1.0, options), torch.tensor(-1.4), rtol=1e-12, atol=0
+    )
+    torch.testing.assert_close(
+        one_token(math.log(0.5), 0.0, -1.0, options), torch.tensor(0.8), rtol=1e-12, atol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +151,12 @@ def test_what_stands_behind_the_end_has_no_influence():
     mask = torch.tensor([[True, False], [False, False]])
     options = LossConfig(kl_coefficient=0.1)
     loss = policy_loss(
-        current, Streams(other, other, other), torch.tensor([2.0, 3.0]), mask, token_weights(mask, "token", 2), options
+        current,
+        Streams(other, other, other),
+        torch.tensor([2.0, 3.0]),
+        mask,
+        token_weights(mask, "token", 2),
+        options,
     )
     loss.value.backward()
     assert loss.value.item() == -2.0
@@ -167,7 +178,9 @@ def test_micro_batches_change_nothing(lengths, data):
 
     def part(rows: slice) -> torch.Tensor:
         streams = Streams(behaviour[rows], proximal[rows])
-        return policy_loss(current[rows], streams, advantages[rows], mask[rows], weights[rows], LossConfig()).value
+        return policy_loss(
+            current[rows], streams, advantages[rows], mask[rows], weights[rows], LossConfig()
+        ).value
 
     whole = part(slice(None))
     torch.testing.assert_close(part(slice(split)) + part(slice(split, None)), whole, rtol=1e-12, atol=1e-12)

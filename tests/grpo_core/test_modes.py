@@ -17,7 +17,10 @@ def trained(config) -> dict:
     document = run.train(config, lambda entry: None)
     assert document["outcome"] == "ok", document["error"]
     lines = {name: Path(document[name]).read_text().splitlines() for name in ("metrics", "completions")}
-    return {**document, **{f"{name}_lines": [json.loads(line) for line in text] for name, text in lines.items()}}
+    return {
+        **document,
+        **{f"{name}_lines": [json.loads(line) for line in text] for name, text in lines.items()},
+    }
 
 
 TIMES = ("time/",)
@@ -25,7 +28,9 @@ TIMES = ("time/",)
 
 def numbers(document: dict) -> list[dict]:
     """The metrics that are no wall times."""
-    return [{k: v for k, v in entry.items() if not k.startswith(TIMES)} for entry in document["metrics_lines"]]
+    return [
+        {k: v for k, v in entry.items() if not k.startswith(TIMES)} for entry in document["metrics_lines"]
+    ]
 
 
 @pytest.mark.slow
@@ -77,7 +82,17 @@ def test_trainer_and_engine_agree_on_every_token(short_run):
 def test_what_is_written_down(short_run):
     """One line a step and a completion, complete and consistent; the settings and a picture beside them."""
     document = trained(short_run(**{"loss.kl_coefficient": 0.1}))
-    wanted = {"reward/mean", "reward/std", "loss", "kl", "entropy", "clip_ratio", "grad_norm", "lr", "time/step_s"}
+    wanted = {
+        "reward/mean",
+        "reward/std",
+        "loss",
+        "kl",
+        "entropy",
+        "clip_ratio",
+        "grad_norm",
+        "lr",
+        "time/step_s",
+    }
     assert [entry["step"] for entry in document["metrics_lines"]] == [1, 2, 3, 4]
     assert all(wanted <= set(entry) for entry in document["metrics_lines"])
     assert document["metrics_lines"][-1]["kl"] > 0

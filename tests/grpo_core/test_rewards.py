@@ -29,7 +29,9 @@ def test_columns_reach_the_function_by_name():
 
 def test_numbers_of_numpy_and_torch_are_numbers():
     """They come out as Python floats."""
-    found = score(lambda prompts, completions, **_: [np.float32(0.5), torch.tensor(1.0)], PROMPTS, COMPLETIONS, {})
+    found = score(
+        lambda prompts, completions, **_: [np.float32(0.5), torch.tensor(1.0)], PROMPTS, COMPLETIONS, {}
+    )
     assert found == [0.5, 1.0]
     assert [type(value) for value in found] == [float, float]
 

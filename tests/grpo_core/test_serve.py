@@ -14,7 +14,6 @@ from contextlib import closing
 
 import pytest
 import safetensors.torch
-import torch
 
 from grpo_core.engines import EngineSpec
 from grpo_core.engines.base import EngineError, EngineTimeoutError
@@ -25,6 +24,7 @@ from grpo_core.serve.launch import ServerProcess
 from grpo_core.types import Request, SamplingParams
 
 TOKEN = "correct horse"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +94,9 @@ def test_without_the_token_nothing_is_answered(server, token, path):
 )
 def test_bad_generate_calls_are_the_clients_fault(server, body):
     """Status 422 with the reason, and the server goes on."""
-    status, answer = call(server, "POST", "/generate", body)
+    status, answer = call(server, "POST", "/generate", body, **JSON)
     assert (status, "detail" in answer) == (422, True)
-    assert call(server, "POST", "/generate", generate_body())[0] == 200
+    assert call(server, "POST", "/generate", generate_body(), **JSON)[0] == 200
 
 
 @pytest.mark.parametrize("fault", ["checksum", "garbage", "truncated", "version", "no version"])
@@ -138,7 +138,9 @@ def test_clients_at_once_do_not_disturb_each_other(server):
 
 def test_a_server_that_is_not_there_is_named():
     """With address and path."""
-    with pytest.raises(EngineError, match=r"http://127.0.0.1:9/info: ConnectionRefusedError.*is the server up"):
+    with pytest.raises(
+        EngineError, match=r"http://127.0.0.1:9/info: ConnectionRefusedError.*is the server up"
+    ):
         RemoteEngine("127.0.0.1", 9, timeout_s=5)
 
 
@@ -163,7 +165,9 @@ def test_a_server_that_does_not_answer_in_time_is_a_timeout(server):
 def test_an_address_others_can_reach_needs_a_token(model_dir):
     """Refused before anything starts, with the remedy."""
     command = ["-m", "grpo_core", "serve", "--model.path", str(model_dir), "--rollout.host", "0.0.0.0"]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=100, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "set GRPO_CORE_TOKEN in the environment" in done.stderr
 
@@ -179,4 +183,3 @@ def test_sigterm_ends_it_in_order(model_dir):
     assert process.wait(timeout=60) in (0, -signal.SIGTERM)
     process.stdin.close()
     process.stdout.close()
-    assert torch.get_default_dtype() == torch.float32

@@ -32,7 +32,10 @@ def test_the_examples_are_valid(name, request):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[rollout]\nmax_stalenes = 1", "rollout.max_stalenes: unknown key; did you mean rollout.max_staleness?"),
+        (
+            "[rollout]\nmax_stalenes = 1",
+            "rollout.max_stalenes: unknown key; did you mean rollout.max_staleness?",
+        ),
         ("[sampling]\nmode = 1", "sampling.mode: unknown key; did you mean rollout.mode?"),
         ("[nonsense]\nx = 1", "nonsense.x: unknown key; sections are [task], [model]"),
         ("steps = 3", "steps = 3 stands outside of a section; sections are [task]"),
@@ -63,7 +66,10 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
         (["--train.steps"], "--train.steps: a value is missing"),
         (["steps", "3"], "'steps': expected --section.key VALUE"),
         (["--train.steps=x"], "command line: train.steps = 'x': expected an integer"),
-        (["--task.letters", "aa"], "task.letters = 'aa' (command line): expected two or more different letters"),
+        (
+            ["--task.letters", "aa"],
+            "task.letters = 'aa' (command line): expected two or more different letters",
+        ),
         (["--model.hidden_size", "48"], "model.hidden_size = 48 (command line): expected a multiple of 32"),
         (["--task.min_length", "9"], "task.max_length = 3 (default): min_length must not be greater"),
         (["--sampling.max_tokens", "3"], "raise sampling.max_tokens"),
@@ -72,7 +78,10 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
             ["--rollout.mode", "async", "--train.iterations", "2"],
             "rollout.max_staleness = 1 (default), train.iterations = 2 (command line)",
         ),
-        (["--rollout.mode", "server", "--rollout.host", "gpu7"], "give the port of the server that runs there"),
+        (
+            ["--rollout.mode", "server", "--rollout.host", "gpu7"],
+            "give the port of the server that runs there",
+        ),
     ],
 )
 def test_a_bad_command_line_is_refused(arguments, says):

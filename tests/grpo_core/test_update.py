@@ -23,24 +23,27 @@ def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
 
 
 def updated(model_dir, **settings):
-    """Parameters and metrics after one batch, under settings given by key."""
+    """The last gradient and the metrics of one batch, under settings given by key."""
     config = load(None, [f"--{key}={value}" for key, value in settings.items()])
     model = load_model(model_dir)
     metrics = Updater(model, load_model(model_dir), config).update(batch())
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]), metrics
+    return torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]), metrics
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
 def test_micro_batches_change_nothing_but_rounding(model_dir, aggregation):
-    """The step on five samples at once is the step on them in twos or one by one."""
+    """The gradient of five samples at once is that of them in twos or one by one.
+
+    Gradients, not parameters: Adam's first step has the same size whatever a gradient's, so where one is zero
+    up to rounding, the parameters differ by rounding's sign.
+    """
     settings = {"loss.aggregation": aggregation, "train.warmup_updates": 0, "loss.kl_coefficient": 0.1}
     whole, whole_metrics = updated(model_dir, **{"train.micro_batch": 5}, **settings)
-    start = torch.cat([parameter.detach().reshape(-1) for parameter in load_model(model_dir).parameters()])
-    assert (whole - start).abs().max() > 1e-4
+    assert whole.abs().max() > 1e-3
     for size in (1, 2):
         split, split_metrics = updated(model_dir, **{"train.micro_batch": size}, **settings)
-        torch.testing.assert_close(split, whole, rtol=0, atol=2e-6)
-        assert split_metrics == pytest.approx(whole_metrics, rel=1e-4, abs=1e-6)
+        torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
+        assert split_metrics == pytest.approx(whole_metrics, rel=1e-5, abs=1e-6)
 
 
 def test_the_ratio_is_exactly_one_at_the_first_update_and_then_moves(model_dir):

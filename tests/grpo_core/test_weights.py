@@ -12,6 +12,7 @@ class LostUpdate(TransformersEngine):
     """Reports the new version and keeps the old weights, as an engine reloaded from disk does (trl#5312)."""
 
     def update_weights(self, tensors, version):
+        """Not what it should be."""
         if version > 0:
             self._version = version
         else:
@@ -22,6 +23,7 @@ class LostUpdateUnreadable(LostUpdate):
     """The same, and like vLLM it can't show its weights: the probe alone can tell."""
 
     def fingerprint(self):
+        """Nothing to read."""
         return None
 
 
@@ -29,9 +31,11 @@ class HalfUpdate(TransformersEngine):
     """Loads everything but the last layer's norm."""
 
     def update_weights(self, tensors, version):
+        """Not what it should be."""
         held = dict(self._model.named_parameters())
         super().update_weights(
-            {name: held[name] if name == "model.norm.weight" else value for name, value in tensors}.items(), version
+            {name: held[name] if name == "model.norm.weight" else value for name, value in tensors}.items(),
+            version,
         )
 
 
@@ -39,6 +43,7 @@ class OldVersion(TransformersEngine):
     """Loads the weights and goes on reporting the old version."""
 
     def update_weights(self, tensors, version):
+        """Not what it should be."""
         super().update_weights(tensors, min(version, 0))
 
 
