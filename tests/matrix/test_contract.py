@@ -222,15 +222,39 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
                 self.llm.reset_prefix_cache()
                 self.llm.sleep(level=1)
                 self.llm.llm_engine.gone()
-                return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
+                return self.llm.llm_engine.model_executor.driver_worker.runner.model
             def __init__(self):
                 self.llm = LLM(model="m")
     """
     missing, _, unfollowed = check(trainer)
-    assert missing == ["vllm.LLM.llm_engine.gone", "vllm.LLM.sleep"]
+    assert missing == ["vllm.LLM.sleep"]
     assert unfollowed == [
-        "vllm.LLM.llm_engine.model_executor.driver_worker.model_runner.model: followed as far as Executor.driver_worker"
+        "vllm.LLM.llm_engine.gone: followed as far as LLMEngine",
+        "vllm.LLM.llm_engine.model_executor.driver_worker.runner.model: followed as far as Executor.driver_worker",
     ]
+
+
+def test_an_annotated_type_proves_no_absence():
+    """What is only annotated may be a subclass at run time: the path is followed as far as it goes, and no further."""
+    engine = {
+        "vllm/__init__.py": """
+            class Base:
+                def run(self): ...
+            class Engine:
+                executor: Base
+                def __init__(self):
+                    self.config = Base()
+            class LLM:
+                def engine_class(self) -> Engine: ...
+                def __init__(self):
+                    self.engine = self.engine_class().from_args()
+        """
+    }
+    line = "from vllm import LLM\nllm = LLM()\nllm.engine.{}"
+    assert check(line.format("executor.run"), engine=engine) == ([], [], [])
+    unknown = "vllm.LLM.engine.executor.worker: followed as far as Base"
+    assert check(line.format("executor.worker"), engine=engine) == ([], [], [unknown])
+    assert check(line.format("config.gone"), engine=engine)[0] == ["vllm.LLM.engine.config.gone"]
 
 
 def test_a_patched_path_must_exist():

@@ -143,17 +143,18 @@ def _attribute_problem(use: Use, found: Found, engine: Surface, unfollowed: list
         if inside is None:
             return f"no {path[0]} in {here.module}"
         here, path = inside, path[1:]
+    exact = True
     while path:
         if not isinstance(here.node, ast.ClassDef):
             return ""
         members = engine.members(here)
-        if path[0] not in members.names:
+        if path[0] not in members.names and exact:
             return f"{here.node.name} has no {path[0]}" if members.whole else ""
         below = engine.type_of(here, path[0])
-        if below is None and len(path) > 1:
-            unfollowed.append(f"{use.text}: followed as far as {here.node.name}.{path[0]}")
+        if below is None or path[0] not in members.names:
+            if len(path) > 1 or path[0] not in members.names:
+                reached = f"{here.node.name}.{path[0]}" if path[0] in members.names else here.node.name
+                unfollowed.append(f"{use.text}: followed as far as {reached}")
             return ""
-        if below is None:
-            return ""
-        here, path = below, path[1:]
+        (here, exact), path = below, path[1:]
     return ""

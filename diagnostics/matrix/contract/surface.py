@@ -194,13 +194,16 @@ class Surface:
             names |= _class_names(node)
         return Members(frozenset(names), whole and "__getattr__" not in names)
 
-    def type_of(self, found: Found, attribute: str) -> Found | None:
-        """Returns the class of an attribute where its annotation or the call that makes it names one."""
+    def type_of(self, found: Found, attribute: str) -> tuple[Found, bool] | None:
+        """Returns the class of an attribute and whether it is exactly that one, where source tells.
+
+        Calling a class makes exactly that; its class methods and annotations also admit others.
+        """
         for module, node in self.classes(found):
-            for hint in _hints(node, attribute) if node is not None else ():
+            for hint, exact in _hints(node, attribute) if node is not None else ():
                 above = self.find(module, hint)
                 if above is not None and isinstance(above.node, ast.ClassDef):
-                    return above
+                    return above, exact
         return None
 
     def arguments(self, found: Found) -> tuple[frozenset[str], bool]:
@@ -269,19 +272,32 @@ def _class_names(node: ast.ClassDef) -> set[str]:
     return names
 
 
-def _hints(node: ast.ClassDef, attribute: str) -> Iterator[str]:
-    """Yields the class names that an attribute is annotated or made with."""
+def _hints(node: ast.ClassDef, attribute: str, depth: int = 0) -> Iterator[tuple[str, bool]]:
+    """Yields (class name, exact) for what an attribute is made by or annotated with, best first."""
+    if depth > 3:
+        return
+    for part in ast.walk(node):
+        if isinstance(part, ast.Assign) and any(_names(target, attribute) for target in part.targets):
+            yield from _made_by(node, part.value, depth)
     for part in ast.walk(node):
         if isinstance(part, ast.AnnAssign) and _names(part.target, attribute):
-            yield from _annotation(part.annotation)
-        elif isinstance(part, ast.Assign) and any(_names(target, attribute) for target in part.targets):
-            if isinstance(part.value, ast.Call):
-                function = part.value.func
-                root = function.value if isinstance(function, ast.Attribute) else function
-                if isinstance(root, ast.Name):
-                    yield root.id
+            yield from ((name, False) for name in _annotation(part.annotation))
         elif isinstance(part, ast.FunctionDef) and part.name == attribute and part.returns is not None:
-            yield from _annotation(part.returns)
+            yield from ((name, False) for name in _annotation(part.returns))
+
+
+def _made_by(node: ast.ClassDef, value: ast.expr, depth: int) -> Iterator[tuple[str, bool]]:
+    """Follows `Engine(…)`, `Engine.from_args(…)`, `self.engine_class.from_args(…)`, `self.get_class()`."""
+    if not isinstance(value, ast.Call):
+        return
+    root: ast.expr = value
+    while isinstance(root, ast.Call) or (isinstance(root, ast.Attribute) and not _is_self(root.value)):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    if isinstance(root, ast.Name):
+        # A class method may return another class: vLLM 0.8 to 0.10 choose between two engines there.
+        yield root.id, root is value.func
+    elif isinstance(root, ast.Attribute):
+        yield from ((name, False) for name, _exact in _hints(node, root.attr, depth + 1))
 
 
 def _names(target: ast.expr, attribute: str) -> bool:
