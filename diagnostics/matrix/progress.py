@@ -124,7 +124,9 @@ class Live:
         if now is None:
             return Text("reading the store …", style="dim")
         doing = f"{item.cell.id} {item.layer.name}: {action or 'asking'} ({seconds:.0f} s)" if item else "…"
-        return Group(table(now, current=item), Text(f"{doing} · {total:.0f} s in all", style="bold"))
+        return Group(
+            table(now, current=item, live=True), Text(f"{doing} · {total:.0f} s in all", style="bold")
+        )
 
 
 @contextmanager

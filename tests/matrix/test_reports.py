@@ -218,3 +218,17 @@ def test_an_answer_to_another_question_is_said_to_be_stale(make):
     found = board([square.question], [older]).rows[0].square("resolve")
     assert (found.event, found.judged.incomplete) == (None, True)
     assert found.summary == "answered on 2025-12-31 (pass), but since then changed: python"
+
+
+def test_the_live_table_fills_in(make):
+    """While a run goes on, what has no answer waits, and what is being asked is marked; no word says not run."""
+    import io
+
+    from rich.console import Console
+
+    now = make({"resolve": "pass"}, layers=("resolve", "contract", "install"))
+    stream = io.StringIO()
+    asking = now.rows[0].square("contract").question
+    Console(file=stream, width=100).print(table.table(now, asking, live=True))
+    text = stream.getvalue()
+    assert ("✔ pass" in text, "… asking" in text, "· waiting" in text, "not run" in text) == (True, True, True, False)

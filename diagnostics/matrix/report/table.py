@@ -19,8 +19,14 @@ LEGEND = "● run  ○ read in source  ◌ nothing run"
 WIDTH = 150
 
 
-def table(board: Board, current: Question | None = None) -> Table:
-    """Returns the table; the question that is being asked is marked."""
+def table(board: Board, current: Question | None = None, *, live: bool = False) -> Table:
+    """Returns the table; the question that is being asked is marked.
+
+    Args:
+        board: the verdicts.
+        current: the question that is being asked.
+        live: whether the run goes on, so that what has no answer yet is waiting.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -34,7 +40,7 @@ def table(board: Board, current: Question | None = None) -> Table:
         for layer in board.layers:
             square = row.square(layer)
             asking = current is not None and (current.cell.id, current.layer.name) == (row.cell.id, layer)
-            squares.append(Text("… asking", style="bold cyan") if asking else _square(square))
+            squares.append(Text("… asking", style="bold cyan") if asking else _square(square, live=live))
         drawn.add_row(row.cell.id.replace("+", "\n+ "), *squares)
     return drawn
 
@@ -44,11 +50,13 @@ def symbols(square: Square) -> str:
     return f"{words.SHAPES[square.evidence]} {words.SYMBOLS[square.judged.verdict]}"
 
 
-def _square(square: Square | None) -> Text:
+def _square(square: Square | None, *, live: bool) -> Text:
     from rich.text import Text
 
     if square is None:
         return Text("")
+    if live and square.event is None:
+        return Text("· waiting", style="dim")
     text = f"{symbols(square)} {words.word(square.judged)}"
     if square.codes:
         text += "\n" + " ".join(square.codes)
