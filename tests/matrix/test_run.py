@@ -204,8 +204,9 @@ def test_the_toy_cells_publish(small, tmp_path):
     assert scheduler["ran_with"] == {"torch": "none at all", "vllm": "2.0"}
 
 
-def test_ctrl_c_keeps_what_is_finished_and_ends_the_cell_s_program(world, kit):
-    """SIGINT while a program hangs in a cell: exit 130, a valid store, the table so far, nothing left running."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(world, kit, number, code):
+    """Ctrl-C (or SIGTERM) while a program hangs in a cell: a valid store, the table so far, nothing left running."""
     pid = world.folder / "pid"
     hang = (
         f"import os, time, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
@@ -223,9 +224,9 @@ def test_ctrl_c_keeps_what_is_finished_and_ends_the_cell_s_program(world, kit):
         text=True,
     )
     _until(lambda: pid.exists() and pid.read_text())
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=30)
-    assert process.returncode == 130, errors
+    assert process.returncode == code, errors
     assert "3 of 5 questions passed" in output
     assert not _alive(int(pid.read_text()))
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
