@@ -7,7 +7,7 @@ Simulated: the forward pass; every sampled token is `TOKEN`. Mirrored, so that e
 machine without a device: the control flow of `LLMEngine.step`, `_process_model_outputs`, `_advance_to_next_step` and
 `_add_processed_request`, and of `LLM._run_engine` (in 0.7.3 vllm/engine/llm_engine.py:1262, 983, 1218 and 550,
 vllm/entrypoints/llm.py:1378). What these do to the scheduler is the same from 0.6.6 to 0.10.2 for requests with one
-completion and one step per schedule.
+completion and one step per schedule; the tests compare it with the whole engine, made-up work by made-up work.
 
 A step is a generator, suspended where the forward pass runs: there the GIL is free and another thread may act on the
 engine, there an exception may come out of the device (`throw`), there a coroutine may be cancelled (`close`). So
@@ -181,7 +181,8 @@ class V0Engine:
             return
         if finished:
             self.scheduler.free_finished_seq_groups()
-        self._outputs += [Completion(group.request_id, 0) for group in pending.scheduled.ignored_seq_groups]
+        # Mostly empty; but one that was preempted after it had outgrown the limit comes back with what it had.
+        self._outputs += [_completion(group) for group in pending.scheduled.ignored_seq_groups]
 
     def _process_group(self, pending: _Pending, index: int) -> bool:
         """Returns whether the request finished now."""
@@ -193,9 +194,13 @@ class V0Engine:
         if metadata.do_sample:
             self._processor.process_outputs(group, [_sampled(group.seqs[0].seq_id)], pending.is_async)
         if group.is_finished():
-            self._outputs.append(Completion(group.request_id, int(group.seqs[0].get_output_len())))
+            self._outputs.append(_completion(group))
             return True
         return False
+
+
+def _completion(group: Any) -> Completion:
+    return Completion(group.request_id, int(group.seqs[0].get_output_len()))
 
 
 def _sampled(sequence_id: int) -> Any:

@@ -1,0 +1,246 @@
+"""Runs inside a cell: the same work on vLLM's whole `LLM` and on our driver of its scheduler, to be compared.
+
+The whole engine is reached through three interfaces that vLLM offers: a platform plugin, an executor class, and the
+model registry. Only the forward pass is not real. Prints one JSON document: for each piece of work, what came of it on
+either side. The assertions are in tests/repro/test_driver_against_engine.py, outside.
+"""
+
+# ruff: noqa: E402 - standard output is kept before vLLM is imported
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "device"))
+# The answer alone goes to standard output: vLLM prints there from its import on.
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+import torch
+from vllm import LLM, ModelRegistry, SamplingParams
+from vllm.executor.executor_base import ExecutorBase
+from vllm.model_executor.layers.sampler import SamplerOutput
+from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
+
+from repro import judge
+from repro.schedulers import owners
+from repro.schedulers.v0 import TOKEN, V0Engine
+from repro.schedulers.v0_setup import RefusedError, Request, Setup, check_prompt
+
+WORKLOADS = 80
+MODEL = {
+    "architectures": ["HarnessForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "float32",
+}
+
+
+class ForwardPassError(Exception):
+    """The forward pass failed."""
+
+
+class HarnessForCausalLM(torch.nn.Module):
+    """Has the methods that vLLM looks for in a model, and is never called."""
+
+    def __init__(self, *, vllm_config=None, prefix=""):
+        super().__init__()
+
+    def forward(self, input_ids, positions, kv_caches=None, attn_metadata=None):
+        """Never called."""
+
+    def compute_logits(self, hidden_states, sampling_metadata):
+        """Never called."""
+
+    def sample(self, logits, sampling_metadata):
+        """Never called."""
+
+    def load_weights(self, weights):
+        """Never called."""
+
+
+class Executor(ExecutorBase):
+    """In place of the workers: samples TOKEN everywhere, calls back while the device would work, counts."""
+
+    uses_ray = False
+    blocks = 64
+    passes = 0
+    failing = False  # the next forward pass fails
+
+    def _init_executor(self):
+        """Nothing to start."""
+
+    def determine_num_available_blocks(self):
+        """GPU and CPU blocks."""
+        return Executor.blocks, 0
+
+    def initialize_cache(self, *_):
+        """Nothing to allocate."""
+
+    def collective_rpc(self, *_, **__):
+        """No workers."""
+        return []
+
+    def check_health(self):
+        """Well."""
+
+    def stop_remote_worker_execution_loop(self):
+        """No workers."""
+
+    def execute_model(self, execute_model_req):
+        """One forward pass."""
+        Executor.passes += 1
+        if Executor.failing:
+            Executor.failing = False
+            raise ForwardPassError
+        if execute_model_req.async_callback:
+            execute_model_req.async_callback()
+        outputs = []
+        for metadata in execute_model_req.seq_group_metadata_list:
+            sample = SequenceOutput(next(iter(metadata.seq_data)), TOKEN, {TOKEN: Logprob(0.0)})
+            outputs.append(CompletionSequenceGroupOutput([sample] if metadata.do_sample else [], None))
+        return [SamplerOutput(outputs)]
+
+
+Executor.__abstractmethods__ = frozenset()  # what a release asks for beyond this is never called
+
+
+def whole(folder: str, setup: Setup, calls: list[list[Request]], *, failing: bool) -> dict:
+    """What `LLM` makes of it: completions by call, forward passes, blocks left, or where it asserted."""
+    Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
+    llm = LLM(
+        model=folder,
+        skip_tokenizer_init=True,
+        max_model_len=setup.max_model_len,
+        max_num_batched_tokens=setup.token_budget,
+        max_num_seqs=setup.max_num_seqs,
+        enable_chunked_prefill=setup.chunked,
+        disable_async_output_proc=not setup.async_output,
+        distributed_executor_backend=Executor,
+        enable_prefix_caching=False,
+    )
+
+    def generate(requests: list[Request]) -> list[int]:
+        prompts = [{"prompt_token_ids": [1] * request.prompt} for request in requests]
+        params = [
+            SamplingParams(
+                max_tokens=request.max_tokens,
+                min_tokens=request.min_tokens,
+                ignore_eos=True,
+                detokenize=False,
+            )
+            for request in requests
+        ]
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        return sorted(len(output.outputs[0].token_ids) for output in outputs)
+
+    found = each_call(calls, generate)
+    manager = llm.llm_engine.scheduler[0].block_manager
+    return found | {"passes": Executor.passes, "leaked": setup.blocks - manager.get_num_free_gpu_blocks()}
+
+
+def driven(setup: Setup, calls: list[list[Request]], *, failing: bool) -> dict:
+    """The same of our driver."""
+    engine = V0Engine(setup)
+    passes, fails = 0, failing
+
+    def generate(requests: list[Request]) -> list[int]:
+        nonlocal passes, fails
+        steps = owners.generate(engine, requests)
+        while True:
+            try:
+                next(steps)
+                passes += 1
+                if fails:
+                    fails = False
+                    steps.throw(ForwardPassError())
+            except StopIteration as done:
+                return sorted(completion.tokens for completion in done.value)
+
+    found = each_call(calls, generate)
+    return found | {"passes": passes, "leaked": engine.leaked_blocks()}
+
+
+def each_call(calls, generate) -> dict:
+    """Makes one generate() after the other; ends with the first assertion."""
+    completions = []
+    try:
+        for requests in calls:
+            try:
+                completions.append(generate(requests))
+            except ForwardPassError:
+                completions.append("failed")
+    except AssertionError as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return {
+            "completions": completions,
+            "asserted": f"{judge.below_site_packages(last.filename)}:{last.lineno}",
+        }
+    return {"completions": completions, "asserted": None}
+
+
+def workload(number: int, longest: int) -> tuple[Setup, list[list[Request]], bool]:
+    """Makes up two calls of generate(): lawful and unlawful lengths, with and without a failing forward pass."""
+    chance = random.Random(number)
+    chunked = chance.random() < 0.5
+    setup = Setup(
+        chunked=chunked,
+        async_output=chance.random() < 0.7,
+        blocks=chance.choice([7, 12, 64]),
+        token_budget=chance.choice([16, 64]) if chunked else 64,
+    )
+    calls = []
+    for call in range(2):
+        requests = []
+        for index in range(chance.randint(1, 6)):
+            prompt, most = chance.randint(1, 40), chance.randint(1, 20)
+            least = most if chance.random() < 0.2 else 0
+            unlawful = chance.random()
+            if unlawful < 0.06:
+                prompt = longest
+            elif unlawful < 0.12:
+                prompt, most, least = setup.max_model_len - 4, 16, 12
+            requests.append(Request(f"{call}.{index}", prompt, most, least))
+        calls.append(requests)
+    return setup, calls, chance.random() < 0.25
+
+
+def main() -> None:
+    """Compares, and prints what was seen."""
+    ModelRegistry.register_model("HarnessForCausalLM", HarnessForCausalLM)
+    longest = 90
+    try:
+        check_prompt(longest, Setup.max_model_len)
+    except RefusedError:
+        longest = Setup.max_model_len
+    seen = []
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(MODEL))
+        for number in range(WORKLOADS):
+            setup, calls, failing = workload(number, longest)
+            real = whole(folder, setup, calls, failing=failing)
+            seen.append(
+                {
+                    "work": str((setup, calls, failing)),
+                    "whole": real,
+                    "driven": driven(setup, calls, failing=failing),
+                }
+            )
+    json.dump(seen, ANSWERS)
+    ANSWERS.close()
+
+
+if __name__ == "__main__":
+    main()
