@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace, repros: Mapping[str, Repro], registry: str
     if distribution is None:
         wanted = " or ".join(_distributions(repros, codes))
         raise UsageError(
-            f"{' and '.join(codes)} need {wanted}, which {sys.executable} does not have; "
+            f"{wanted} is needed for {', '.join(codes)}, and {sys.executable} does not have it: "
             "run it with the Python of a cell"
         )
     proof = upstream.compare(distribution)

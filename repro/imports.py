@@ -20,8 +20,10 @@ try:
     version = getattr(importlib.import_module(sys.argv[1]), "__version__", None)
     result["version"] = version if isinstance(version, str) else None
 except BaseException as error:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    result.update(ok=False, error=f"{type(error).__name__}: {error}", where=f"{frame.filename}:{frame.lineno}")
+    result.update(ok=False, error=f"{type(error).__name__}: {error}")
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not frame.filename.startswith("<") and frame.filename != importlib.__file__:
+            result["where"] = f"{frame.filename}:{frame.lineno}"
 result["seconds"] = round(time.perf_counter() - started, 2)
 answer.write(json.dumps(result))
 answer.close()

@@ -74,6 +74,10 @@ def text(
         lines.append(_proof(proof))
     for code, attempts in results.items():
         lines += ["", f"{code}  {repros[code].title}: {overall(attempts).value}"]
+        reasons = {attempt.detail for attempt in attempts}
+        if len(reasons) == 1 and all(attempt.outcome is Outcome.INAPPLICABLE for attempt in attempts):
+            lines.append(f"  {reasons.pop()}")
+            continue
         lines.append(f"  simulated: {'; '.join(repros[code].simulated)}")
         lines += _attempts(repros[code], attempts)
         lines += _verdicts(repros[code], attempts)

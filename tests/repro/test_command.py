@@ -51,7 +51,7 @@ def test_a_missing_package_is_refused_rather_than_passed(toys):
     """What was never looked at must not read as an answer."""
     done = toy_repro("run", "TOY007", "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "TOY007 need no-such-distribution" in done.stderr
+    assert "no-such-distribution is needed for TOY007" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -87,6 +87,22 @@ def test_the_terminal_says_the_same(toys):
     assert "with useless" in done.stdout
     assert "<< not what is on record" in done.stdout
     assert "does not help: not with silent" in done.stdout
+
+
+def test_what_cannot_occur_is_told_once(toys):
+    """Not once for every pair."""
+    done = toy_repro("run", "TOY005")
+    assert done.returncode == 0
+    assert done.stdout.count("the code is not there") == 1
+    assert "inapplicable" in done.stdout
+
+
+def test_an_import_that_fails_deep_inside_names_the_place(tmp_path, monkeypatch):
+    """The last file on the way, not the machinery of imports."""
+    (tmp_path / "outer.py").write_text("\nimport no_such_module\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = repro("imports", "outer", "--json")
+    assert json.loads(done.stdout)["modules"]["outer"]["where"] == f"{tmp_path / 'outer.py'}:2"
 
 
 def test_one_mitigation_is_tried_beside_the_bare_trigger(toys):
@@ -148,6 +164,7 @@ def test_imports_tell_a_missing_module_from_one_that_prints(tmp_path, monkeypatc
         False,
         "ModuleNotFoundError: No module named 'no_such_module'",
     )
+    assert (chatty["where"], missing["where"]) == (None, None)
     assert deadly["error"] == "the process importing it ended with signal SIGSEGV"
 
 
