@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +49,16 @@ def main(arguments: list[str]) -> int:
             command, config = _understood(rest)
             return command(config, flags, answer)
         except ConfigError as error:
-            print(f"grpo_core: {error}", file=sys.stderr)
-            if "--json" in flags:
-                answer(json.dumps({"outcome": "error", "error": str(error)}))
-            return 2
+            code, outcome, text = 2, "error", str(error)
         except KeyboardInterrupt:
-            print("grpo_core: interrupted", file=sys.stderr)
-            return 130
+            code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
+        except Exception as error:  # noqa: BLE001 - a fault of this program: shown whole, and exit code 2
+            traceback.print_exc()
+            code, outcome, text = 2, "error", f"{type(error).__name__}: {error}"
+        print(f"grpo_core: {text}", file=sys.stderr)
+        if "--json" in flags:
+            answer(json.dumps({"outcome": outcome, "error": text}))
+        return code
 
 
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
@@ -142,7 +146,7 @@ def _progress(steps: int) -> Callable[[dict[str, Any]], None]:
             f"entropy {entry['entropy']:.2f}  staleness {entry['staleness/max']}  {entry['time/step_s']:.2f} s"
         )
         end = "\n" if not live or step == steps else "\r"
-        print(line, end=end, file=sys.stderr, flush=True)
+        print(line.ljust(79), end=end, file=sys.stderr, flush=True)
 
     return report
 

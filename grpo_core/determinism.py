@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 def settle(threads: int) -> None:
     """Fixes torch's threads and algorithms in this process, or thread: OpenMP counts per thread.
@@ -10,5 +12,6 @@ def settle(threads: int) -> None:
     """
     import torch
 
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by torch, where there is a GPU
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(mode=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -58,6 +59,9 @@ def serve(config: Config, announce: Callable[[str], None], *, exit_with_stdin: b
             threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
         listener.listen(128)  # from here on connections wait, they are not refused
         host, port = listener.getsockname()[:2]
+        # For a signal before uvicorn has its own handlers, and after: it raises the signal once more when done.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         announce(json.dumps({"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}))
         server.run(sockets=[listener])
         thread.submit(engine.close).result()

@@ -88,6 +88,15 @@ def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
     )
 
 
+def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
+    """Exit code 2, the traceback on stderr, and one document all the same."""
+    monkeypatch.setattr("grpo_core.modes.run", lambda trainer: 1 / 0)
+    assert main(["train", *TINY, f"--output.dir={tmp_path}", "--json"]) == 2
+    out, err = capfd.readouterr()
+    assert json.loads(out) == {"outcome": "error", "error": "ZeroDivisionError: division by zero"}
+    assert "Traceback" in err
+
+
 def test_help_lists_every_key():
     """With its default."""
     done = program("--help")

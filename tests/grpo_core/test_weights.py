@@ -24,7 +24,6 @@ class LostUpdateUnreadable(LostUpdate):
 
     def fingerprint(self):
         """Nothing to read."""
-        return None
 
 
 class HalfUpdate(TransformersEngine):
