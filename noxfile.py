@@ -26,8 +26,9 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 # Outside the cells any Python from 3.11 on will do; cells bring their own.
 PYTHON = None if sys.version_info >= (3, 11) else "3.11"
-# The cells that the tests marked `vllm` drive. The engine cell is large: it joins where it is asked for.
-TEST_CELLS = ("vllm-0.7.3+trl-0.16.1",)
+# The cells that the tests marked `vllm` drive: the scheduler before and after vLLM refused over-long prompts, and the
+# real engine. GRPO_DOCTOR_TEST_CELLS names others; tests of cells that are not built are skipped, and say so.
+TEST_CELLS = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.31.0+trl-1.16.0")
 CELLS = ROOT / ".matrix" / "environments"
 
 

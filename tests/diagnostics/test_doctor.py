@@ -12,9 +12,18 @@ from diagnostics.facts.compat import Compat, load
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 
 CELL = {
-    "id": "vllm-0.12.0+trl-0.23.1", "vllm": "0.12.0", "trl": "0.23.1", "verdict": "fail",
-    "layers": {"contract": {"verdict": "expected_fail", "summary": "GuidedDecodingParams is gone", "evidence": "static"}},
-}  # fmt: skip
+    "id": "vllm-0.12.0+trl-0.23.1",
+    "vllm": "0.12.0",
+    "trl": "0.23.1",
+    "verdict": "fail",
+    "layers": {
+        "contract": {
+            "verdict": "expected_fail",
+            "summary": "GuidedDecodingParams is gone",
+            "evidence": "static",
+        }
+    },
+}
 GOOD = {"id": "vllm-0.31.0+trl-1.16.0", "vllm": "0.31.0", "trl": "1.16.0", "verdict": "pass", "layers": {}}
 TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
