@@ -27,5 +27,3 @@ class Platform(interface.Platform):
         """Fills in what has no default."""
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = "vllm.worker.worker.Worker"
-        if vllm_config.cache_config is not None and vllm_config.cache_config.block_size is None:
-            vllm_config.cache_config.block_size = 16
