@@ -231,4 +231,9 @@ def test_the_live_table_fills_in(make):
     asking = now.rows[0].square("contract").question
     Console(file=stream, width=100).print(table.table(now, asking, live=True))
     text = stream.getvalue()
-    assert ("✔ pass" in text, "… asking" in text, "· waiting" in text, "not run" in text) == (True, True, True, False)
+    assert ("✔ pass" in text, "… asking" in text, "· waiting" in text, "not run" in text) == (
+        True,
+        True,
+        True,
+        False,
+    )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from diagnostics.matrix.workplace import Workplace
 
 SCHEMA = "grpo-doctor.imports.v1"
+# Of repro, all that importing a module goes through.
+PROGRAM = ("repro/__init__.py", "repro/__main__.py", "repro/imports.py")
 
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
@@ -76,7 +78,7 @@ LAYER = Layer(
     evidence=Evidence.EXECUTED,
     needs=("install",),
     heavy=True,
-    harness=("diagnostics/matrix/layers/imports.py", *in_cell.HARNESS, "repro"),
+    harness=("diagnostics/matrix/layers/imports.py", *in_cell.HARNESS, *PROGRAM),
     inputs=_inputs,
     ask=_ask,
 )
