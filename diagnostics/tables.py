@@ -41,7 +41,8 @@ class Source:
         """Returns the error for the value at `keys`: file, line, key, value and what was expected."""
         line = line_of(self.text, keys)
         shown = "" if value is None else f" is {_shown(value)}"
-        return TableError(f"{self.path}:{line}: {'.'.join(map(_key, keys))}{shown}: expected {expected}")
+        name = f"{'.'.join(map(_key, keys))}{shown}: " if keys else ""
+        return TableError(f"{self.path}:{line}: {name}expected {expected}")
 
 
 @dataclass
