@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix import locks
-from diagnostics.matrix.resolving import _NETWORK, explain
+from diagnostics.matrix.resolving import NETWORK, explain
 from diagnostics.matrix.uv import torch_arguments
 from diagnostics.matrix.workplace import InterpreterError, Workplace
 
@@ -167,7 +167,7 @@ def _uv(workplace: Workplace, arguments: list[str | Path]) -> None:
         text = explain(done.stderr)
         raise BuildError(
             f"uv {arguments[0]} failed: {text[:300]}",
-            infrastructure=bool(_NETWORK.search(text)),
+            infrastructure=bool(NETWORK.search(text)),
             excerpt=done.stderr[-4000:],
         )
 

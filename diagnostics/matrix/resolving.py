@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
 
-_NETWORK = re.compile(
-    r"error sending request|failed to fetch|connection (refused|reset|closed)|timed out|dns error|network|"
+NETWORK = re.compile(
+    r"error sending request|failed to fetch|connection (refused|reset|closed)|timed out|dns error|\bnetwork\b|"
     r"could not connect|temporary failure|no space left|"
     r"5\d\d (server error|bad gateway|service unavailable)",
     re.IGNORECASE,
@@ -123,7 +123,7 @@ def _compile(
     explanation = explain(done.stderr)
     # uv puts index faults and contradictions into the same text; only "No solution found" is about the
     # requirements.
-    unsolvable = "No solution found" in done.stderr and not _NETWORK.search(done.stderr)
+    unsolvable = "No solution found" in done.stderr and not NETWORK.search(done.stderr)
     return Resolution((), explanation, infrastructure=not unsolvable)
 
 

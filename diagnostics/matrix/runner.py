@@ -57,6 +57,8 @@ def run(workplace: Workplace, questions: Sequence[Question], options: Options, p
         progress.started(item, now)
         if item.layer.heavy and options.keep == "auto":
             _make_room(workplace, item, progress)
+        if item.layer.name == "install" and (item.cell.id, "install") in options.fresh:
+            environments.remove(workplace, item.cell)  # asked afresh, it is built afresh
         event = _ask(workplace, item, name)
         workplace.store.append(event)
         events.append(event)

@@ -164,6 +164,25 @@ def test_an_index_that_cannot_be_reached_blames_no_cell(small):
     assert verdicts(small.report()) == EXPECTED
 
 
+def test_a_package_named_after_the_network_is_no_network_fault(world, kit):
+    """What uv says of networkx (which torch needs) is not taken for a broken connection."""
+    world.index.add("vllm", "1.0")
+    world.index.add("trl", "1.0", extras={"vllm": ("vllm", "networkx==9")})
+    world.write(kit.cell("1.0", "1.0", ("resolve",), recipe=None))
+    assert world.run("run").returncode == 1
+    assert world.report()["vllm-1.0+trl-1.0"]["resolve"]["verdict"] == "unresolvable"
+
+
+def test_asked_afresh_an_environment_is_built_afresh(small):
+    """--fresh with the install layer removes the environment and builds it again."""
+    small.run("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install")
+    place = Path(small.run("env", "vllm-1.0+trl-1.0").stdout.strip())
+    (place / "left-over").write_text("")
+    assert small.run("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh").returncode == 0
+    assert (place / "bin" / "python").exists()
+    assert not (place / "left-over").exists()
+
+
 def test_half_built_environments_are_never_used(small):
     """An environment without its marker is built again."""
     small.run("run", "--cells", "vllm-1.0+trl-1.0")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def environment_inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
     """Returns what everything run in the cell's environment depends on."""
     try:
-        _path, version = workplace.interpreter(cell.python, fetch=True)
+        _path, version = workplace.interpreter(cell.python)
     except InterpreterError:
         version = f"{cell.python} (absent)"
     return {
