@@ -128,20 +128,43 @@ class LossConfig:
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
     advantage_epsilon: float = _key(1e-4, low=0)
     """Added to the deviation."""
+    ratio: str = _key("token", choices=("token", "sequence"))
+    """Ratio current / proximal of each token, or the geometric mean over a sequence's tokens (GSPO)."""
+    surrogate: str = _key("clip", choices=("clip", "cispo", "sapo"))
+    """`clip`: PPO's clipped ratio. `cispo`: the ratio, capped and without gradient, times the log-prob. `sapo`: a
+    sigmoid of the ratio."""
     clip_low: float = _key(0.2, low=0)
     """The ratio current / proximal is clipped at 1 minus this."""
     clip_high: float = _key(0.2, low=0)
-    """The ratio current / proximal is clipped at 1 plus this."""
+    """The ratio current / proximal is clipped at 1 plus this; for `cispo` it is capped there."""
+    ratio_cap: float = _key(0.0, low=0)
+    """Cap of the ratio where it is not clipped (TRL's delta); 0: none."""
+    dual_clip: float = _key(0.0, low=0)
+    """A token of negative advantage A costs at most this times -A; above 1, or 0: no bound."""
+    log_ratio_limit: float = _key(0.0, low=0)
+    """The log of the ratio is clamped to plus or minus this before it is exponentiated; 0: not."""
+    sapo_temperature_positive: float = _key(1.0, above=0)
+    """SAPO's temperature where the advantage is positive."""
+    sapo_temperature_negative: float = _key(1.05, above=0)
+    """SAPO's temperature elsewhere."""
     kl_coefficient: float = _key(0.0, low=0)
     """Weight of the KL to the model before training; 0 keeps no reference model."""
     kl_estimator: str = _key("k3", choices=("k1", "k2", "k3"))
     """Schulman's estimators."""
-    aggregation: str = _key("token", choices=("token", "sequence", "constant"))
-    """What weighs the same: every token of the batch, every sequence, or every place up to max_tokens."""
-    correction: str = _key("truncate", choices=("none", "truncate"))
-    """Importance correction for the mismatch between trainer and engine, and for staleness."""
+    kl_importance: bool = _key(default=False)
+    """Multiply the KL estimate by the ratio, which unbiases its gradient after the first update of a step."""
+    aggregation: str = _key("token", choices=("token", "sequence", "sequence_sum", "constant"))
+    """What weighs the same: every token of the batch, every sequence's mean, every sequence's sum, or every place
+    up to max_tokens."""
+    correction: str = _key("truncate", choices=("none", "truncate", "mask"))
+    """Importance correction for the mismatch between trainer and engine, and for staleness: weights out of bounds
+    are moved to the bound, or set to 0."""
+    correction_level: str = _key("token", choices=("token", "sequence"))
+    """The correction's weight of each token, or the product over a sequence's tokens."""
     correction_cap: float = _key(2.0, low=1)
-    """Where the correction's weights are truncated."""
+    """Upper bound of the correction's weights."""
+    correction_floor: float = _key(0.0, low=0)
+    """Lower bound of the correction's weights; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +249,11 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
             ("sampling.max_tokens", "task.max_length"),
             config.sampling.max_tokens <= task.max_length,
             "the longest word and the end token don't fit; raise sampling.max_tokens",
+        ),
+        (
+            ("loss.dual_clip",),
+            0 < config.loss.dual_clip <= 1,
+            "expected a number above 1, or 0 for no bound",
         ),
         (
             ("rollout.max_staleness", "train.iterations"),

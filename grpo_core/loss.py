@@ -1,4 +1,4 @@
-"""The policy loss: clipped, per token, with three log-prob streams that are never mixed up.
+"""The policy loss: one per-token core with orthogonal switches, and three log-prob streams never mixed up.
 
 | stream    | whose numbers                                        | what for                                   |
 |-----------|------------------------------------------------------|--------------------------------------------|
@@ -54,8 +54,8 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
 
     Args:
         mask_BT: True at real tokens.
-        aggregation: `token`: all tokens weigh the same. `sequence`: all sequences do. `constant`: a token
-            weighs 1 / (B * max_tokens), whatever the lengths.
+        aggregation: `token`: all tokens weigh the same. `sequence`: all sequences do. `sequence_sum`: a token
+            weighs 1 / B. `constant`: a token weighs 1 / (B * max_tokens), whatever the lengths.
         max_tokens: The longest completion that was allowed.
     """
     mask = mask_BT.to(torch.get_default_dtype())
@@ -64,6 +64,8 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
         return mask / mask.sum().clamp(min=1)
     if aggregation == "sequence":
         return mask / (mask.sum(1, keepdim=True).clamp(min=1) * samples)
+    if aggregation == "sequence_sum":
+        return mask / samples
     return mask / (samples * max_tokens)
 
 
@@ -81,9 +83,55 @@ def kl_estimate(current: torch.Tensor, reference: torch.Tensor, estimator: str) 
     return log_ratio.exp() - log_ratio - 1
 
 
-def importance_weights(proximal: torch.Tensor, behaviour: torch.Tensor, cap: float) -> torch.Tensor:
-    """Truncated weights min(proximal / behaviour, cap): they undo that another program sampled. [B, T]."""
-    return (proximal - behaviour).exp().clamp(max=cap).detach()
+def importance_weights(
+    proximal: torch.Tensor, behaviour: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
+) -> torch.Tensor:
+    """Bounded weights proximal / behaviour: they undo that another program sampled. [B, T] or [B, 1], no gradient."""
+    log_weight = torch.where(mask_BT, proximal - behaviour, torch.zeros_like(proximal)).detach()
+    if options.correction_level == "sequence":
+        log_weight = log_weight.sum(1, keepdim=True)
+    weight = log_weight.exp()
+    bounded = weight.clamp(min=options.correction_floor, max=options.correction_cap)
+    if options.correction == "mask":
+        return torch.where(bounded == weight, weight, torch.zeros_like(weight))
+    return bounded
+
+
+def ratios(
+    current: torch.Tensor, proximal: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
+) -> torch.Tensor:
+    """Importance ratio current / proximal: of each token [B, T], or a sequence's geometric mean [B, 1] (GSPO)."""
+    log_ratio = current - proximal
+    if options.ratio == "sequence":
+        tokens = mask_BT.sum(1, keepdim=True).clamp(min=1)
+        log_ratio = (log_ratio * mask_BT).sum(1, keepdim=True) / tokens
+    if options.log_ratio_limit:
+        log_ratio = log_ratio.clamp(-options.log_ratio_limit, options.log_ratio_limit)
+    return log_ratio.exp()
+
+
+def surrogate(
+    ratio: torch.Tensor, advantages: torch.Tensor, current: torch.Tensor, options: LossConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is maximised, per token, and where the clip cut the gradient off.
+
+    Sources: PPO (arXiv 1707.06347), clip-higher in DAPO (2503.14476), CISPO in MiniMax-M1 (2506.13585), the dual clip
+    (1912.09729); the cap of the free branch is `delta` and `sapo` is `loss_type="sapo"` of TRL 1.16.0.
+    """
+    low, high = 1 - options.clip_low, 1 + options.clip_high
+    if options.surrogate == "cispo":
+        return ratio.clamp(max=high).detach() * advantages * current, (ratio > high) & (advantages > 0)
+    if options.surrogate == "sapo":
+        positive, negative = options.sapo_temperature_positive, options.sapo_temperature_negative
+        temperature = torch.where(advantages > 0, positive, negative)
+        gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
+        return gate * advantages, torch.zeros_like(gate, dtype=torch.bool)
+    capped = ratio.clamp(max=options.ratio_cap) if options.ratio_cap else ratio
+    free, bounded = capped * advantages, ratio.clamp(low, high) * advantages
+    value = torch.minimum(free, bounded)
+    if options.dual_clip:
+        value = torch.where(advantages < 0, torch.maximum(value, options.dual_clip * advantages), value)
+    return value, bounded < free
 
 
 def policy_loss(
@@ -94,7 +142,7 @@ def policy_loss(
     weights_BT: torch.Tensor,
     options: LossConfig,
 ) -> PolicyLoss:
-    """PPO's clipped surrogate per token, plus KL to a reference, weighed by `token_weights`.
+    """The surrogate per token, plus KL to a reference, weighed by `token_weights`.
 
     Args:
         current_BT: The trainer's log-probs, with gradient.
@@ -102,7 +150,7 @@ def policy_loss(
         advantages_B: One a sample.
         mask_BT: True at real tokens; what stands elsewhere has no influence, be it NaN.
         weights_BT: This part's rows of the whole step's `token_weights`.
-        options: Clip range, KL and correction.
+        options: Ratio, surrogate, KL and correction.
     """
 
     # Replaced before any exp, not multiplied away after it: 0 * inf is NaN, in the gradient too.
@@ -110,23 +158,19 @@ def policy_loss(
         return torch.where(mask_BT, stream, torch.zeros_like(stream))
 
     current, proximal = kept(current_BT), kept(streams.proximal)
-    ratio = (current - proximal).exp()
-    clipped_ratio = ratio.clamp(1 - options.clip_low, 1 + options.clip_high)
-    advantages = advantages_B[:, None]
-    free, bounded = ratio * advantages, clipped_ratio * advantages
-    surrogate = torch.minimum(free, bounded)
-    if options.correction == "truncate":
-        behaviour = kept(streams.behaviour)
-        surrogate = surrogate * importance_weights(proximal, behaviour, options.correction_cap)
-    per_token = -surrogate
+    ratio = ratios(current, proximal, mask_BT, options)
+    gain, cut = surrogate(ratio, advantages_B[:, None], current, options)
+    if options.correction != "none":
+        gain = gain * importance_weights(proximal, kept(streams.behaviour), mask_BT, options)
+    per_token = -gain
     kl_sum = 0.0
     if streams.reference is not None:
         kl = kl_estimate(current, kept(streams.reference), options.kl_estimator)
-        per_token = per_token + options.kl_coefficient * kl
         kl_sum = float((kl * mask_BT).sum().detach())
+        per_token = per_token + options.kl_coefficient * (kl * ratio if options.kl_importance else kl)
     return PolicyLoss(
         value=(per_token * weights_BT).sum(),
         kl_sum=kl_sum,
-        clipped=int(((bounded < free) & mask_BT).sum()),
+        clipped=int((cut & mask_BT).sum()),
         ratio_sum=float((ratio * mask_BT).sum().detach()),
     )

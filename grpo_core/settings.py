@@ -146,10 +146,12 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
 
 
 def _from_text(text: str, kind: type) -> Any:
+    if kind is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
     try:
         return kind(text)
     except ValueError:
         return text
 
 
-_NAMES = {str: "a string", int: "an integer", float: "a number"}
+_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_core.config import LossConfig
-from grpo_core.loss import Streams, importance_weights, kl_estimate, policy_loss, token_weights
+from grpo_core.loss import Streams, importance_weights, kl_estimate, policy_loss, ratios, token_weights
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_the_correction_is_proximal_over_behaviour_and_truncated():
     loss = one_token(math.log(0.5), math.log(0.5), 1.0, options, behaviour=math.log(0.25))
     torch.testing.assert_close(loss, torch.tensor(-2.0), rtol=1e-12, atol=0)
     proximal = torch.tensor([[0.0]], requires_grad=True)
-    weights = importance_weights(proximal, torch.tensor([[-5.0]]), 3.0)
+    weights = importance_weights(proximal, torch.tensor([[-5.0]]), torch.tensor([[True]]), options)
     assert (weights.item(), weights.requires_grad) == (3.0, False)
 
 
@@ -184,3 +184,47 @@ def test_micro_batches_change_nothing(lengths, data):
 
     whole = part(slice(None))
     torch.testing.assert_close(part(slice(split)) + part(slice(split, None)), whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "ratio", "advantage", "expected"),
+    [
+        ({"dual_clip": 3.0}, 5.0, -2.0, 6.0),  # at most 3 |A|
+        ({"dual_clip": 3.0}, 2.0, -2.0, 4.0),  # below the bound nothing changes
+        ({"ratio_cap": 1.5}, 5.0, -2.0, 3.0),  # the free branch is capped
+        ({"ratio_cap": 1.1}, 1.15, 2.0, -2.2),
+        ({"surrogate": "cispo", "clip_high": 1.0}, 5.0, 2.0, -2.0 * 2.0 * math.log(5.0)),
+        ({"surrogate": "sapo"}, 1.0, 2.0, -4.0),  # at ratio 1 the gate is 2 / temperature
+        ({"log_ratio_limit": 0.1}, 5.0, -2.0, 2.0 * math.exp(0.1)),
+    ],
+)
+def test_surrogates(options, ratio, advantage, expected):
+    """Each switch at a point where it decides the value."""
+    options = LossConfig(correction="none", **options)
+    found = one_token(math.log(ratio), 0.0, advantage, options)
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-12, atol=0)
+
+
+def test_a_sequences_ratio_is_its_geometric_mean():
+    """GSPO: one ratio for all tokens of a sequence; masked tokens do not count."""
+    current = torch.tensor([[math.log(1.1), math.log(0.9), 7.0]])
+    mask = torch.tensor([[True, True, False]])
+    found = ratios(current, torch.zeros(1, 3), mask, LossConfig(ratio="sequence"))
+    torch.testing.assert_close(found, torch.tensor([[math.sqrt(1.1 * 0.9)]]), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("level", "mode", "expected"),
+    [
+        ("token", "truncate", [2.0, 2.0]),
+        ("token", "mask", [2.0, 0.0]),
+        ("sequence", "truncate", [2.0]),
+        ("sequence", "mask", [0.0]),
+    ],
+)
+def test_correction_levels_and_modes(level, mode, expected):
+    """Weights 2 and 3 with a cap of 2: moved to the bound or dropped, by token or by their product, 6."""
+    options = LossConfig(correction=mode, correction_level=level, correction_cap=2.0 + 1e-9)
+    behaviour = torch.tensor([[-math.log(2.0), -math.log(3.0)]])
+    found = importance_weights(torch.zeros(1, 2), behaviour, torch.tensor([[True, True]]), options)
+    torch.testing.assert_close(found, torch.tensor([expected]), rtol=1e-8, atol=0)
