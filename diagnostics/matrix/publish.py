@@ -67,8 +67,16 @@ def verdict(row: Row) -> str:
     if any(outcome is Outcome.FAIL for layer, outcome in outcomes.items() if layer not in _ISSUE_LAYERS):
         return "fail"
     ran = any(square.evidence.value == "executed" for square in row.squares)
-    everything = all(square.judged.verdict is Verdict.PASS for square in row.squares)
+    everything = all(_settled(square) for square in row.squares)
     return "pass" if everything and ran else "partial"
+
+
+def _settled(square: Square) -> bool:
+    """Tells whether a question passed, or was asked and found not to apply, as expected."""
+    inapplicable = (
+        square.event is not None and square.judged.verdict is Verdict.NOT_RUN and square.judged.expected
+    )
+    return square.judged.verdict is Verdict.PASS or inapplicable
 
 
 def _layer(square: Square) -> dict[str, Any]:

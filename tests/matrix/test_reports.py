@@ -168,6 +168,16 @@ def test_a_cell_s_verdict(make, outcomes, layers, expected):
     assert verdict(make(outcomes, layers).rows[0]) == expected
 
 
+def test_a_question_that_does_not_apply_does_not_spoil_a_cell(make):
+    """No V0 scheduler, as expected: the rest decides. Unexpected, or behind a failure, it stays open."""
+    layers = ("resolve", "install", "import", "scheduler")
+    rest = {"resolve": "pass", "install": "pass", "import": "pass"}
+    known = '[CELL.expect.scheduler]\noutcome = "not_run"\nreason = "gone"\n'
+    assert verdict(make({**rest, "scheduler": "not_run"}, layers, known).rows[0]) == "pass"
+    assert verdict(make({**rest, "scheduler": "not_run"}, layers).rows[0]) == "partial"
+    assert verdict(make(rest, layers, known).rows[0]) == "partial"
+
+
 def test_markdown_keeps_its_table(make):
     """Every row has as many columns as the head; hostile text is escaped."""
     fail = Answer(Outcome.FAIL, HOSTILE, BY_NAME["contract"].evidence)
