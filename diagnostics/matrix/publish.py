@@ -22,7 +22,7 @@ def compat(board: Board, generated: str) -> str:
     """Returns the compatibility table as JSON.
 
     A cell's verdict: `unresolvable` if its requirements have no solution; `fail` if a layer other than
-    `scheduler` failed; `pass` if every question it is asked passed and at least one answer comes from a run;
+    `scheduler` failed; `pass` if every question that applies passed and at least one answer comes from a run;
     `unknown` if nothing is answered; `partial` otherwise (something was not run, or a known issue was
     reproduced).
     """

@@ -125,6 +125,8 @@ def test_modified_upstream_files_are_no_evidence(answers, kit):
         ),
         ({"outcome": "error", "error": "the engine\n died"}, Outcome.FAIL, "the engine died"),
         ({"steps": 0}, Outcome.FAIL, "no step was taken"),
+        ({"reward_last": 0.1}, Outcome.FAIL, "the reward did not rise: 0.10 to 0.10"),
+        ({"reward_first": None}, Outcome.FAIL, "the reward did not rise: ? to 0.90"),
         ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
     ],
 )

@@ -112,6 +112,9 @@ def _problem(document: Mapping[str, object]) -> str:
         return "no step was taken"
     if document.get("syncs_proven") != document.get("syncs"):
         return f"only {document.get('syncs_proven')} of {document.get('syncs')} weight syncs were proven"
+    first, last = document.get("reward_first"), document.get("reward_last")
+    if not (isinstance(first, int | float) and isinstance(last, int | float) and last > first):
+        return f"the reward did not rise: {_number(first)} to {_number(last)}"
     return ""
 
 
