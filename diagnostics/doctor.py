@@ -60,8 +60,10 @@ def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> R
     checks = []
     for check in report.checks:
         findings = tuple(finding for finding in check.findings if kept(finding))
-        outcome = "ok" if check.outcome == "findings" and not findings else check.outcome
-        checks.append(CheckResult(check.check, outcome, check.reason, findings))
+        left_out = len(check.findings) - len(findings)
+        outcome = "ignored" if left_out and not findings else check.outcome
+        reason = f"{left_out} findings left out by --select or --ignore" if left_out else check.reason
+        checks.append(CheckResult(check.check, outcome, reason, findings))
     return Report(report.tool, report.subject, tuple(checks), report.notes)
 
 

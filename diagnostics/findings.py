@@ -70,7 +70,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of one check: `ok`, `findings`, `skipped`, `crashed`. A skipped check is never ok."""
+    """What came of one check: `ok`, `findings`, `ignored`, `skipped`, `crashed`. Only ok is ok."""
 
     check: str
     outcome: str

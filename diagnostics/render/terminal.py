@@ -25,6 +25,7 @@ STYLES = {
 MARKS = {
     "ok": ("ok", "green"),
     "findings": ("look", "yellow"),
+    "ignored": ("ignored", "dim"),
     "skipped": ("skipped", "dim"),
     "crashed": ("CRASHED", "bold red"),
 }

@@ -184,6 +184,13 @@ def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
     assert report.exit_code(Severity.ERROR) == 3
 
 
+def test_what_was_ignored_does_not_read_as_ok(environment):
+    """The check says how many findings were left out."""
+    report = doctor.select(examine(environment.add("vllm", "0.7.3")), (), ("SCH", "CMP"))
+    assert codes(report) == []
+    assert outcome(report, "known issues") == "ignored"
+
+
 def test_something_worse_than_incomplete_wins():
     """1 before 3."""
     finding = Finding("X", "t", Severity.ERROR, "established", "static", evidence=(Evidence("a", "b"),))
