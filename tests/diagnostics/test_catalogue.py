@@ -43,7 +43,7 @@ def test_no_sample_of_one_issue_is_taken_for_another(issues):
 
 @pytest.mark.parametrize("code", REPROS)
 def test_entry_and_repro_name_the_same_mitigations(issues, code):
-    """Under one title, and say the same of each: which triggers it helps against, and which it was tried against in vain."""
+    """Under one title, and say the same of each: what it helps against, and what it was tried against in vain."""
     assert issues[code].title == REPROS[code].title
     entry = {mitigation.name: mitigation for mitigation in issues[code].mitigations}
     assert set(entry) == {mitigation.name for mitigation in REPROS[code].mitigations}
