@@ -45,13 +45,17 @@ def train(config: Config, report: Callable[[dict[str, Any]], None]) -> dict[str,
     trainer = Trainer(config, folder, report)
     outcome, error = "ok", None
     try:
-        modes.run(trainer)
-    except KeyboardInterrupt:
-        outcome, error = "interrupted", "interrupted (SIGINT); what was logged is kept"
-    except EngineTimeoutError as failure:
-        outcome, error = "timeout", f"{type(failure).__name__}: {failure}"
-    except (EngineError, SyncError, StalenessError, RewardError, NotFiniteError) as failure:
-        outcome, error = "failed", f"{type(failure).__name__}: {failure}"
+        with trainer.interrupts.watched():
+            modes.run(trainer)
+    except (KeyboardInterrupt, Exception) as failure:
+        if trainer.interrupts.asked or isinstance(failure, KeyboardInterrupt):
+            outcome, error = "interrupted", "interrupted (SIGINT); what was logged is kept"
+        elif isinstance(failure, EngineTimeoutError):
+            outcome, error = "timeout", f"{type(failure).__name__}: {failure}"
+        elif isinstance(failure, (EngineError, SyncError, StalenessError, RewardError, NotFiniteError)):
+            outcome, error = "failed", f"{type(failure).__name__}: {failure}"
+        else:
+            raise  # a fault of ours, with its own traceback
     finally:
         trainer.close()
     picture = _draw(trainer, folder) if trainer.history else None

@@ -14,6 +14,7 @@ from grpo_core.batch import make_batch
 from grpo_core.determinism import settle
 from grpo_core.engines import EngineSpec, engine_spec
 from grpo_core.engines.wire import check_answers
+from grpo_core.interrupts import Interrupts
 from grpo_core.staleness import staleness
 from grpo_core.types import Sample, SamplingParams
 from grpo_core.update import Updater
@@ -47,6 +48,7 @@ class Trainer:
         sampling: How completions are sampled.
         history: The metrics of each step so far.
         proofs: One a weight sync.
+        interrupts: Remembers a Ctrl-C.
     """
 
     def __init__(self, config: Config, folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
@@ -73,6 +75,7 @@ class Trainer:
         self._updater = Updater(self.model, reference, config)
         self._metrics = metrics.JsonLines(folder / "metrics.jsonl")
         self._completions = metrics.JsonLines(folder / "completions.jsonl")
+        self.interrupts = Interrupts()
         self.history: list[dict[str, Any]] = []
         self.proofs: list[Proof] = []
         self._times: dict[str, float] = {}
@@ -189,8 +192,9 @@ class Trainer:
         if every and (rollout.step % every == 0 or last):
             for sample in samples:
                 self._completions.write(metrics.completion_entry(rollout.step + 1, sample))
-        self._metrics.write(entry)
-        self.history.append(entry)
+        with self.interrupts.shielded():
+            self._metrics.write(entry)
+            self.history.append(entry)
         self._report(entry)
 
     def _step_times(self) -> dict[str, float]:
