@@ -9,9 +9,9 @@ CODES = {
         "not a fault: it means that nobody here knows. The nearest pairs that were run are named.",
     ),
     "CMP902": (
-        "This pair of vLLM and TRL failed when it was run",
+        "This pair of vLLM and TRL is known to fail",
         "The compatibility table has a cell with exactly these versions, and a layer of it failed or its requirements "
-        "have no solution. The finding says which layer and what it saw.",
+        "have no solution. The finding says which layer, what it saw, and whether that was run or read in source.",
     ),
     "CMP903": (
         "vLLM is outside the range that this TRL declares",
