@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import grpo_core
+from tests.cells import cell_python
 
 pytestmark = pytest.mark.vllm
 
@@ -17,22 +18,10 @@ PROGRAM = Path(__file__).parent / "cell_programs" / "vllm_engine.py"
 TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 
-def cell_python() -> Path:
-    """The cell's interpreter, or a skip that says how to get one."""
-    folder = os.environ.get("GRPO_DOCTOR_CELLS")
-    python = Path(folder or "") / CELL / "bin" / "python"
-    if not folder or not python.exists():
-        pytest.skip(
-            f"no cell {CELL} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; "
-            f"build it: nox -s matrix -- --cells {CELL} --layers install"
-        )
-    return python
-
-
 @pytest.fixture(scope="module")
 def in_cell(tmp_path_factory):
     """Runs the cell's Python on a copy of grpo_core and reads the one JSON document it prints."""
-    python = cell_python()
+    python = cell_python(CELL)
     stage = tmp_path_factory.mktemp("stage")
     shutil.copytree(Path(grpo_core.__file__).parent, stage / "grpo_core")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
