@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 # Only these variables are read: others may hold secrets.
 VARIABLES = (
@@ -76,15 +76,17 @@ class Environment:
 
     def install(self, *requirements: str) -> str:
         """The command that installs something here, by the installer in use."""
-        wanted = " ".join(f"'{requirement}'" for requirement in requirements)
-        vllm = self.vllm
-        if vllm and vllm.installer == "uv":
-            return f"uv pip install --python {self.prefix} {wanted}"
-        return f"{self.prefix}/bin/python -m pip install {wanted}"
+        return self._installer("install", [f"'{requirement}'" for requirement in requirements])
 
     def uninstall(self, *names: str) -> str:
         """The command that removes packages here."""
-        return self.install().replace("install", "uninstall", 1).strip() + " " + " ".join(names)
+        return self._installer("uninstall", names)
+
+    def _installer(self, action: str, what: Iterable[str]) -> str:
+        vllm = self.vllm
+        if vllm and vllm.installer == "uv":
+            return " ".join([f"uv pip {action} --python {self.prefix}", *what])
+        return " ".join([f"{self.prefix}/bin/python -m pip {action}", *what])
 
 
 def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -218,3 +219,17 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.report.v1"
     assert {"SCH001", "SCH002"} <= {finding["code"] for finding in document["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("installer", "expected"),
+    [
+        ("pip", "/srv/install/env/bin/python -m pip uninstall trl"),
+        ("uv", "uv pip uninstall --python /srv/install/env trl"),
+    ],
+)
+def test_the_command_that_removes_a_package(environment, installer, expected):
+    """By the installer in use, whatever the environment's folder is called."""
+    environment.add("vllm", "0.9.1", installer=installer)
+    seen = replace(facts.collect(environment.prefix, {}), prefix="/srv/install/env")
+    assert seen.uninstall("trl") == expected
