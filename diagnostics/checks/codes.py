@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from diagnostics.findings import Evidence, Finding, Remedy, Severity
+
 CODES = {
     "CMP901": (
         "This pair of vLLM and TRL was never run",
@@ -38,3 +40,25 @@ CODES = {
         "so a work-around that relies on it does nothing.",
     ),
 }
+
+
+def finding(
+    code: str,
+    severity: Severity,
+    *,
+    known_by: str,
+    detail: str,
+    evidence: tuple[Evidence, ...],
+    remedy: Remedy,
+) -> Finding:
+    """A finding under one of these codes; established, since it was read off the environment itself."""
+    return Finding(
+        code=code,
+        title=CODES[code][0],
+        severity=severity,
+        certainty="established",
+        known_by=known_by,
+        detail=detail,
+        evidence=evidence,
+        remedy=remedy,
+    )

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.checks.codes import CODES
-from diagnostics.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.checks.codes import finding
+from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
     from diagnostics.facts.compat import Compat
     from diagnostics.facts.environment import Environment
+    from diagnostics.findings import Finding
 
 _BAD = {"fail", "unresolvable"}
 
@@ -28,11 +29,9 @@ def compatibility(environment: Environment, compat: Compat) -> list[Finding]:
             return _seen(cell, installed, compat)
     near = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in nearest(compat, *pair)) or "none"
     return [
-        Finding(
-            code="CMP901",
-            title=CODES["CMP901"][0],
-            severity=Severity.INFO,
-            certainty="established",
+        finding(
+            "CMP901",
+            Severity.INFO,
             known_by="executed",
             detail=f"Whether these two work together is unknown. The nearest pairs that were run: {near}.",
             evidence=(installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")),
@@ -61,11 +60,9 @@ def _seen(cell: dict[str, Any], installed: Evidence, compat: Compat) -> list[Fin
         key=["declared", "static", "executed"].index,
     )
     return [
-        Finding(
-            code="CMP902",
-            title=CODES["CMP902"][0],
-            severity=Severity.ERROR,
-            certainty="established",
+        finding(
+            "CMP902",
+            Severity.ERROR,
             known_by=best,
             detail=cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}.",
             evidence=(installed, *evidence),

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from diagnostics.checks.codes import CODES
-from diagnostics.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.checks.codes import finding
+from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
+    from diagnostics.findings import Finding
 
 # Left out of an environment on purpose, or needed for other inputs than text.
 _OPTIONAL = {
@@ -77,11 +78,9 @@ def _window(environment: Environment, trl: Package, requirement: Requirement) ->
     ):
         return []
     return [
-        Finding(
-            code="CMP903",
-            title=CODES["CMP903"][0],
-            severity=Severity.WARNING,
-            certainty="established",
+        finding(
+            "CMP903",
+            Severity.WARNING,
             known_by="declared",
             detail=f"TRL {trl.version} declares vllm{requirement.specifier}; installed is {vllm.version}.",
             evidence=(
@@ -98,11 +97,9 @@ def _window(environment: Environment, trl: Package, requirement: Requirement) ->
 
 def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, str]]) -> Finding:
     told = ", ".join(f"{wanted} (installed: {version})" for wanted, version in unmet)
-    return Finding(
-        code="CMP904",
-        title=CODES["CMP904"][0],
-        severity=Severity.WARNING,
-        certainty="established",
+    return finding(
+        "CMP904",
+        Severity.WARNING,
         known_by="declared",
         detail=f"{package.name} {package.version} asks for {told}.",
         evidence=(Evidence(f"{len(unmet)} of its requirements are not met", f"{package.place}/METADATA"),),
@@ -115,11 +112,9 @@ def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, st
 
 def _missing(environment: Environment, package: Package, names: list[str]) -> Finding:
     core = {"torch", "transformers", "ray"} & set(names)
-    return Finding(
-        code="CMP904",
-        title=CODES["CMP904"][0],
-        severity=Severity.ERROR if core else Severity.WARNING,
-        certainty="established",
+    return finding(
+        "CMP904",
+        Severity.ERROR if core else Severity.WARNING,
         known_by="declared",
         detail=f"{package.name} {package.version} asks for packages that are not installed: {', '.join(names)}.",
         evidence=(Evidence(f"{len(names)} of its requirements are missing", f"{package.place}/METADATA"),),

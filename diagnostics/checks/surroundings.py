@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.checks.codes import CODES
-from diagnostics.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.checks.codes import finding
+from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
+    from diagnostics.findings import Finding
 
 
 def broken_metadata(environment: Environment) -> list[Finding]:
@@ -18,22 +19,24 @@ def broken_metadata(environment: Environment) -> list[Finding]:
     found = []
     if environment.broken:
         found.append(
-            _finding(
+            finding(
                 "ENV901",
                 Severity.ERROR,
-                "These metadata folders have no name or version.",
-                tuple(Evidence("no name or version", place) for place in environment.broken),
-                Remedy("Remove these folders and install their packages again."),
+                known_by="static",
+                detail="These metadata folders have no name or version.",
+                evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
+                remedy=Remedy("Remove these folders and install their packages again."),
             )
         )
     for name, places in environment.duplicates:
         found.append(
-            _finding(
+            finding(
                 "ENV901",
                 Severity.WARNING,
-                f"{name} is installed more than once; Python finds the first.",
-                tuple(Evidence(f"{name}", place) for place in places),
-                Remedy(
+                known_by="static",
+                detail=f"{name} is installed more than once; Python finds the first.",
+                evidence=tuple(Evidence(f"{name}", place) for place in places),
+                remedy=Remedy(
                     f"Uninstall {name} until it is gone, then install it once.",
                     (environment.uninstall(name),),
                 ),
@@ -48,12 +51,13 @@ def variables(environment: Environment) -> list[Finding]:
     address = environment.variables.get("RAY_ADDRESS", "")
     if address.startswith(("http://", "https://")):
         found.append(
-            _finding(
+            finding(
                 "ENV902",
                 Severity.ERROR,
-                "A process that calls ray.init() with this address fails.",
-                (Evidence(f"RAY_ADDRESS={address}", "environment"),),
-                Remedy(
+                known_by="static",
+                detail="A process that calls ray.init() with this address fails.",
+                evidence=(Evidence(f"RAY_ADDRESS={address}", "environment"),),
+                remedy=Remedy(
                     "Unset it, or give the address of the cluster itself (ip:6379).", ("unset RAY_ADDRESS",)
                 ),
             )
@@ -61,15 +65,18 @@ def variables(environment: Environment) -> list[Finding]:
     vllm = environment.vllm
     if environment.variables.get("VLLM_USE_V1") == "0" and vllm and _at_least(vllm.version, "0.11"):
         found.append(
-            _finding(
+            finding(
                 "ENV903",
                 Severity.WARNING,
-                f"vLLM {vllm.version} has only the V1 engine.",
-                (
+                known_by="static",
+                detail=f"vLLM {vllm.version} has only the V1 engine.",
+                evidence=(
                     Evidence("VLLM_USE_V1=0", "environment"),
                     Evidence(f"{vllm.name} {vllm.version}", vllm.place),
                 ),
-                Remedy("Unset it; for the V0 engine install a release before 0.11.", ("unset VLLM_USE_V1",)),
+                remedy=Remedy(
+                    "Unset it; for the V0 engine install a release before 0.11.", ("unset VLLM_USE_V1",)
+                ),
             )
         )
     return found
@@ -80,18 +87,3 @@ def _at_least(version: str, bound: str) -> bool:
         return Version(version) >= Version(bound)
     except InvalidVersion:
         return False
-
-
-def _finding(
-    code: str, severity: Severity, detail: str, evidence: tuple[Evidence, ...], remedy: Remedy
-) -> Finding:
-    return Finding(
-        code=code,
-        title=CODES[code][0],
-        severity=severity,
-        certainty="established",
-        known_by="static",
-        detail=detail,
-        evidence=evidence,
-        remedy=remedy,
-    )

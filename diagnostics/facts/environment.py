@@ -60,7 +60,6 @@ class Environment:
     duplicates: tuple[tuple[str, tuple[str, ...]], ...]
     """(name, places) of packages that are there more than once; the first is the one Python finds."""
     variables: Mapping[str, str]
-    conda: bool
     free_disk_gb: float | None
     shared_memory_gb: float | None
 
@@ -118,7 +117,6 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         broken=tuple(sorted(broken)),
         duplicates=tuple((name, tuple(found)) for name, found in sorted(places.items()) if len(found) > 1),
         variables={name: environ[name] for name in VARIABLES if name in environ},
-        conda=(root / "conda-meta").is_dir(),
         free_disk_gb=_gigabytes(root),
         shared_memory_gb=_gigabytes(Path("/dev/shm")),  # noqa: S108 - its size is asked, nothing is written
     )
