@@ -23,16 +23,16 @@ class Advantages:
 
 
 def group_advantages(
-    rewards: Sequence[Sequence[float]], *, scale: str = "std", ddof: int = 1, epsilon: float = 1e-4
+    rewards: Sequence[Sequence[float]], *, scale: str = "group", ddof: int = 1, epsilon: float = 1e-4
 ) -> Advantages:
-    """Centres each group's rewards, and divides by their standard deviation where `scale` is `std`.
+    """Centres each group's rewards, and divides by their standard deviation where `scale` is `group`.
 
     A group whose rewards are all equal gets exact zeros. So does a group of one: it has nothing to be
     compared to, and with `ddof=1` its standard deviation would be 0/0.
 
     Args:
         rewards: One sequence a group.
-        scale: `std` or `none`.
+        scale: `group` or `none`.
         ddof: 1 divides the squares by n - 1, as torch does, 0 by n, as numpy does.
         epsilon: Added to the standard deviation.
 

@@ -25,13 +25,52 @@ class TaskConfig:
     """The task: rows made on the spot, with a reward computed from the text."""
 
     kind: str = _key("repeat", choices=("repeat", "reverse"))
-    """What is asked of a word: write it again, or write it backwards."""
+    """What is asked of a word: write it again, or write it backwards. Not used where data.path is set."""
     letters: str = _key("abcdefghij")
     """The letters words are made of."""
     min_length: int = _key(3, low=1)
     """Shortest word."""
     max_length: int = _key(3, low=1)
     """Longest word."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The user's own prompts, instead of the shipped task's."""
+
+    path: str = _key("")
+    """A file of JSON lines, a Parquet file, or a folder that Hugging Face datasets wrote with `save_to_disk`;
+    empty: the shipped task."""
+    split: str = _key("")
+    """The split of a folder that holds several."""
+    prompt: str = _key("prompt")
+    """The column that is the prompt: a text, or a list of chat messages. All others go to reward functions."""
+    template: str = _key("auto", choices=("auto", "chat", "none"))
+    """Whether prompts go through the tokenizer's chat template; `auto`: lists of messages do, texts don't."""
+    max_prompt_tokens: int = _key(0, low=0)
+    """Longest prompt; 0: what model.max_length leaves beside sampling.max_tokens."""
+    over_limit: str = _key("drop", choices=("drop", "truncate", "error"))
+    """A longer prompt is dropped, loses its first tokens, or ends the run; how many is counted."""
+    shuffle: bool = _key(default=True)
+    """Draw rows in a new order each epoch, seeded by train.seed; false: in the file's order."""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """What a completion is worth: a weighted sum of functions, and penalties."""
+
+    functions: tuple[str, ...] = _key(())
+    """Names of built-in functions, or `file.py:function`; empty: the shipped task's own."""
+    weights: tuple[float, ...] = _key(())
+    """One a function; empty: 1 each."""
+    model: str = _key("")
+    """A folder with a sequence classification model, whose score is one more function; empty: none."""
+    overlong_buffer: int = _key(0, low=0)
+    """Soft overlong penalty (DAPO): the last tokens before sampling.max_tokens cost linearly more; 0: none."""
+    overlong_penalty: float = _key(1.0, low=0)
+    """What a completion of full length costs."""
+    threads: int = _key(1, low=1)
+    """Functions that are called at the same time, each in a thread of its own; 1: one after another."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +85,14 @@ class ModelConfig:
     """Layers of the tiny model."""
     max_length: int = _key(256, low=4)
     """Longest prompt and completion together, in tokens."""
+    lora_rank: int = _key(0, low=0)
+    """Train low-rank adapters of this rank (by peft) instead of the weights; 0: the weights."""
+    lora_alpha: float = _key(16.0, above=0)
+    """Adapters count alpha / rank times."""
+    lora_targets: tuple[str, ...] = _key(("all-linear",))
+    """Names of the layers that get adapters."""
+    gradient_checkpointing: bool = _key(default=False)
+    """Compute activations again in the backward pass instead of keeping them."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +118,11 @@ class RolloutConfig:
     """Where the engine's model lives (a torch device)."""
     max_batch: int = _key(256, low=1)
     """Completions that the embedded engine samples at one time."""
+    partial_tokens: int = _key(0, low=0)
+    """Async only: a completion that isn't finished after this many tokens goes on under the next policy version;
+    0: each is finished under the version it began with."""
+    reconnect_s: float = _key(0.0, low=0)
+    """Server mode: for how long a server of its own address that went away is looked for again."""
     sync_tolerance: float = _key(1e-3, above=0)
     """Largest difference of a log-prob between engine and trainer, on a probe after each weight update, that
     counts as rounding."""
@@ -86,6 +138,12 @@ class SamplingConfig:
     """Longest completion, in tokens."""
     temperature: float = _key(1.0, low=0.01)
     """Logits are divided by it, when sampling and when training."""
+    dynamic: bool = _key(default=False)
+    """Dynamic sampling (DAPO): groups whose rewards are all equal are replaced by groups of further prompts."""
+    max_resample_times: int = _key(3, low=1)
+    """Further batches of prompts that a step may sample; then it is filled with groups without a signal."""
+    overlong_filter: bool = _key(default=False)
+    """Completions cut off at max_tokens get a reward, but no gradient."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +174,21 @@ class TrainConfig:
     """Where the trained model lives (a torch device)."""
     logprob_chunk: int = _key(1024, low=1)
     """Positions whose logits exist at one time."""
+    sharding: str = _key("replicate", choices=("replicate", "fsdp2"))
+    """Under torchrun: every process holds the whole policy, or its share of it (PyTorch's FSDP2)."""
+    stall_s: float = _key(0.0, low=0)
+    """Nothing done for so long: the stacks of all threads are written to stalls.txt; 0: not watched."""
 
 
 @dataclass(frozen=True)
 class LossConfig:
     """The loss; see `grpo_core.loss`."""
 
-    advantage_scale: str = _key("std", choices=("std", "none"))
-    """Divide centred rewards by the group's standard deviation, or not."""
+    advantage_baseline: str = _key("group", choices=("group", "leave_one_out", "batch", "none"))
+    """What is subtracted from a reward: the mean of its group, of the others of its group, of the batch, or 0."""
+    advantage_scale: str = _key("group", choices=("group", "leave_one_out", "batch", "none"))
+    """What the difference is divided by: the standard deviation of the rewards of its group, of the others of its
+    group, of the batch, or 1."""
     advantage_ddof: int = _key(1, choices=(0, 1))
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
     advantage_epsilon: float = _key(1e-4, low=0)
@@ -149,10 +214,14 @@ class LossConfig:
     """SAPO's temperature elsewhere."""
     kl_coefficient: float = _key(0.0, low=0)
     """Weight of the KL to the model before training; 0 keeps no reference model."""
+    kl_placement: str = _key("loss", choices=("loss", "reward"))
+    """The KL is added to the loss, or its sum over a completion is taken off the reward."""
     kl_estimator: str = _key("k3", choices=("k1", "k2", "k3"))
     """Schulman's estimators."""
     kl_importance: bool = _key(default=False)
     """Multiply the KL estimate by the ratio, which unbiases its gradient after the first update of a step."""
+    entropy_quantile: float = _key(0.0, low=0)
+    """The share of the step's tokens, those of lowest entropy, that get no gradient; below 1, 0: none."""
     aggregation: str = _key("token", choices=("token", "sequence", "sequence_sum", "constant"))
     """What weighs the same: every token of the batch, every sequence's mean, every sequence's sum, or every place
     up to max_tokens."""
@@ -168,6 +237,30 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation during training, pinned to one policy version."""
+
+    every: int = _key(0, low=0)
+    """Every this many steps, before the step trains; 0: never."""
+    prompts: int = _key(64, low=1)
+    """Prompts, the same each time, one completion each."""
+    temperature: float = _key(1.0, low=0.01)
+    """Of these completions."""
+    path: str = _key("")
+    """A data set of its own, read like data.path; empty: rows of the shipped task that training never draws."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What makes a killed run go on, exactly."""
+
+    every: int = _key(1, low=0)
+    """Every this many steps (and at the last) everything is saved; 0: never."""
+    keep: int = _key(1, low=1)
+    """Newest checkpoints kept."""
+
+
+@dataclass(frozen=True)
 class OutputConfig:
     """What is written down."""
 
@@ -178,6 +271,14 @@ class OutputConfig:
     name are replaced."""
     completions_every: int = _key(10, low=0)
     """Every this many steps (and at the last) the step's completions are written; 0: never."""
+    record_every: int = _key(0, low=0)
+    """Every this many steps the rollout is recorded in full, for `replay`; 0: never."""
+    tensorboard: bool = _key(default=False)
+    """Write metrics for TensorBoard, too."""
+    wandb: bool = _key(default=False)
+    """Write metrics for Weights & Biases, too, offline."""
+    page: bool = _key(default=True)
+    """Write run.html, a page with curves and completions, when the run ends."""
 
 
 @dataclass(frozen=True)
@@ -185,11 +286,15 @@ class Config:
     """All settings of a run."""
 
     task: TaskConfig = field(default_factory=TaskConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def as_dict(self) -> dict[str, Any]:

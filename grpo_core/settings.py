@@ -130,7 +130,11 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
     converted: Any = _from_text(value, kind) if source == _COMMAND_LINE else value
     if kind is float and type(converted) is int:
         converted = float(converted)
-    if type(converted) is not kind:
+    if kind in _LISTS and isinstance(converted, list):
+        item = _LISTS[kind]
+        converted = tuple(float(x) if item is float and type(x) is int else x for x in converted)
+    wrong = any(type(x) is not _LISTS[kind] for x in converted) if type(converted) is tuple else None
+    if wrong or (wrong is None and type(converted) is not kind):
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected {_NAMES[kind]}")
     low, above, choices = (field.metadata[name] for name in ("low", "above", "choices"))
     if choices is not None and converted not in choices:
@@ -146,6 +150,8 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
 
 
 def _from_text(text: str, kind: type) -> Any:
+    if kind in _LISTS:
+        return [_from_text(part.strip(), _LISTS[kind]) for part in text.split(",") if part.strip()]
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     try:
@@ -154,4 +160,12 @@ def _from_text(text: str, kind: type) -> Any:
         return text
 
 
-_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+_LISTS: dict[Any, type] = {tuple[str, ...]: str, tuple[float, ...]: float}
+_NAMES: dict[Any, str] = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    tuple[str, ...]: "a list of strings (on the command line: a,b)",
+    tuple[float, ...]: "a list of numbers (on the command line: 1,0.5)",
+}

@@ -55,16 +55,20 @@ class Request:
         id: Unique among the requests in flight; the completion is paired with its prompt by it.
         prompt_ids: Token ids of the prompt.
         seed: Seeds this sample's own generator: what is sampled does not depend on its neighbours.
+        prefix: Ids sampled earlier, perhaps by an older policy; the completion goes on behind them.
+        budget: New ids at most in this call, after which it ends with `abort`; 0: up to max_tokens.
     """
 
     id: str
     prompt_ids: tuple[int, ...]
     seed: int
+    prefix: tuple[int, ...] = ()
+    budget: int = 0
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What an engine sampled for one request.
+    """What an engine sampled for one request, without the request's prefix.
 
     Attributes:
         request_id: The id of the request.
@@ -90,13 +94,25 @@ class Completion:
 
 @dataclass(frozen=True)
 class Sample:
-    """A completion with its reward and advantage."""
+    """A completion with its reward and advantage.
+
+    Attributes:
+        prompt: What was asked.
+        completion: What was answered.
+        text: The completion as text.
+        reward: What the advantage is made of: the weighted sum of the reward functions, less penalties.
+        advantage: Relative to its group.
+        scores: Reward by function, before weights; None where a function had nothing to say.
+        trained: False: it counts for its group, but gets no gradient (the overlong filter).
+    """
 
     prompt: Prompt
     completion: Completion
     text: str
     reward: float
     advantage: float
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    trained: bool = True
 
 
 @dataclass(frozen=True)

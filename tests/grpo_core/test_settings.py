@@ -37,7 +37,7 @@ def test_the_examples_are_valid(name, request):
             "rollout.max_stalenes: unknown key; did you mean rollout.max_staleness?",
         ),
         ("[sampling]\nmode = 1", "sampling.mode: unknown key; did you mean rollout.mode?"),
-        ("[nonsense]\nx = 1", "nonsense.x: unknown key; sections are [task], [model]"),
+        ("[nonsense]\nx = 1", "nonsense.x: unknown key; sections are [task], [data]"),
         ("steps = 3", "steps = 3 stands outside of a section; sections are [task]"),
         ('[train]\nsteps = "many"', "train.steps = 'many': expected an integer"),
         ("[train]\nsteps = true", "train.steps = True: expected an integer"),
