@@ -32,7 +32,7 @@ class Capabilities:
     Attributes:
         seeds: Each request's seed alone decides what is sampled.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
-        sleep: The engine can give its memory back between rollouts.
+        sleep: The engine can give its memory back between rollouts, by `sleep` and `wake`.
     """
 
     seeds: bool
@@ -69,3 +69,14 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees what the engine holds; safe to call twice."""
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """An engine whose `capabilities.sleep` is true."""
+
+    def sleep(self) -> None:
+        """Gives memory back; the weights are gone, and only `wake` may follow."""
+
+    def wake(self) -> None:
+        """Takes the memory again; `update_weights` must follow."""

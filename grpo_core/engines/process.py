@@ -40,7 +40,7 @@ class ProcessEngine:
         except BaseException:
             self.close()
             raise
-        self._capabilities = Capabilities(**state["capabilities"])
+        self._capabilities = Capabilities(**{**state["capabilities"], "sleep": False})
         self._version = -1
 
     @property

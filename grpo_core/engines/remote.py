@@ -38,7 +38,7 @@ class RemoteEngine:
                 f"{self._where('/info')}: expected a server of {PROTOCOL}, found {info.get('schema')!r}"
             )
         self.name = f"remote {info['engine']}"
-        self._capabilities = Capabilities(**info["capabilities"])
+        self._capabilities = Capabilities(**{**info["capabilities"], "sleep": False})
         self._version = int(info["policy_version"])
 
     @property

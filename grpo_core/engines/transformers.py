@@ -34,6 +34,7 @@ class TransformersEngine:
     ) -> None:
         """Loads the model; its weights count as no version until the first update."""
         self._model = load_model(model_dir, device)
+        self._asleep = False
         self._device = device
         self._max_model_len = max_model_len
         self._max_batch = max_batch
@@ -41,8 +42,8 @@ class TransformersEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Seeds and fingerprint."""
-        return Capabilities(seeds=True, fingerprint=True, sleep=False)
+        """Seeds, fingerprint and sleep."""
+        return Capabilities(seeds=True, fingerprint=True, sleep=True)
 
     @property
     def policy_version(self) -> int:
@@ -52,18 +53,24 @@ class TransformersEngine:
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
         self._check(requests, params)
-        by_length: dict[int, list[int]] = {}
+        alike: dict[tuple[int, int, int], list[int]] = {}
         for place, request in enumerate(requests):
-            by_length.setdefault(len(request.prompt_ids), []).append(place)
+            shape = (len(request.prompt_ids), len(request.prefix), request.budget)
+            alike.setdefault(shape, []).append(place)
         answers: dict[int, Completion] = {}
-        for places in by_length.values():
+        for (_, done, budget), places in alike.items():
+            left = params.max_tokens - done
+            most = min(budget or left, left)
             for start in range(0, len(places), self._max_batch):
                 part = places[start : start + self._max_batch]
-                answers.update(zip(part, self._sample([requests[i] for i in part], params), strict=True))
+                sampled = self._sample([requests[i] for i in part], params, most)
+                answers.update(zip(part, sampled, strict=True))
         return [answers[place] for place in range(len(requests))]
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copies all parameters by name; names and shapes are compared before anything is touched."""
+        if self._asleep:
+            raise EngineError("transformers engine, update_weights: the engine is asleep; wake it first")
         given, held = dict(tensors), dict(self._model.named_parameters())
         wrong = [f"{name} is missing" for name in held if name not in given]
         wrong += [f"{name} is not in the model" for name in given if name not in held]
@@ -84,6 +91,20 @@ class TransformersEngine:
         """The digest of the parameters held."""
         return fingerprint_of(self._model.named_parameters())
 
+    def sleep(self) -> None:
+        """Frees the memory of the weights; they must be sent again after `wake`."""
+        self._shapes = {name: value.shape for name, value in self._model.named_parameters()}
+        for value in self._model.parameters():  # buffers stay: they are computed, not sent
+            value.data = value.data.new_empty(0)
+        self._asleep, self._version = True, -1
+
+    def wake(self) -> None:
+        """Takes the memory again, with nothing of use in it."""
+        if self._asleep:
+            for name, value in self._model.named_parameters():
+                value.data = value.data.new_full(self._shapes[name], float("nan"))
+        self._asleep = False
+
     def close(self) -> None:
         """Frees the model."""
         self._model = None
@@ -91,6 +112,8 @@ class TransformersEngine:
     def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:
         if self._model is None:
             raise EngineError("transformers engine, generate: the engine is closed")
+        if self._asleep:
+            raise EngineError("transformers engine, generate: the engine is asleep; wake it first")
         if params.temperature <= 0 or params.max_tokens < 1:
             raise EngineError(f"transformers engine, generate: impossible sampling parameters: {params}")
         vocabulary = self._model.config.vocab_size
@@ -102,24 +125,27 @@ class TransformersEngine:
                     f"{where} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
                     f"least 1 and together at most {self._max_model_len} (model.max_length)"
                 )
-            if not all(0 <= token < vocabulary for token in request.prompt_ids):
+            if len(request.prefix) >= params.max_tokens:
+                raise EngineError(f"{where} has sampled max_tokens = {params.max_tokens} tokens already")
+            if not all(0 <= token < vocabulary for token in request.prompt_ids + request.prefix):
                 raise EngineError(f"{where} has a token id outside of 0 to {vocabulary - 1}")
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Samples for requests whose prompts have one length. B requests, V vocabulary."""
+    def _sample(self, requests: Sequence[Request], params: SamplingParams, most: int) -> list[Completion]:
+        """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
         # A group shares its prompt: each prompt goes through the model once, then its keys are copied.
-        prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
-        rows = torch.tensor([prompts.index(request.prompt_ids) for request in requests], device=self._device)
-        out = self._model(torch.tensor(prompts, device=self._device), use_cache=True)
+        whole = [request.prompt_ids + request.prefix for request in requests]
+        prompts = {ids: place for place, ids in enumerate(dict.fromkeys(whole))}
+        rows = torch.tensor([prompts[ids] for ids in whole], device=self._device)
+        out = self._model(torch.tensor(list(prompts), device=self._device), use_cache=True)
         cache, logits_BV = out.past_key_values, out.logits[:, -1][rows]
         cache.reorder_cache(rows)
-        draws_BT = _draws(requests, params.max_tokens).to(self._device)
+        draws_BT = _draws(requests, most).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
         ids: list[torch.Tensor] = []
         logprobs: list[torch.Tensor] = []
-        for place in range(params.max_tokens):
+        for place in range(most):
             if place:
                 out = self._model(ids[-1][:, None], past_key_values=cache, use_cache=True)
                 logits_BV = out.logits[:, -1]
@@ -131,17 +157,18 @@ class TransformersEngine:
                 break
         ids_BT, logprobs_BT = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1).tolist()
         return [
-            self._completion(request, row, values, params.stop_ids)
+            self._completion(request, row, values, params)
             for request, row, values in zip(requests, ids_BT, logprobs_BT, strict=True)
         ]
 
     def _completion(
-        self, request: Request, ids: list[int], logprobs: list[float], stop_ids: tuple[int, ...]
+        self, request: Request, ids: list[int], logprobs: list[float], params: SamplingParams
     ) -> Completion:
         """Cuts behind the first stop id: the row went on while its neighbours were running."""
-        end = next((place + 1 for place, token in enumerate(ids) if token in stop_ids), None)
+        end = next((place + 1 for place, token in enumerate(ids) if token in params.stop_ids), None)
         kept = tuple(ids[:end])
-        reason: FinishReason = "length" if end is None else "stop"
+        full = len(request.prefix) + len(kept) == params.max_tokens
+        reason: FinishReason = "stop" if end is not None else "length" if full else "abort"
         return Completion(request.id, kept, tuple(logprobs[:end]), (self._version,) * len(kept), reason)
 
 
@@ -159,10 +186,14 @@ def choose(
 
 
 def _draws(requests: Sequence[Request], count: int) -> torch.Tensor:
-    """Uniform numbers [B, count], each row from the request's own generator, on the CPU for any device."""
+    """Uniform numbers [B, count], each row from the request's own generator, on the CPU for any device.
+
+    A request that goes on behind a prefix goes on in its generator's numbers, too.
+    """
     generator = torch.Generator()
     rows = []
     for request in requests:
         generator.manual_seed(request.seed % 2**63)
-        rows.append(torch.rand(count, generator=generator, dtype=torch.float64))
+        done = len(request.prefix)
+        rows.append(torch.rand(done + count, generator=generator, dtype=torch.float64)[done:])
     return torch.stack(rows)

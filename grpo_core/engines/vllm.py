@@ -136,14 +136,14 @@ class VllmEngine:
             return []
         with self._owned("generate") as llm:
             outputs = llm.generate(
-                [{"prompt_token_ids": list(request.prompt_ids)} for request in requests],
-                [pinned(params, request.seed) for request in requests],
+                [{"prompt_token_ids": list(request.prompt_ids + request.prefix)} for request in requests],
+                [pinned(params, request) for request in requests],
                 use_tqdm=False,
             )
         if len(outputs) != len(requests):
             raise EngineError(f"vllm engine, generate: {len(requests)} requests, {len(outputs)} answers")
         return [
-            completion(request, output, self._version)
+            completion(request, output, self._version, params)
             for request, output in zip(requests, outputs, strict=True)
         ]
 

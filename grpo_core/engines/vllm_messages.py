@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 LOWEST_TEMPERATURE = 0.01
 
 
-def pinned(params: SamplingParams, seed: int) -> Any:
+def pinned(params: SamplingParams, request: Request) -> Any:
     """Every sampling parameter that shapes the distribution or ends a completion, written out for vLLM."""
     import vllm
 
+    left = params.max_tokens - len(request.prefix)
+
     return vllm.SamplingParams(
         n=1,
-        max_tokens=params.max_tokens,
+        max_tokens=min(request.budget or left, left),
         min_tokens=0,
         temperature=params.temperature,
         top_p=1.0,
@@ -30,7 +32,8 @@ def pinned(params: SamplingParams, seed: int) -> Any:
         presence_penalty=0.0,
         frequency_penalty=0.0,
         repetition_penalty=1.0,
-        seed=seed % 2**63,  # vLLM reads -1 as "no seed"
+        # vLLM reads -1 as "no seed". Behind a prefix another one, or the same numbers would be drawn again.
+        seed=(request.seed + len(request.prefix)) % 2**63,
         stop=[],
         stop_token_ids=list(params.stop_ids),
         ignore_eos=True,  # the stop ids alone decide
@@ -39,10 +42,10 @@ def pinned(params: SamplingParams, seed: int) -> Any:
     )
 
 
-def completion(request: Request, output: Any, version: int) -> Completion:
+def completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
     """One answer of vLLM, checked to be the answer to this request."""
     where = f"vllm engine, generate: request {request.id}"
-    if tuple(output.prompt_token_ids) != request.prompt_ids:
+    if tuple(output.prompt_token_ids) != request.prompt_ids + request.prefix:
         raise EngineError(f"{where}: the answer is to another prompt")
     if len(output.outputs) != 1 or output.outputs[0].logprobs is None:
         raise EngineError(f"{where}: {len(output.outputs)} completions, or no log-probs")
@@ -59,4 +62,7 @@ def completion(request: Request, output: Any, version: int) -> Completion:
         )
     except KeyError as error:
         raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
-    return Completion(request.id, ids, logprobs, (version,) * len(ids), sampled.finish_reason)
+    reason = sampled.finish_reason
+    if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
+        reason = "abort"  # the call's budget, not the completion's
+    return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

@@ -19,7 +19,13 @@ def encode_requests(requests: Sequence[Request], params: SamplingParams) -> dict
     """The body of a `generate` call."""
     return {
         "requests": [
-            {"id": request.id, "prompt_ids": list(request.prompt_ids), "seed": request.seed}
+            {
+                "id": request.id,
+                "prompt_ids": list(request.prompt_ids),
+                "seed": request.seed,
+                "prefix": list(request.prefix),
+                "budget": request.budget,
+            }
             for request in requests
         ],
         "params": {
@@ -33,7 +39,10 @@ def encode_requests(requests: Sequence[Request], params: SamplingParams) -> dict
 def decode_requests(body: Mapping[str, Any]) -> tuple[list[Request], SamplingParams]:
     """The other side of `encode_requests`; the body's shape has been checked or is our own."""
     params = body["params"]
-    requests = [Request(entry["id"], tuple(entry["prompt_ids"]), entry["seed"]) for entry in body["requests"]]
+    requests = [
+        Request(e["id"], tuple(e["prompt_ids"]), e["seed"], tuple(e["prefix"]), e["budget"])
+        for e in body["requests"]
+    ]
     return requests, SamplingParams(params["max_tokens"], params["temperature"], tuple(params["stop_ids"]))
 
 
@@ -90,7 +99,8 @@ def check_answers(
     for request, completion in zip(requests, completions, strict=True):
         if completion.request_id != request.id:
             raise EngineError(f"{where}: request {request.id} was answered with {completion.request_id!r}")
-        if not completion.ids or completion.finish_reason not in ("stop", "length"):
+        ended = completion.finish_reason in ("stop", "length") or bool(request.budget)
+        if not completion.ids or not ended:
             raise EngineError(f"{where}: request {request.id} ended without a usable completion")
         # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
         if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):

@@ -50,6 +50,8 @@ class RequestBody(BaseModel):
     id: Annotated[str, Field(min_length=1, max_length=200)]
     prompt_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
+    prefix: list[Annotated[int, Field(ge=0)]] = []
+    budget: Annotated[int, Field(ge=0)] = 0
 
 
 class ParamsBody(BaseModel):
@@ -120,7 +122,10 @@ def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: L
         params = core.SamplingParams(
             body.params.max_tokens, body.params.temperature, tuple(body.params.stop_ids)
         )
-        requests = [core.Request(entry.id, tuple(entry.prompt_ids), entry.seed) for entry in body.requests]
+        requests = [
+            core.Request(entry.id, tuple(entry.prompt_ids), entry.seed, tuple(entry.prefix), entry.budget)
+            for entry in body.requests
+        ]
         return encode_completions(await owner.call(lambda engine: engine.generate(requests, params)))
 
     @app.post("/weights")

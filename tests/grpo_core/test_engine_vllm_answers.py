@@ -10,9 +10,10 @@ import pytest
 
 from grpo_core.engines import vllm, vllm_messages
 from grpo_core.engines.base import EngineError
-from grpo_core.types import Request
+from grpo_core.types import Request, SamplingParams
 
 REQUEST = Request("r0", (1, 2, 3), seed=0)
+PARAMS = SamplingParams(max_tokens=2)
 
 
 def answer(**changes):
@@ -32,7 +33,7 @@ def answer(**changes):
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
     """The first entry of a position is the likeliest id, not always the sampled one."""
-    completion = vllm_messages.completion(REQUEST, answer(), version=3)
+    completion = vllm_messages.completion(REQUEST, answer(), 3, PARAMS)
     assert completion.ids == (4, 5)
     assert completion.logprobs == (-0.5, -2.0)
     assert completion.versions == (3, 3)
@@ -53,7 +54,7 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
 def test_an_unusable_answer_names_the_request_and_what_is_wrong(changes, says):
     """Nothing is guessed, padded or dropped."""
     with pytest.raises(EngineError) as raised:
-        vllm_messages.completion(REQUEST, answer(**changes), version=0)
+        vllm_messages.completion(REQUEST, answer(**changes), 0, PARAMS)
     assert str(raised.value) == f"vllm engine, generate: request r0: {says}"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 
 from grpo_core.engines import EngineSpec, build_engine
-from grpo_core.engines.base import Engine, EngineError
+from grpo_core.engines.base import Engine, EngineError, Sleeper
 from grpo_core.engines.process import ProcessEngine
 from grpo_core.engines.remote import RemoteEngine
 from grpo_core.engines.transformers import choose
@@ -215,3 +216,44 @@ def test_other_answers_than_were_asked_for_are_refused(answer, says):
     with pytest.raises(EngineError, match="x engine, generate") as caught:
         decode_completions(answer, ASKED, "x")
     assert says in str(caught.value)
+
+
+def test_a_completion_goes_on_behind_its_prefix(engine, trained):
+    """Sampled in slices of two tokens, it is the completion sampled at once, up to rounding of its log-probs."""
+    whole = engine.generate(REQUESTS, PARAMS)
+    parts: dict[str, list[Completion]] = {request.id: [] for request in REQUESTS}
+    unfinished = [replace(request, budget=2) for request in REQUESTS]
+    while unfinished:
+        for request, part in zip(unfinished, engine.generate(unfinished, PARAMS), strict=True):
+            parts[request.id].append(part)
+            assert len(part.ids) == 2 or part.finish_reason == "stop"
+        unfinished = [
+            replace(request, prefix=request.prefix + parts[request.id][-1].ids)
+            for request in unfinished
+            if parts[request.id][-1].finish_reason == "abort"
+        ]
+    for expected in whole:
+        pieces = parts[expected.request_id]
+        assert sum((piece.ids for piece in pieces), ()) == expected.ids
+        assert pieces[-1].finish_reason == expected.finish_reason
+        given = torch.tensor(sum((piece.logprobs for piece in pieces), ()))
+        torch.testing.assert_close(given, torch.tensor(expected.logprobs), atol=1e-5, rtol=0)
+
+
+def test_asleep_it_refuses_and_awake_it_needs_its_weights(model_dir):
+    """What slept holds nothing: sampling needs `wake` and an update, after which it is as before."""
+    with closing(build_engine(EngineSpec("transformers", str(model_dir), max_model_len=64))) as engine:
+        assert isinstance(engine, Sleeper)
+        assert engine.capabilities.sleep
+        weights = dict(load_model(model_dir).named_parameters())
+        engine.update_weights(weights.items(), 1)
+        before = engine.generate(REQUESTS, PARAMS)
+        engine.sleep()
+        with pytest.raises(EngineError, match="generate: the engine is asleep"):
+            engine.generate(REQUESTS, PARAMS)
+        with pytest.raises(EngineError, match="update_weights: the engine is asleep"):
+            engine.update_weights(weights.items(), 2)
+        engine.wake()
+        assert engine.policy_version == -1
+        engine.update_weights(weights.items(), 1)
+        assert engine.generate(REQUESTS, PARAMS) == before
