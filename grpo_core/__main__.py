@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
 
-USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--json]
+USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
        python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...]
        python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
 
@@ -32,7 +32,7 @@ probe  compares an engine's log-probs with the trainer's, before and after a wei
 
 Settings and their defaults:
 """
-_FLAGS = ("--json", "--help", "-h", "--exit-with-stdin")
+_FLAGS = ("--json", "--resume", "--help", "-h", "--exit-with-stdin")
 
 
 def main(arguments: list[str]) -> int:
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core import run
 
-    document = run.train(config, _progress(config.train.steps))
+    document = run.train(config, _progress(config.train.steps), resume="--resume" in flags)
     if document["error"]:
         print(f"grpo_core: {document['error']}", file=sys.stderr)
     if "--json" in flags:
@@ -112,7 +112,7 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
     path = None
     if rest and not rest[0].startswith("--"):
         path = Path(rest.pop(0))
-    return _COMMANDS[name], load(path, rest)
+    return _COMMANDS[name], load(path, rest, lambda note: print(f"grpo_core: {note}", file=sys.stderr))
 
 
 @contextlib.contextmanager

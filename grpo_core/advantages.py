@@ -23,7 +23,12 @@ class Advantages:
 
 
 def group_advantages(
-    rewards: Sequence[Sequence[float]], *, scale: str = "group", ddof: int = 1, epsilon: float = 1e-4
+    rewards: Sequence[Sequence[float]],
+    *,
+    baseline: str = "group",
+    scale: str = "group",
+    ddof: int = 1,
+    epsilon: float = 1e-4,
 ) -> Advantages:
     """Centres each group's rewards, and divides by their standard deviation where `scale` is `group`.
 

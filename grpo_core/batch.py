@@ -25,6 +25,7 @@ class Batch:
         lengths_B: Tokens of the completion.
         advantages_B: One a sample.
         behaviour_BT: The engine's log-probs; zero behind the end.
+        trained_B: False: the sample gets no gradient (the overlong filter).
     """
 
     ids_BL: torch.Tensor
@@ -32,6 +33,7 @@ class Batch:
     lengths_B: torch.Tensor
     advantages_B: torch.Tensor
     behaviour_BT: torch.Tensor
+    trained_B: torch.Tensor
 
     @property
     def mask_BT(self) -> torch.Tensor:
@@ -47,6 +49,7 @@ class Batch:
             lengths,
             self.advantages_B[part],
             self.behaviour_BT[part, : int(lengths.max())],
+            self.trained_B[part],
         )
 
 
@@ -66,6 +69,7 @@ def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
             [sample.advantage for sample in samples], dtype=torch.float32, device=device
         ),
         behaviour_BT=padded([list(sample.completion.logprobs) for sample in samples], torch.float32),
+        trained_B=torch.tensor([sample.trained for sample in samples], device=device),
     )
 
 

@@ -319,13 +319,31 @@ def check(config: Config, sources: dict[str, str] | None = None) -> None:
             raise ConfigError(f"{places}: {remedy}")
 
 
+def ignored(config: Config) -> list[tuple[str, str]]:
+    """Keys that have no effect in the mode that is set, and why: (key, reason)."""
+    mode, external = config.rollout.mode, config.rollout.mode == "server" and config.rollout.port != 0
+    rules = [
+        (external, ("engine", "device", "max_batch"), "the server that runs already has its own"),
+        (mode != "async", ("max_staleness", "partial_tokens"), f"nothing is sampled ahead in {mode} mode"),
+        (mode != "server", ("host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
+        (mode == "colocate", ("timeout_s",), "the engine is in this process"),
+        (mode == "server" and not external, ("reconnect_s",), "a server started for the run ends with it"),
+    ]
+    found = [(f"rollout.{key}", why) for applies, keys, why in rules if applies for key in keys]
+    if config.data.path:
+        found += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
+    if config.model.path:
+        found += [(f"model.{key}", "model.path is set") for key in ("hidden_size", "layers")]
+    return found
+
+
 def _values(config: Config, keys: tuple[str, ...]) -> dict[str, Any]:
     return {key: getattr(getattr(config, key.split(".")[0]), key.split(".")[1]) for key in keys}
 
 
 def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
     """The rules between keys: (keys, is it broken, what is expected instead)."""
-    task, rollout, train = config.task, config.rollout, config.train
+    task, rollout, train, loss = config.task, config.rollout, config.train, config.loss
     needed = task.max_length + 1 + config.sampling.max_tokens
     stale = rollout.mode == "async" and 0 < rollout.max_staleness < train.iterations
     external = rollout.mode == "server" and rollout.port == 0 and rollout.host not in LOOPBACK
@@ -347,17 +365,56 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
         ),
         (
             ("model.max_length", "task.max_length", "sampling.max_tokens"),
-            not config.model.path and needed > config.model.max_length,
+            not (config.model.path or config.data.path) and needed > config.model.max_length,
             f"the longest prompt and completion need {needed} tokens; raise model.max_length",
         ),
         (
             ("sampling.max_tokens", "task.max_length"),
-            config.sampling.max_tokens <= task.max_length,
+            not config.data.path and config.sampling.max_tokens <= task.max_length,
             "the longest word and the end token don't fit; raise sampling.max_tokens",
         ),
         (
+            ("rollout.partial_tokens", "rollout.max_staleness", "train.iterations"),
+            rollout.mode == "async"
+            and rollout.partial_tokens > 0
+            and rollout.max_staleness < 2 * train.iterations,
+            "a completion that goes on under a later version is at least 2 * train.iterations versions old in the "
+            "end; raise max_staleness to that, or set partial_tokens to 0",
+        ),
+        (
+            ("data.path", "model.path"),
+            bool(config.data.path) and not config.model.path,
+            "the tiny model's tokenizer knows the shipped task's letters alone; give the folder of a model",
+        ),
+        (
+            ("eval.every", "eval.path", "data.path"),
+            bool(config.eval.every and config.data.path) and not config.eval.path,
+            "give a data set to evaluate on",
+        ),
+        (
+            ("reward.weights", "reward.functions"),
+            bool(config.reward.weights)
+            and len(config.reward.weights) != len(config.reward.functions) + bool(config.reward.model),
+            "expected one weight for each function (and one for reward.model, last), or none",
+        ),
+        (
+            ("loss.entropy_quantile",),
+            loss.entropy_quantile >= 1,
+            "expected less than 1: some tokens must be left to learn from",
+        ),
+        (
+            ("loss.kl_placement", "loss.kl_importance"),
+            loss.kl_placement == "reward" and loss.kl_importance,
+            "a KL in the reward has no gradient that could be corrected",
+        ),
+        (
+            ("model.lora_rank", "train.sharding"),
+            config.model.lora_rank > 0 and train.sharding == "fsdp2",
+            "adapters are not sharded; set train.sharding = 'replicate'",
+        ),
+        (
             ("loss.dual_clip",),
-            0 < config.loss.dual_clip <= 1,
+            0 < loss.dual_clip <= 1,
             "expected a number above 1, or 0 for no bound",
         ),
         (

@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 class JsonLines:
     """A file of JSON objects, one a line."""
 
-    def __init__(self, path: Path) -> None:
-        """Starts the file anew."""
+    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+        """Starts the file anew, or behind its first `keep_bytes`."""
         self.path = path
-        self._file = path.open("w", encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+        self._file.truncate(keep_bytes)
+
+    def position(self) -> int:
+        """Bytes written."""
+        return self._file.tell()
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Writes one line. NaN is refused: it is not JSON, and nothing here may be NaN."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.config import ConfigError
 from grpo_core.engines.base import EngineError, EngineTimeoutError
 from grpo_core.metrics import mean
+from grpo_core.page import write_page
 from grpo_core.picture import svg_curve
 from grpo_core.rewards import RewardError
 from grpo_core.staleness import StalenessError
@@ -27,8 +28,15 @@ SCHEMA = "grpo-doctor.train.v1"
 EXIT_CODES = {"ok": 0, "failed": 1, "timeout": 3, "interrupted": 130}
 
 
-def train(config: Config, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def train(
+    config: Config, report: Callable[[dict[str, Any]], None], *, resume: bool = False
+) -> dict[str, Any]:
     """Trains, and describes how it went; what was logged is kept, however the run ends.
+
+    Args:
+        config: Checked settings.
+        report: Called with each step's metrics, in the first process of a run.
+        resume: Go on with the run of this name, or start it if there is none yet.
 
     Returns:
         The document of `train --json`. `outcome` is `ok`, `failed` (a named error in `error`), `timeout` or
@@ -41,25 +49,37 @@ def train(config: Config, report: Callable[[dict[str, Any]], None]) -> dict[str,
     from grpo_core.trainer import Trainer
     from grpo_core.update import NotFiniteError
 
-    folder = _run_folder(config)
-    trainer = Trainer(config, folder, report)
+    folder = _run_folder(config, resume=resume)
+    trainer = Trainer(config, folder, report, resume=resume)
     outcome, error = "ok", None
     try:
         with trainer.interrupts.watched():
             modes.run(trainer)
     except (KeyboardInterrupt, Exception) as failure:
         if trainer.interrupts.asked or isinstance(failure, KeyboardInterrupt):
-            outcome, error = "interrupted", "interrupted (SIGINT); what was logged is kept"
+            outcome, error = "interrupted", "interrupted (SIGINT); --resume goes on from the last step"
         elif isinstance(failure, EngineTimeoutError):
             outcome, error = "timeout", f"{type(failure).__name__}: {failure}"
         elif isinstance(failure, (EngineError, SyncError, StalenessError, RewardError, NotFiniteError)):
             outcome, error = "failed", f"{type(failure).__name__}: {failure}"
         else:
             raise  # a fault of ours, with its own traceback
+    else:
+        trainer.save_policy()
     finally:
         trainer.close()
-    picture = _draw(trainer, folder) if trainer.history else None
-    return {**_summary(trainer, folder), "outcome": outcome, "error": error, "picture": picture}
+    document = {
+        **_summary(trainer, folder),
+        "outcome": outcome,
+        "error": error,
+        "picture": None,
+        "page": None,
+    }
+    if trainer.history and trainer.world.first:
+        document["picture"] = _draw(trainer, folder)
+        (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+        document["page"] = str(write_page(folder)) if config.output.page else None
+    return document
 
 
 def versions() -> dict[str, str | None]:
@@ -74,19 +94,45 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def _run_folder(config: Config) -> Path:
+# A resumed run may differ in these: none of them moves a number of the training.
+_FREE = (
+    *("output.", "checkpoint.", "eval.", "train.steps", "train.stall_s", "reward.threads"),
+    *("rollout.timeout_s", "rollout.host", "rollout.port", "rollout.reconnect_s"),
+)
+
+
+def _run_folder(config: Config, *, resume: bool) -> Path:
+    if resume and not config.output.name:
+        raise ConfigError("output.name = '' (default): --resume needs the name of the run that is to go on")
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
+    path = folder / "config.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        settings = json.dumps(config.as_dict(), indent=1)
-        (folder / "config.json").write_text(settings, encoding="utf-8")
+        if resume and path.exists():
+            _refuse_changes(json.loads(path.read_text(encoding="utf-8")), config.as_dict(), folder)
+        path.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
     except OSError as error:
         raise ConfigError(
             f"output.dir = {config.output.dir!r}, output.name = {config.output.name!r}: "
             f"can't write there: {error.strerror}"
         ) from error
     return folder
+
+
+def _refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """Raises where a resumed run would not be the run that was begun."""
+    plain = json.loads(json.dumps(now))  # tuples are lists in the file
+    for section, table in plain.items():
+        for key, value in table.items():
+            old, dotted = before.get(section, {}).get(key, value), f"{section}.{key}"
+            if old != value and not dotted.startswith(_FREE):
+                raise ConfigError(
+                    f"{dotted} = {value!r}: the run in {folder} has {old!r}; a run is resumed as it was begun. "
+                    "Set it back, or give another output.name"
+                )
 
 
 def _draw(trainer: Trainer, folder: Path) -> str:
@@ -117,8 +163,11 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
         "syncs_proven": len(proofs),  # one that is not proven ends the run
         "syncs_proven_by_fingerprint": sum(proof.fingerprint is True for proof in proofs),
         "max_logprob_difference": max([*fresh, *(proof.difference for proof in proofs)], default=None),
+        "resamplings_exhausted": sum(entry.get("resample/exhausted", 0) for entry in history),
+        "prompts_dropped": trainer.prompts.dropped,
+        "prompts_truncated": trainer.prompts.truncated,
         "max_staleness": max((entry["staleness/max"] for entry in history), default=0),
         "seconds": sum(entry["time/step_s"] for entry in history),
-        "parameters": trainer.fingerprint(),
+        "parameters": trainer.policy.fingerprint(),
         "versions": versions(),
     }

@@ -8,16 +8,24 @@ import difflib
 import math
 import typing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_core import config as schema
-from grpo_core.config import Config, ConfigError, check
+from grpo_core.config import Config, ConfigError, check, ignored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _COMMAND_LINE = "command line"
 
 
-def load(path: Path | None, overrides: list[str]) -> Config:
+def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = lambda _: None) -> Config:
     """Reads a TOML file (or none: the defaults, the shipped tiny task) and applies `--section.key VALUE`.
+
+    Args:
+        path: The file, or None.
+        overrides: From the command line.
+        warn: Is given one line for each setting that has no effect.
 
     Raises:
         ConfigError: The file can't be read, a key is unknown, a value is not allowed, or two contradict.
@@ -43,6 +51,10 @@ def load(path: Path | None, overrides: list[str]) -> Config:
     built = {name: _sections()[name](**values) for name, values in sections.items()}
     config = Config(**built)
     check(config, sources)
+    for key, why in ignored(config):
+        if key in sources:
+            section, name = key.split(".")
+            warn(f"{sources[key]}: {key} = {getattr(getattr(config, section), name)!r} has no effect: {why}")
     return config
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from grpo_core.batch import Batch, micro_batches
-from grpo_core.logprobs import completion_logprobs
-from grpo_core.loss import PolicyLoss, Streams, policy_loss, token_weights
+from grpo_core.loss import Streams, kl_estimate, policy_loss, token_weights
+from grpo_core.policy import share_of, whole
+from grpo_core.weights import fingerprint_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from grpo_core.config import Config
+    from grpo_core.distributed import World
+    from grpo_core.policy import Policy
 
 
 class NotFiniteError(RuntimeError):
@@ -20,19 +26,23 @@ class NotFiniteError(RuntimeError):
 
 
 class Updater:
-    """The optimizer of a policy.
+    """The optimizer of a policy. Each process works on its own rows of the batch, weighed by the whole batch.
 
     Attributes:
         updates: Made so far; the policy version.
+        optimizer: AdamW over the trained parameters.
     """
 
-    def __init__(self, model: Any, reference: Any | None, config: Config) -> None:
-        """`reference` is the frozen model that KL is measured against, or None."""
+    def __init__(self, policy: Policy, config: Config, world: World) -> None:
+        """Starts with no update made."""
         self.updates = 0
-        self._model, self._reference, self._config = model, reference, config
+        self._policy, self._config, self._world = policy, config, world
         options = config.train
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95)
+        self.optimizer = torch.optim.AdamW(
+            [value for _, value in policy.trained()],
+            lr=options.learning_rate,
+            weight_decay=options.weight_decay,
+            betas=(0.9, 0.95),
         )
 
     def update(self, batch: Batch) -> dict[str, float]:
@@ -41,97 +51,192 @@ class Updater:
         Raises:
             NotFiniteError: The loss or the gradient's norm is not finite.
         """
-        options = self._config.train
-        weights_BT = token_weights(
-            batch.mask_BT, self._config.loss.aggregation, self._config.sampling.max_tokens
-        )
-        parts = list(micro_batches(len(batch.lengths_B), options.micro_batch))
-        # The first pass runs on the parameters the step started with: its log-probs are the proximal ones.
-        # Kept per micro-batch, so that the ratio of the first update is exactly 1, in bits.
-        proximal: list[torch.Tensor] = []
-        losses: list[PolicyLoss] = []
-        norm = entropy_sum = 0.0
-        for iteration in range(options.iterations):
-            losses = []
-            self._optimizer.zero_grad(set_to_none=True)
-            for place, part in enumerate(parts):
-                rows = batch.rows(part)
-                current_BT, entropy_BT = self._logprobs(self._model, rows)
-                if iteration == 0:
-                    proximal.append(current_BT.detach())
-                    entropy_sum += float(entropy_BT.sum())
-                streams = Streams(rows.behaviour_BT, proximal[place], self._reference_logprobs(rows))
-                weights = weights_BT[part, : rows.behaviour_BT.shape[1]]
-                loss = policy_loss(
-                    current_BT, streams, rows.advantages_B, rows.mask_BT, weights, self._config.loss
-                )
-                loss.value.backward()
-                losses.append(loss)
-            norm = self._step(losses)
+        window = self._window(batch)
+        for _ in range(self._config.train.iterations):
+            losses = self._accumulate(window)
+            loss, norm = self._step(losses)
         tokens = int(batch.lengths_B.sum())
+        kl, clipped, ratio = (sum(column) / tokens for column in zip(*losses.sums, strict=True))
+        entropy = sum(float(part.sum()) for part in window.entropies) / tokens
+        sums = self._world.sums([kl, clipped, ratio, entropy])
         return {
-            **_loss_metrics(losses, tokens),
-            "entropy": entropy_sum / tokens,
+            "loss": loss,
+            **dict(zip(("kl", "clip_ratio", "ratio/mean", "entropy"), sums, strict=True)),
             "grad_norm": norm,
-            "lr": self._optimizer.param_groups[0]["lr"],
-            **mismatch(batch, parts, proximal),
+            "lr": self.optimizer.param_groups[0]["lr"],
+            **self._mismatch(window),
         }
 
-    def _step(self, losses: list[PolicyLoss]) -> float:
-        """Clips the gradient, checks it and moves the policy; returns the norm before the clip."""
+    def gradients(self, batch: Batch) -> tuple[float, str]:
+        """The loss of a step's first update, and a digest of its gradient before the clip; moves nothing."""
+        losses = self._accumulate(self._window(batch))
+        gradients = [(name, value.grad) for name, value in self._policy.trained() if value.grad is not None]
+        return self._world.sums([losses.value])[0], fingerprint_of(gradients)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """AdamW's state, whole, as `parameter|entry`: the same for one process and for many."""
+        return {
+            f"{name}|{key}": whole(value)
+            for name, parameter in self._policy.trained()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+
+    def load(self, state: Mapping[str, torch.Tensor], updates: int) -> None:
+        """Takes over what `state` gave after so many updates."""
+        self.updates = updates
+        parameters = dict(self._policy.trained())
+        for entry, value in state.items():
+            name, key = entry.rsplit("|", 1)
+            held = self.optimizer.state[parameters[name]]
+            held[key] = share_of(value, parameters[name]).clone() if value.dim() else value
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def kl_sums(self, batch: Batch) -> list[float]:
+        """Each sample's estimated KL to the reference, summed over its tokens, for `kl_placement = "reward"`."""
+        rows = batch.rows(self._world.share(len(batch.lengths_B)))
+        sums: list[float] = []
+        for part in self._parts(rows):
+            some = rows.rows(part)
+            reference = self._policy.reference_logprobs(some, self._temperature)
+            kl = kl_estimate(self._logprobs(some)[0], reference, self._config.loss.kl_estimator)
+            sums += torch.where(some.mask_BT, kl, torch.zeros_like(kl)).sum(1).tolist()
+        return [value for part in self._world.gather(sums) for value in part]
+
+    def _window(self, batch: Batch) -> _Window:
+        """This process's rows of an accumulation window, with the weights they have in the whole of it."""
+        loss = self._config.loss
+        kept_BT = batch.mask_BT & batch.trained_B[:, None]
+        weights_BT = token_weights(kept_BT, loss.aggregation, self._config.sampling.max_tokens)
+        share = self._world.share(len(batch.lengths_B))
+        rows = batch.rows(share)
+        width = rows.behaviour_BT.shape[1]
+        window = _Window(rows, list(self._parts(rows)), weights_BT[share, :width], kept_BT[share, :width])
+        if loss.entropy_quantile:
+            window.learning_BT = self._above_quantile(window)
+        return window
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _above_quantile(self, window: _Window) -> torch.Tensor:
+        """True at the tokens of high entropy, by a threshold over the whole step: so it needs a pass of its own."""
+        entropies = torch.zeros_like(window.rows.behaviour_BT)
+        for part in window.parts:
+            values = self._logprobs(window.rows.rows(part))[1]
+            entropies[part, : values.shape[1]] = values
+        kept = window.kept_BT
+        everyone = torch.tensor([v for some in self._world.gather(entropies[kept].tolist()) for v in some])
+        threshold = torch.quantile(everyone, self._config.loss.entropy_quantile)
+        return kept & (entropies >= threshold)
+
+    def _accumulate(self, window: _Window) -> _Losses:
+        """Gradients of the whole window; the first pass also sets the proximal log-probs.
+
+        Kept per micro-batch, so that the ratio of the first update is exactly 1, in bits.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        found, first = _Losses(0.0, []), not window.proximal
+        for place, part in enumerate(window.parts):
+            rows = window.rows.rows(part)
+            width = rows.behaviour_BT.shape[1]
+            with self._policy.gradients_kept(last=place + 1 == len(window.parts)):
+                current_BT, entropy_BT = self._logprobs(rows)
+                if first:
+                    window.proximal.append(current_BT.detach())
+                    window.entropies.append(entropy_BT.detach())
+                reference = self._reference(rows)
+                loss = policy_loss(
+                    current_BT,
+                    Streams(rows.behaviour_BT, window.proximal[place], reference),
+                    rows.advantages_B,
+                    window.kept_BT[part, :width],
+                    window.weights_BT[part, :width],
+                    self._config.loss,
+                )
+                # PyTorch's wrappers average gradients over processes; here they add up.
+                (loss.value * self._world.size).backward()
+            found.value += float(loss.value.detach())
+            found.sums.append((loss.kl_sum, float(loss.clipped), loss.ratio_sum))
+        return found
+
+    def _step(self, losses: _Losses) -> tuple[float, float]:
+        """Clips the gradient, checks it and moves the policy; returns loss and norm, before the clip."""
         options = self._config.train
-        norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), options.max_grad_norm))
-        value = sum(float(loss.value.detach()) for loss in losses)
+        parameters = [value for _, value in self._policy.trained()]
+        total = torch.nn.utils.clip_grad_norm_(parameters, options.max_grad_norm)
+        norm = float(total.full_tensor() if hasattr(total, "full_tensor") else total)
+        value = self._world.sums([losses.value])[0]
         if not (math.isfinite(norm) and math.isfinite(value)):
             raise NotFiniteError(
                 f"update {self.updates + 1}: loss {value}, gradient norm {norm}; the update was not made. "
                 "Lower train.learning_rate, or look for extreme log-probs in completions.jsonl"
             )
         warm = min((self.updates + 1) / max(options.warmup_updates, 1), 1.0)
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate * warm
-        self._optimizer.step()
+        self.optimizer.step()
         self.updates += 1
-        return norm
+        return value, norm
 
-    def _logprobs(self, model: Any, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        return completion_logprobs(
-            model,
-            rows.ids_BL,
-            rows.prompt_lengths_B,
-            rows.lengths_B,
-            temperature=self._config.sampling.temperature,
-            chunk=self._config.train.logprob_chunk,
-        )
+    @property
+    def _temperature(self) -> float:
+        return self._config.sampling.temperature
 
-    def _reference_logprobs(self, rows: Batch) -> torch.Tensor | None:
-        if self._reference is None:
+    def _parts(self, rows: Batch) -> Iterator[slice]:
+        return micro_batches(len(rows.lengths_B), self._config.train.micro_batch)
+
+    def _logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._policy.logprobs(rows, self._temperature)
+
+    def _reference(self, rows: Batch) -> torch.Tensor | None:
+        loss = self._config.loss
+        if not loss.kl_coefficient or loss.kl_placement != "loss":
             return None
-        with torch.no_grad():
-            return self._logprobs(self._reference, rows)[0]
+        return self._policy.reference_logprobs(rows, self._temperature)
+
+    def _mismatch(self, window: _Window) -> dict[str, float]:
+        """How far the trainer's log-probs are from the engine's: staleness, and everything else."""
+        differences = torch.cat(
+            [
+                (values - rows.behaviour_BT)[rows.mask_BT]
+                for rows, values in zip(map(window.rows.rows, window.parts), window.proximal, strict=True)
+            ]
+        )
+        distance, ratio = differences.abs(), differences.exp()
+        tokens, far, over = self._world.sums([len(differences), float(distance.sum()), float(ratio.sum())])
+        most = self._world.gather((float(distance.max()), float(ratio.max())))
+        return {
+            "logprob_difference/mean": far / tokens,
+            "logprob_difference/max": max(distance for distance, _ in most),
+            "importance_ratio/mean": over / tokens,
+            "importance_ratio/max": max(ratio for _, ratio in most),
+        }
 
 
-def _loss_metrics(losses: list[PolicyLoss], tokens: int) -> dict[str, float]:
-    """The step's loss, and per-token means of what goes with it."""
-    return {
-        "loss": sum(float(loss.value.detach()) for loss in losses),
-        "kl": sum(loss.kl_sum for loss in losses) / tokens,
-        "ratio/mean": sum(loss.ratio_sum for loss in losses) / tokens,
-        "clip_ratio": sum(loss.clipped for loss in losses) / tokens,
-    }
+@dataclass
+class _Window:
+    """One process's part of what an optimizer step sees.
+
+    Attributes:
+        rows: Its samples.
+        parts: Their micro-batches.
+        weights_BT: Of tokens, in the whole window.
+        kept_BT: The tokens that count.
+        learning_BT: Those of them that the surrogate is taken of (the entropy mask); None: all.
+        proximal: Log-probs before the first update, by micro-batch.
+        entropies: Of the same pass.
+    """
+
+    rows: Batch
+    parts: list[slice]
+    weights_BT: torch.Tensor
+    kept_BT: torch.Tensor
+    learning_BT: torch.Tensor | None = None
+    proximal: list[torch.Tensor] = field(default_factory=list)
+    entropies: list[torch.Tensor] = field(default_factory=list)
 
 
-def mismatch(batch: Batch, parts: list[slice], proximal: list[torch.Tensor]) -> dict[str, float]:
-    """How far the trainer's log-probs are from those the engine sampled with: staleness, and everything else."""
-    differences = torch.cat(
-        [
-            (values - batch.rows(part).behaviour_BT)[batch.rows(part).mask_BT]
-            for part, values in zip(parts, proximal, strict=True)
-        ]
-    )
-    return {
-        "logprob_difference/mean": float(differences.abs().mean()),
-        "logprob_difference/max": float(differences.abs().max()),
-        "importance_ratio/mean": float(differences.exp().mean()),
-        "importance_ratio/max": float(differences.exp().max()),
-    }
+@dataclass
+class _Losses:
+    """This process's loss of one update, and (KL, clipped tokens, ratio) summed over each micro-batch's tokens."""
+
+    value: float
+    sums: list[tuple[float, float, float]]

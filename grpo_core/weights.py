@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from grpo_core.logprobs import completion_logprobs
-from grpo_core.types import Request, SamplingParams
+from grpo_core.batch import make_batch
+from grpo_core.types import Prompt, Request, Sample, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from grpo_core.engines.base import Engine
+    from grpo_core.policy import Policy
     from grpo_core.types import Completion
 
 
@@ -84,22 +85,28 @@ def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
 
 
 class Publisher:
-    """Publishes a model to an engine, and remembers the last probe to know what a change looks like."""
+    """Publishes a policy to an engine, and remembers the last probe to know what a change looks like.
 
-    def __init__(self, model: Any, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float) -> None:
+    Attributes:
+        last: The last probe's completion; None before the first.
+    """
+
+    def __init__(
+        self, policy: Policy, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float
+    ) -> None:
         """Takes both sides of the seam.
 
         Args:
-            model: The trained model.
+            policy: What is trained.
             engine: What samples.
             probe_ids: The prompt of the probe.
             tolerance: Largest difference of a log-prob that counts as rounding.
         """
-        self._model, self._engine = model, engine
+        self._policy, self._engine = policy, engine
         self._request = Request("probe", probe_ids, seed=0)
         self._params = SamplingParams(max_tokens=PROBE_COMPLETION)
         self._tolerance = tolerance
-        self._last: Completion | None = None
+        self.last: Completion | None = None
 
     def publish(self, version: int) -> Proof:
         """Sends all parameters and proves that they arrived.
@@ -109,12 +116,13 @@ class Publisher:
             EngineError: The engine failed.
         """
         name = self._engine.name
-        self._engine.update_weights(self._model.named_parameters(), version)
+        sent = list(self._policy.tensors())
+        self._engine.update_weights(sent, version)
         if self._engine.policy_version != version:
             held = self._engine.policy_version
             raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
-        same = self._compare_fingerprints(version)
-        moved = None if self._last is None else self._difference(self._last)
+        same = self._compare_fingerprints(sent, version)
+        moved = None if self.last is None else self._difference(self.last)
         probe = self._engine.generate([self._request], self._params)[0]
         difference = self._difference(probe)
         limit = self._limit(moved)
@@ -126,34 +134,28 @@ class Publisher:
                 f"(the update moved them by {0.0 if moved is None else moved:.2g}); it may hold old or partial "
                 "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
             )
-        self._last = probe
+        self.last = probe
         return Proof(version, same, difference, moved)
 
-    def _compare_fingerprints(self, version: int) -> bool | None:
+    def _compare_fingerprints(self, sent: list[tuple[str, torch.Tensor]], version: int) -> bool | None:
         held = self._engine.fingerprint()
         if held is None:
             return None
-        sent = fingerprint_of(self._model.named_parameters())
-        if held != sent:
+        expected = fingerprint_of(sent)
+        if held != expected:
             raise SyncError(
                 f"weight sync to the {self._engine.name} engine: after version {version} it holds weights "
-                f"{held[:12]}, but {sent[:12]} were sent: the update was lost or incomplete"
+                f"{held[:12]}, but {expected[:12]} were sent: the update was lost or incomplete"
             )
         return True
 
     def _difference(self, completion: Completion) -> float:
         """Largest |trainer - engine| over the log-probs of a completion of the probe."""
-        ids = torch.tensor([[*self._request.prompt_ids, *completion.ids]], device=self._model.device)
+        prompt = Prompt("probe", "", self._request.prompt_ids)
+        batch = make_batch([Sample(prompt, completion, "", 0.0, 0.0)], self._policy.device)
         with torch.no_grad():
-            ours, _ = completion_logprobs(
-                self._model,
-                ids,
-                torch.tensor([len(self._request.prompt_ids)], device=ids.device),
-                torch.tensor([len(completion.ids)], device=ids.device),
-                temperature=self._params.temperature,
-                chunk=64,
-            )
-        return float((ours[0].cpu() - torch.tensor(completion.logprobs)).abs().max())
+            ours, _ = self._policy.logprobs(batch, self._params.temperature)
+        return float((ours - batch.behaviour_BT).abs().max())
 
     def _limit(self, moved: float | None) -> float:
         """The allowed difference: never so wide that an engine on the old weights would pass.

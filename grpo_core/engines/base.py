@@ -21,6 +21,10 @@ class EngineError(RuntimeError):
     """Raised when an engine failed, refused or answered something unusable; names the engine and the call."""
 
 
+class EngineUnreachableError(EngineError):
+    """Raised when a server can't be reached, or went away during a call."""
+
+
 class EngineTimeoutError(EngineError):
     """Raised when an engine gave no answer in the time it has (`rollout.timeout_s`)."""
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LENGTHS = struct.Struct("!QQ")  # of the JSON and of the bytes behind it
 
 
@@ -48,6 +49,8 @@ def start_child(arguments: Sequence[str], threads: int) -> subprocess.Popen[byte
     path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
     # OMP_NUM_THREADS holds in every thread of the child, torch.set_num_threads only in the calling one.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
+    for name in _TORCHRUN:  # an engine is no member of the training's process group
+        environment.pop(name, None)
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
         stdin=subprocess.PIPE,

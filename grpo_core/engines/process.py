@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines import EngineSpec, build_engine
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ProcessEngine:
-    """The trainer's side: one call in flight at a time; `start_generate` and `finish_generate` are its halves."""
+    """The trainer's side. `start_generate` and `finish_generate` are the halves of a call; others wait for none."""
 
     def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
         """Starts the child and waits until its engine is up."""
         self.name = f"{spec.engine} (own process)"
         self._timeout_s = timeout_s
-        self._in_flight: Sequence[Request] | None = None
+        self._in_flight: deque[Sequence[Request]] = deque()
         self._process = start_child(["grpo_core.engines.process"], spec.threads)
         self._answers: queue.SimpleQueue[tuple[dict[str, Any], bytes] | None] = queue.SimpleQueue()
         # A thread reads, since a pipe can't be read with a time limit on every platform.
@@ -59,25 +60,25 @@ class ProcessEngine:
         return self._process.pid
 
     def start_generate(self, requests: Sequence[Request], params: SamplingParams) -> None:
-        """Sends the requests and returns at once."""
-        self._in_flight = list(requests)
+        """Sends the requests and returns at once; they wait for those sent before."""
+        self._in_flight.append(list(requests))
         self._send("generate", encode_requests(requests, params))
 
     def finish_generate(self) -> list[Completion]:
-        """Waits for what `start_generate` asked for.
+        """Waits for what the oldest `start_generate` asked for.
 
         Raises:
             EngineError: The child died, failed or answered something else.
         """
-        if self._in_flight is None:
+        if not self._in_flight:
             raise EngineError(f"{self.name} engine: finish_generate without start_generate")
-        requests, self._in_flight = self._in_flight, None
+        requests = self._in_flight.popleft()
         return decode_completions(self._receive("generate"), requests, self.name)
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
-        self.start_generate(requests, params)
-        return self.finish_generate()
+        answer = self._call("generate", encode_requests(requests, params))
+        return decode_completions(answer, requests, self.name)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Sends all parameters as safetensors."""
@@ -99,6 +100,8 @@ class ProcessEngine:
             self._process.stdout.close()
 
     def _call(self, method: str, arguments: dict[str, Any], payload: bytes = b"") -> dict[str, Any]:
+        if self._in_flight:
+            raise EngineError(f"{self.name} engine, {method}: {len(self._in_flight)} rollouts are in flight")
         self._send(method, arguments, payload)
         return self._receive(method)
 

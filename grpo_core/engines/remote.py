@@ -7,7 +7,7 @@ import http.client
 import json
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError
+from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.engines.wire import decode_completions, encode_requests
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class RemoteEngine:
                 f"{self._where(path)}: no answer in {self._timeout_s:g} s (rollout.timeout_s)"
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            raise EngineError(
+            raise EngineUnreachableError(
                 f"{self._where(path)}: {type(error).__name__}: {error}; is the server up?"
             ) from error
         finally:

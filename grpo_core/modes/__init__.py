@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from grpo_core.engines.base import Engine
     from grpo_core.trainer import Trainer
+
+E = TypeVar("E", bound="Engine")
 
 
 def run(trainer: Trainer) -> None:
@@ -23,3 +26,13 @@ def run(trainer: Trainer) -> None:
         from grpo_core.modes import server
 
         server.run(trainer)
+
+
+def shared(trainer: Trainer, engine: E | None, *, each: bool = False) -> E:
+    """The engine, as all processes of the run see it: `each` has one of its own, or rank 0 has the only one."""
+    if trainer.world.size == 1:
+        assert engine is not None
+        return engine
+    from grpo_core.engines.shared import SharedEngine
+
+    return SharedEngine(engine, trainer.world, each=each)  # type: ignore[return-value]

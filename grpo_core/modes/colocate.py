@@ -6,18 +6,28 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from grpo_core.engines import build_engine
+from grpo_core.engines.base import Sleeper
+from grpo_core.modes import shared
 
 if TYPE_CHECKING:
     from grpo_core.trainer import Trainer
 
 
 def run(trainer: Trainer) -> None:
-    """Publish, sample, train; and again."""
-    with closing(build_engine(trainer.engine_spec())) as engine:
+    """Wake, publish, sample, sleep, train; and again."""
+    with closing(shared(trainer, build_engine(trainer.engine_spec()), each=True)) as engine:
         sync = trainer.publisher(engine)
-        for step in range(trainer.config.train.steps):
+        sleeper = engine if engine.capabilities.sleep and isinstance(engine, Sleeper) else None
+        for _ in trainer.steps():
+            if sleeper is not None:
+                sleeper.wake()
             trainer.publish(sync)
-            rollout = trainer.rollout(step)
-            with trainer.timed("rollout"):
-                completions = engine.generate(rollout.requests, trainer.sampling)
-            trainer.learn(rollout, completions)
+            trainer.evaluate(engine)
+            while not trainer.ready():
+                rollout = trainer.next_rollout()
+                with trainer.timed("rollout"):
+                    completions = engine.generate(rollout.requests, trainer.sampling)
+                trainer.take(rollout, completions)
+            if sleeper is not None:
+                sleeper.sleep()
+            trainer.learn()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from grpo_core.engines.base import EngineError
+from grpo_core.engines.base import EngineError, EngineUnreachableError
 from grpo_core.engines.remote import RemoteEngine
+from grpo_core.modes import shared
 from grpo_core.serve.launch import ServerProcess
 from grpo_core.serve.run import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from grpo_core.trainer import Trainer
+    from grpo_core.trainer import Rollout, Trainer
+    from grpo_core.types import Completion
 
 
 def run(trainer: Trainer) -> None:
@@ -20,24 +24,84 @@ def run(trainer: Trainer) -> None:
     options = trainer.config.rollout
     host, port, own = options.host, options.port, None
     with ExitStack() as stack:
-        if port == 0:
+        if port == 0 and trainer.world.first:
             own = stack.enter_context(
                 closing(ServerProcess(trainer.engine_spec(), timeout_s=options.timeout_s))
             )
             host, port = own.host, own.port
         try:
-            engine = RemoteEngine(
-                host, port, timeout_s=options.timeout_s, token=os.environ.get(TOKEN_VARIABLE) or None
-            )
-            sync = trainer.publisher(engine)
-            for step in range(trainer.config.train.steps):
-                trainer.publish(sync)
-                rollout = trainer.rollout(step)
-                with trainer.timed("rollout"):
-                    completions = engine.generate(rollout.requests, trainer.sampling)
-                trainer.learn(rollout, completions)
+            server = _Connection(trainer, host, port)
+            for _ in trainer.steps():
+                server.publish()
+                while not trainer.ready():
+                    rollout = trainer.next_rollout()
+                    with trainer.timed("rollout"):
+                        completions = server.generate(rollout)
+                    trainer.take(rollout, completions)
+                trainer.learn()
         except EngineError as error:
             death = own.death() if own is not None else None
             if death is None:
                 raise
             raise EngineError(f"{error} The server started for this run has ended with {death}.") from error
+
+
+class _Connection:
+    """A server that may go away and come back, with other weights or none.
+
+    Every call is safe to repeat: a completion depends on its request alone, and an upload replaces everything.
+    """
+
+    def __init__(self, trainer: Trainer, host: str, port: int) -> None:
+        self._trainer, self._address = trainer, (host, port)
+        self._engine = self._connected()
+        self._sync = trainer.publisher(self._engine)
+
+    def publish(self) -> None:
+        """Sends the policy, and evaluates it if that is due."""
+        while True:
+            try:
+                self._trainer.publish(self._sync)
+                return self._trainer.evaluate(self._engine)
+            except EngineUnreachableError as error:
+                self._reconnect(error)
+
+    def generate(self, rollout: Rollout) -> list[Completion]:
+        """Samples a rollout, from the version published last."""
+        while True:
+            try:
+                completions = self._engine.generate(rollout.requests, self._trainer.sampling)
+                if {version for c in completions for version in c.versions} == {self._trainer.version}:
+                    return completions
+                error = EngineUnreachableError(
+                    f"{self._engine.name} engine, generate: the server lost the weights it was sent; "
+                    "it was started again, or somebody else has sent others"
+                )
+            except EngineUnreachableError as failure:
+                error = failure
+            self._reconnect(error)
+            self.publish()
+
+    def _connected(self) -> RemoteEngine:
+        options, world = self._trainer.config.rollout, self._trainer.world
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        own = RemoteEngine(*self._address, timeout_s=options.timeout_s, token=token) if world.first else None
+        return shared(self._trainer, own)
+
+    def _reconnect(self, error: EngineUnreachableError) -> None:
+        """Looks for the server until it is there again, or time is up."""
+        options = self._trainer.config.rollout
+        if not options.reconnect_s or not options.port or self._trainer.world.size > 1:
+            raise error
+        print(f"grpo_core: {error}; looking for {options.reconnect_s:g} s", file=sys.stderr)
+        deadline = time.monotonic() + options.reconnect_s
+        while True:
+            try:
+                self._engine = self._connected()
+                break
+            except EngineUnreachableError:
+                if time.monotonic() > deadline:
+                    raise error from None
+                time.sleep(min(0.5, options.reconnect_s))
+        last, self._sync = self._sync.last, self._trainer.publisher(self._engine)
+        self._sync.last = last

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from grpo_core.batch import make_batch
-from grpo_core.model import load_model
+from grpo_core.distributed import World
+from grpo_core.policy import Policy
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
 from grpo_core.update import NotFiniteError, Updater
@@ -25,9 +26,9 @@ def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
 def updated(model_dir, **settings):
     """The last gradient and the metrics of one batch, under settings given by key."""
     config = load(None, [f"--{key}={value}" for key, value in settings.items()])
-    model = load_model(model_dir)
-    metrics = Updater(model, load_model(model_dir), config).update(batch())
-    return torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]), metrics
+    policy = Policy(str(model_dir), config, World())
+    metrics = Updater(policy, config, World()).update(batch())
+    return torch.cat([parameter.grad.reshape(-1) for _, parameter in policy.trained()]), metrics
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
@@ -65,10 +66,11 @@ def test_the_learning_rate_warms_up(model_dir):
 
 def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
     """The parameters and the version stay as they were."""
-    model = load_model(model_dir)
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    updater = Updater(model, None, load(None, []))
+    config = load(None, [])
+    policy = Policy(str(model_dir), config, World())
+    before = policy.fingerprint()
+    updater = Updater(policy, config, World())
     with pytest.raises(NotFiniteError, match=r"update 1: loss nan.*the update was not made"):
         updater.update(batch(advantages=(1.0, math.nan, 0.0)))
     assert updater.updates == 0
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert policy.fingerprint() == before

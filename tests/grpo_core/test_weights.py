@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from grpo_core.distributed import World
 from grpo_core.engines.transformers import TransformersEngine
-from grpo_core.model import load_model
+from grpo_core.policy import Policy
+from grpo_core.settings import load
 from grpo_core.weights import Publisher, SyncError, fingerprint_of
 
 
@@ -48,10 +50,10 @@ class OldVersion(TransformersEngine):
 
 def publisher(kind, model_dir):
     """The trainer's side and an engine, version 0 published."""
-    model = load_model(model_dir)
-    sync = Publisher(model, kind(model_dir, max_model_len=64), (0, 1, 2, 10), tolerance=1e-3)
+    policy = Policy(str(model_dir), load(None, []), World())
+    sync = Publisher(policy, kind(model_dir, max_model_len=64), (0, 1, 2, 10), tolerance=1e-3)
     sync.publish(0)
-    return model, sync
+    return policy.causal, sync
 
 
 def step(model, size: float) -> None:

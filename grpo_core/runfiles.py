@@ -1,0 +1,58 @@
+"""The files a run writes while it goes: metrics, completions, recorded rollouts, and what other tools read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grpo_core import metrics
+from grpo_core.loggers import build_loggers
+from grpo_core.record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from grpo_core.config import Config
+    from grpo_core.types import Request, Sample
+
+
+class RunFiles:
+    """Started anew, or cut back to the steps of a checkpoint and gone on with."""
+
+    def __init__(self, config: Config, folder: Path, kept: Mapping[str, int]) -> None:
+        """Opens the files in `folder`; `kept` says how many bytes of each stay."""
+        self._config = config
+        self._lines = {
+            name: metrics.JsonLines(folder / f"{name}.jsonl", keep_bytes=kept.get(name, 0))
+            for name in ("metrics", "completions")
+        }
+        self._loggers = build_loggers(config, folder)
+        self._recorder = Recorder(folder, config) if config.output.record_every else None
+
+    def write(
+        self, step: int, samples: Sequence[Sample], requests: Mapping[str, Request], entry: dict[str, Any]
+    ) -> None:
+        """Writes one step down; `step` counts from 1."""
+        output = self._config.output
+        if self._due(step, output.completions_every):
+            for sample in samples:
+                self._lines["completions"].write(metrics.completion_entry(step, sample))
+        if self._recorder is not None and self._due(step, output.record_every):
+            asked = [requests[sample.completion.request_id] for sample in samples]
+            self._recorder.write(step, entry["policy_version"], samples, asked, entry)
+        self._lines["metrics"].write(entry)
+        for logger in self._loggers:
+            logger.write(entry)
+
+    def positions(self) -> dict[str, int]:
+        """How many bytes each file of lines has now."""
+        return {name: lines.position() for name, lines in self._lines.items()}
+
+    def close(self) -> None:
+        """Closes them."""
+        for file in (*self._lines.values(), *self._loggers):
+            file.close()
+
+    def _due(self, step: int, every: int) -> bool:
+        """The first step, every so many behind it, and the last."""
+        return bool(every) and ((step - 1) % every == 0 or step == self._config.train.steps)
