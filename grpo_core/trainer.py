@@ -150,6 +150,7 @@ class Trainer:
         ids = self.prompts.batch(0, 1)[0].ids
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
         sync = Publisher(self.policy, engine, probe, tolerance=self.config.rollout.sync_tolerance)
+        self._sync = sync
         if self._resumed is None:
             return sync
         (state, tensors), self._resumed = self._resumed, None
@@ -165,7 +166,6 @@ class Trainer:
         """Sends the current version to the engine and keeps the proof that it arrived."""
         with self.timed("sync"):
             self.proofs.append(sync.publish(self.version))
-        self._sync = sync
         ahead = self.config.rollout.mode == "async" and self.config.rollout.max_staleness > 0
         if ahead and self.config.checkpoint.every:
             self._held = (self.version, {name: value.clone() for name, value in self.policy.state().items()})

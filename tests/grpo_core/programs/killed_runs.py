@@ -1,0 +1,131 @@
+"""Kills a training run again and again, lets it go on each time, and compares it with one that was never killed.
+
+Each attempt is a process of its own, forked from this one so that imports are paid for once; it sends itself SIGKILL
+at a random Python call inside the training loop: in the middle of a rollout, of a backward pass, of the writing of a
+checkpoint. Prints what was seen as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import transformers.models.llama.modeling_llama  # noqa: F401 - paid for once
+
+import grpo_core.modes.asynchronous
+import grpo_core.modes.colocate
+import grpo_core.modes.server  # noqa: F401
+from grpo_core import run
+from grpo_core.settings import load
+from grpo_core.trainer import Trainer
+
+
+WRITERS = ("checkpoint.py", "metrics.py", "runfiles.py")
+
+
+class Death:
+    """SIGKILL at the n-th Python call behind the start of the training loop; 0: never, but they are counted.
+
+    With `writing`, only calls made while files are written count: seldom hit otherwise.
+    """
+
+    def __init__(self, at: int, *, writing: bool) -> None:
+        self.calls, self.at, self.writing = 0, at, writing
+
+    def watch(self, frame, event, _) -> None:
+        if event not in ("call", "c_call"):
+            return
+        if self.writing and not (
+            frame.f_code.co_filename.endswith(WRITERS)
+            or (frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(WRITERS))
+        ):
+            return
+        self.calls += 1
+        if self.calls == self.at:
+            report = {"killed_in": f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}"}
+            os.write(self.pipe, json.dumps(report).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self, pipe: int) -> None:
+        self.pipe = pipe
+        steps = Trainer.steps
+
+        def watched(trainer):
+            sys.setprofile(self.watch)
+            return steps(trainer)
+
+        Trainer.steps = watched
+
+
+def attempt(config, at: int, *, writing: bool = False) -> dict:
+    """One process that trains, or goes on training, until its end or its death."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        death = Death(at, writing=writing)
+        death.install(writer)
+        document = run.train(config, lambda _: None, resume=True)
+        sys.setprofile(None)
+        os.write(writer, json.dumps({**document, "calls": death.calls}).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answer = json.loads(pipe.read())
+    _, status = os.waitpid(child, 0)
+    assert (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL) == ("killed_in" in answer), answer
+    return answer
+
+
+def lines(folder: Path) -> dict[str, list]:
+    """What a run wrote down, without wall times."""
+    found = {}
+    for name in ("metrics", "completions"):
+        entries = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        found[name] = [{k: v for k, v in e.items() if not k.startswith("time/")} for e in entries]
+    return found
+
+
+def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
+    torch.set_num_threads(1)
+    draw = random.Random(seed)
+
+    def config(name: str):
+        return load(None, [*settings, f"--output.dir={folder}", f"--output.name={name}"])
+
+    whole = attempt(config("whole"), 0)
+    assert whole["outcome"] == "ok", whole
+    writing = attempt(config("counted"), 0, writing=True)
+    # As many kills as asked for have to fit in: on average one in the time of so many calls.
+    spans = [2 * document["calls"] // kills for document in (whole, writing)]
+    deaths = []
+    while len(deaths) < kills:
+        kind = len(deaths) % 2
+        answer = attempt(config("killed"), draw.randrange(1, spans[kind]), writing=bool(kind))
+        if "killed_in" not in answer:
+            break
+        steps = Path(folder, "killed", "checkpoints")
+        answer["checkpoints"] = sorted(path.name for path in steps.glob("step-*"))
+        deaths.append(answer)
+    last = attempt(config("killed"), 0)
+    one, other = lines(Path(folder, "whole")), lines(Path(folder, "killed"))
+    print(
+        json.dumps(
+            {
+                "deaths": deaths,
+                "outcome": last["outcome"],
+                "parameters": [whole["parameters"], last["parameters"]],
+                "differences": {name: [n for n, (a, b) in enumerate(zip(one[name], other[name], strict=False)) if a != b] for name in one},
+                "lines": {name: [len(one[name]), len(other[name])] for name in one},
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
