@@ -64,8 +64,9 @@ class World:
         return [sum(column) for column in zip(*self.gather(list(values)), strict=True)]
 
     def close(self) -> None:
-        """Leaves the others, if this object joined them."""
+        """Leaves the others when all are done, if this object joined them."""
         if self._joined:
             import torch.distributed as dist
 
+            self.gather(None)
             dist.destroy_process_group()

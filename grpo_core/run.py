@@ -55,6 +55,7 @@ def train(
     try:
         with trainer.interrupts.watched():
             modes.run(trainer)
+        trainer.save_policy()
     except (KeyboardInterrupt, Exception) as failure:
         if trainer.interrupts.asked or isinstance(failure, KeyboardInterrupt):
             outcome, error = "interrupted", "interrupted (SIGINT); --resume goes on from the last step"
@@ -64,8 +65,6 @@ def train(
             outcome, error = "failed", f"{type(failure).__name__}: {failure}"
         else:
             raise  # a fault of ours, with its own traceback
-    else:
-        trainer.save_policy()
     finally:
         trainer.close()
     document = {
@@ -75,6 +74,12 @@ def train(
         "picture": None,
         "page": None,
     }
+    # Put together by all processes: not to be waited for where one of them has failed.
+    whole = outcome == "ok" or trainer.world.size == 1
+    document["parameters"] = trainer.policy.fingerprint() if whole else None
+    if whole:
+        trainer.policy.release()
+        trainer.world.close()
     if trainer.history and trainer.world.first:
         document["picture"] = _draw(trainer, folder)
         (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
@@ -168,6 +173,5 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
         "prompts_truncated": trainer.prompts.truncated,
         "max_staleness": max((entry["staleness/max"] for entry in history), default=0),
         "seconds": sum(entry["time/step_s"] for entry in history),
-        "parameters": trainer.policy.fingerprint(),
         "versions": versions(),
     }

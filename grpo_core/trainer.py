@@ -254,7 +254,8 @@ class Trainer:
             every = self.config.checkpoint.every
             if every and (self.step % every == 0 or self.step == self.config.train.steps):
                 self._save()
-        self._report(entry)
+        if self._files is not None:
+            self._report(entry)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -280,7 +281,6 @@ class Trainer:
         self._watchdog.close()
         if self._files is not None:
             self._files.close()
-        self.world.close()
 
     def _judged(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[Sample]:
         """Completions with texts and rewards; each process scores its share."""

@@ -130,3 +130,55 @@ def test_tokens_too_old_or_from_the_future_are_refused(version, limit):
     """Whatever the engine was asked for."""
     with pytest.raises(StalenessError, match=r"request r: a token was sampled by version"):
         staleness([completion(4, 5)], version, limit)
+
+
+def without_times(config) -> tuple[list[dict], str]:
+    """The metrics of a run that are no wall times, and its parameters."""
+    document = trained(config)
+    return numbers(document), document["parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["colocate", "async", "server"])
+def test_evaluation_is_pinned_and_changes_nothing(short_run, mode):
+    """It has the version that the step trains, comes from one owner between two rollouts, and moves no parameter."""
+    plain, parameters = without_times(short_run(mode))
+    entries, evaluated = without_times(short_run(mode, **{"eval.every": 2, "eval.prompts": 6}))
+    assert evaluated == parameters
+    kept = [{k: v for k, v in entry.items() if not k.startswith("eval/")} for entry in entries]
+    assert kept == plain
+    versions = {entry["step"]: entry.get("eval/policy_version") for entry in entries}
+    assert versions == {1: 0, 2: None, 3: 2, 4: None} if mode != "async" else versions[1] == 0
+    assert all(0 <= entry["eval/reward/mean"] <= 1 for entry in entries if "eval/reward/mean" in entry)
+
+
+@pytest.mark.slow
+def test_deeper_ahead_is_older_and_never_too_old(short_run):
+    """The engine gets as many rollouts at once as the bound allows; the clock decides nothing."""
+    document = trained(short_run("async", **{"train.steps": 7, "rollout.max_staleness": 3}))
+    assert [entry["staleness/max"] for entry in document["metrics_lines"]] == [0, 1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.slow
+def test_partial_rollouts_keep_the_version_of_every_token(short_run):
+    """A completion goes on under later versions; its tokens say which, in order, and none is too old."""
+    settings = {"train.steps": 6, "rollout.max_staleness": 3, "rollout.partial_tokens": 2}
+    document = trained(short_run("async", **settings))
+    mixed = [entry for entry in document["completions_lines"] if len(set(entry["versions"])) > 1]
+    assert mixed
+    for entry in document["completions_lines"]:
+        assert entry["versions"] == sorted(entry["versions"])
+        assert entry["step"] - 1 - min(entry["versions"]) <= 3
+        assert len(entry["ids"]) == len(entry["logprobs"]) == len(entry["versions"])
+    assert {len(set(entry["versions"])) for entry in mixed} == {2, 3}
+    again = trained(short_run("async", **settings, **{"output.name": "again"}))
+    assert again["parameters"] == document["parameters"]
+
+
+def test_the_first_tokens_of_a_partial_rollout_are_those_of_a_whole_one(short_run):
+    """Up to the first weight update nothing differs: the same seeds, the same draws."""
+    whole = trained(short_run(**{"train.steps": 1}))
+    sliced = trained(
+        short_run("async", **{"train.steps": 1, "rollout.max_staleness": 2, "rollout.partial_tokens": 1})
+    )
+    assert sliced["completions_lines"] == whole["completions_lines"]

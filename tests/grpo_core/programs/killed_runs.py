@@ -24,7 +24,6 @@ from grpo_core import run
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
 
-
 WRITERS = ("checkpoint.py", "metrics.py", "runfiles.py")
 
 
@@ -78,7 +77,9 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
     with os.fdopen(reader, "rb") as pipe:
         answer = json.loads(pipe.read())
     _, status = os.waitpid(child, 0)
-    assert (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL) == ("killed_in" in answer), answer
+    assert (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL) == ("killed_in" in answer), (
+        answer
+    )
     return answer
 
 
@@ -120,7 +121,10 @@ def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
                 "deaths": deaths,
                 "outcome": last["outcome"],
                 "parameters": [whole["parameters"], last["parameters"]],
-                "differences": {name: [n for n, (a, b) in enumerate(zip(one[name], other[name], strict=False)) if a != b] for name in one},
+                "differences": {
+                    name: [n for n, (a, b) in enumerate(zip(one[name], other[name], strict=False)) if a != b]
+                    for name in one
+                },
                 "lines": {name: [len(one[name]), len(other[name])] for name in one},
             }
         )

@@ -1,0 +1,131 @@
+"""The trained policy: adapters, recomputed activations, and what crosses to engines and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_core import run
+from grpo_core.batch import make_batch
+from grpo_core.config import ConfigError
+from grpo_core.distributed import World
+from grpo_core.model import load_model
+from grpo_core.policy import Policy
+from grpo_core.settings import load
+from grpo_core.types import Completion, Prompt, Sample
+
+
+def policy(model_dir, **settings) -> Policy:
+    """A policy under settings given by key."""
+    return Policy(
+        str(model_dir), load(None, [f"--{key}={value}" for key, value in settings.items()]), World()
+    )
+
+
+def rows():
+    """Three completions."""
+    completions = [
+        Completion(f"r{i}", tuple(range(1, 4 + i)), (-2.0,) * (3 + i), (0,) * (3 + i), "length")
+        for i in range(3)
+    ]
+    return make_batch([Sample(Prompt(c.request_id, "", (1, 2, 3)), c, "", 0.0, 1.0) for c in completions])
+
+
+def move(parameters) -> None:
+    """Some other values."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for value in parameters:
+            value.add_(torch.randn(value.shape, generator=generator) * 0.05)
+
+
+def test_adapters_start_as_nothing_and_cross_merged(model_dir, tmp_path):
+    """Before training the log-probs are the model's; after it, a plain model with the merged weights has them."""
+    adapted, plain = policy(model_dir, **{"model.lora_rank": 4}), policy(model_dir)
+    assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained()} == {".lora_"}
+    assert torch.equal(adapted.logprobs(rows(), 1.0)[0], plain.logprobs(rows(), 1.0)[0])
+    move([value for _, value in adapted.trained()])
+    assert not torch.allclose(adapted.logprobs(rows(), 1.0)[0], plain.logprobs(rows(), 1.0)[0])
+    merged = dict(adapted.tensors())
+    held = dict(plain.causal.named_parameters())
+    assert {name: value.shape for name, value in merged.items()} == {n: v.shape for n, v in held.items()}
+    with torch.no_grad():
+        for name, value in held.items():
+            value.copy_(merged[name])
+    torch.testing.assert_close(
+        adapted.logprobs(rows(), 1.0)[0], plain.logprobs(rows(), 1.0)[0], atol=1e-5, rtol=0
+    )
+
+
+def test_the_reference_of_adapters_is_the_model_without_them(model_dir):
+    """No copy is kept; and asking for it leaves the adapters on."""
+    adapted = policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
+    move([value for _, value in adapted.trained()])
+    before = adapted.logprobs(rows(), 1.0)[0]
+    expected = policy(model_dir).logprobs(rows(), 1.0)[0]
+    assert torch.equal(adapted.reference_logprobs(rows(), 1.0), expected)
+    assert torch.equal(adapted.logprobs(rows(), 1.0)[0], before)
+
+
+def test_adapters_alone_are_trained_saved_and_resumed(short_run):
+    """A run on adapters: the base stays, every sync is proven, and a resumed run is the whole one."""
+    settings = {"model.lora_rank": 4, "train.learning_rate": 0.02, "loss.kl_coefficient": 0.01}
+    whole = run.train(short_run(**settings, **{"output.name": "whole"}), lambda _: None)
+    assert whole["outcome"] == "ok"
+    assert whole["syncs_proven_by_fingerprint"] == 4
+    run.train(short_run(**settings, **{"train.steps": 2}), lambda _: None)
+    parts = run.train(short_run(**settings), lambda _: None, resume=True)
+    assert parts["parameters"] == whole["parameters"]
+    folder = Path(whole["metrics"]).parent
+    before, after = load_model(folder / "model"), load_model(folder / "policy")
+    moved = {
+        name
+        for (name, a), (_, b) in zip(before.named_parameters(), after.named_parameters(), strict=True)
+        if not torch.equal(a, b)
+    }
+    assert moved
+    assert all("_proj" in name for name in moved)
+
+
+def test_adapters_on_layers_that_are_not_there(model_dir):
+    """One line with the key and the names."""
+    with pytest.raises(ConfigError, match=r"model.lora_targets = \['nothing'\]: "):
+        policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
+
+
+def test_recomputed_activations_change_no_bit(model_dir):
+    """Layers run twice, and gradients are the same."""
+    gradients, calls = [], []
+    for recompute in ("false", "true"):
+        held = policy(model_dir, **{"model.gradient_checkpointing": recompute})
+        count = [0]
+        held.causal.model.layers[0].mlp.register_forward_pre_hook(
+            lambda *_, count=count: count.__setitem__(0, count[0] + 1)
+        )
+        held.logprobs(rows(), 1.0)[0].sum().backward()
+        gradients.append([value.grad for _, value in held.trained()])
+        calls.append(count[0])
+    assert calls == [1, 2]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_an_older_version_is_there_for_as_long_as_it_is_needed(model_dir):
+    """What a resumed asynchronous run needs: the weights its rollouts in flight are sampled with."""
+    held = policy(model_dir)
+    old, digest = {name: value.clone() for name, value in held.state().items()}, held.fingerprint()
+    move(held.causal.parameters())
+    now = held.fingerprint()
+    with held.having(old):
+        assert held.fingerprint() == digest
+    assert held.fingerprint() == now != digest
+
+
+def test_the_trained_policy_is_left_as_a_checkpoint(short_run):
+    """Loadable by transformers, with the parameters the run ended with, and its tokenizer."""
+    document = run.train(short_run(), lambda _: None)
+    folder = Path(document["metrics"]).parent / "policy"
+    assert policy(folder).fingerprint() == document["parameters"]
+    assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "<end>"

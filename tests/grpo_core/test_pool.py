@@ -1,0 +1,106 @@
+"""What a step trains on: dynamic sampling, its bound, and the overlong filter."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_core import run
+from grpo_core.pool import Pool
+from grpo_core.types import Completion, Prompt, Request, Sample
+
+
+def rollout(number, rewards):
+    """A rollout with one group for each list of rewards: prompts, requests, samples."""
+    prompts = [Prompt(f"{number}.{place}", "", (1,)) for place in range(len(rewards))]
+    requests, samples = [], []
+    for prompt, group in zip(prompts, rewards, strict=True):
+        for index, reward in enumerate(group):
+            requests.append(Request(f"{prompt.id}.{index}", prompt.ids, 0))
+            completion = Completion(requests[-1].id, (1,), (-1.0,), (0,), "stop")
+            samples.append(Sample(prompt, completion, "", reward, 0.0))
+    return prompts, requests, samples
+
+
+@pytest.fixture
+def pool(short_run):
+    """Three groups of two a step, dynamic, at most two further rollouts."""
+    settings = {"sampling.dynamic": "true", "sampling.max_resample_times": 2, "train.prompts_per_step": 3}
+    return Pool(short_run(**{"sampling.group_size": 2, **settings}))
+
+
+def fill(pool, *rollouts):
+    """Adds rollouts given by their rewards."""
+    for number, rewards in enumerate(rollouts):
+        assert not pool.ready()
+        pool.add(*rollout(number, rewards), [0])
+
+
+def chosen(pool):
+    """Ids of the prompts a step is made of."""
+    return [group.prompt.id for group in pool.chosen()]
+
+
+def test_groups_without_a_signal_are_replaced(pool):
+    """By those of further prompts, in the order they were asked for; what is over is left out."""
+    fill(pool, [(0, 1), (1, 1), (0, 0)], [(0, 1), (1, 0), (0, 1)])
+    assert pool.ready()
+    assert chosen(pool) == ["0.0", "1.0", "1.1"]
+    described = pool.described()
+    assert (described["resample/rounds"], described["resample/exhausted"]) == (1, 0.0)
+    # Metrics are of everything that was sampled: chosen groups alone would always look half solved.
+    assert described["reward/mean"] == pytest.approx(6 / 12)
+    assert described["reward/zero_variance_groups"] == pytest.approx(2 / 6)
+
+
+def test_at_the_bound_the_step_is_filled_and_says_so(pool):
+    """As many groups as ever, those with a signal first, and `resample/exhausted`."""
+    fill(pool, [(1, 1), (0, 1), (1, 1)], [(1, 1), (1, 1), (1, 1)], [(1, 1), (1, 1), (1, 0)])
+    assert pool.ready()
+    assert chosen(pool) == ["0.1", "2.2", "0.0"]
+    assert (pool.described()["resample/rounds"], pool.described()["resample/exhausted"]) == (2, 1.0)
+
+
+def test_without_dynamic_sampling_a_step_is_its_rollout(short_run):
+    """Groups without a signal included, in order."""
+    pool = Pool(short_run(**{"sampling.group_size": 2, "train.prompts_per_step": 3}))
+    fill(pool, [(1, 1), (0, 1), (0, 0)])
+    assert pool.ready()
+    assert chosen(pool) == ["0.0", "0.1", "0.2"]
+    assert "resample/rounds" not in pool.described()
+
+
+def metrics_of(config) -> list[dict]:
+    """The metrics of a run."""
+    document = run.train(config, lambda _: None)
+    assert document["outcome"] == "ok", document["error"]
+    return [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
+    """Resampling takes the rollouts that would have come next, wherever they are sampled."""
+    settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
+    runs = [metrics_of(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
+    kept = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
+    assert kept[0] == kept[1] == kept[2]
+    assert sum(entry["resample/rounds"] for entry in kept[0]) > 0
+
+
+def test_ahead_and_resampling_stay_within_the_bound(short_run):
+    """A step that takes two rollouts makes the next ones fresher, never older."""
+    settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 2}
+    entries = metrics_of(short_run("async", **{**settings, "train.steps": 6}))
+    assert 0 < max(entry["staleness/max"] for entry in entries) <= 2
+    assert sum(entry["resample/rounds"] for entry in entries) > 0
+
+
+def test_the_overlong_filter_takes_gradient_from_what_was_cut_off(short_run):
+    """With every completion cut off there is no gradient, and no NaN either; rewards are still given."""
+    settings = {"sampling.max_tokens": 4, "task.max_length": 3, "train.steps": 1}
+    plain = metrics_of(short_run(**settings))[0]
+    filtered = metrics_of(short_run(**settings, **{"sampling.overlong_filter": "true"}))[0]
+    assert plain["reward/mean"] == filtered["reward/mean"]
+    assert filtered["completions/filtered"] == plain["completions/truncated"] > 0
+    assert plain["completions/filtered"] == 0
+    assert filtered["grad_norm"] != plain["grad_norm"]

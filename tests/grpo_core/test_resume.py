@@ -1,0 +1,137 @@
+"""A run that was killed goes on with the very numbers it would have had."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from grpo_core import checkpoint, run
+from grpo_core.checkpoint import State
+from grpo_core.config import ConfigError
+
+PROGRAM = Path(__file__).parent / "programs" / "killed_runs.py"
+KILLS = 20
+MODES = {
+    "colocate": ["--rollout.mode=colocate"],
+    "async": ["--rollout.mode=async", "--rollout.max_staleness=1"],
+    "async, partial": ["--rollout.mode=async", "--rollout.max_staleness=3", "--rollout.partial_tokens=2"],
+    "server": ["--rollout.mode=server"],
+}
+SHORT = [
+    "--train.steps=12",
+    "--train.prompts_per_step=4",
+    "--sampling.group_size=4",
+    "--output.completions_every=1",
+    "--eval.every=3",
+    "--eval.prompts=8",
+]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What the program saw in each mode; two at a time, as most of it is starting processes."""
+
+    def look(mode: str) -> dict:
+        folder = str(tmp_path_factory.mktemp("killed"))
+        command = [sys.executable, str(PROGRAM), folder, str(KILLS), "0", *MODES[mode], *SHORT]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(MODES, pool.map(look, MODES), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", MODES)
+def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
+    """Parameters bitwise; metrics (wall times aside) and completions line by line, none lost, none twice."""
+    seen = killed[mode]
+    assert len(seen["deaths"]) == KILLS
+    assert seen["outcome"] == "ok"
+    assert seen["parameters"][0] == seen["parameters"][1]
+    assert seen["differences"] == {"metrics": [], "completions": []}
+    assert seen["lines"] == {"metrics": [12, 12], "completions": [192, 192]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_kills_hit_different_places(killed):
+    """In the middle of the mathematics as well as of the writing of checkpoints."""
+    places = {death["killed_in"].split(":")[0] for seen in killed.values() for death in seen["deaths"]}
+    assert len(places) > 10
+    assert places & {"checkpoint.py", "metrics.py", "runfiles.py"}
+
+
+def quiet(_: dict) -> None:
+    """No progress."""
+
+
+def test_more_steps_are_a_longer_run(short_run):
+    """Four steps and then two more are six: what was saved holds the whole state."""
+    whole = run.train(short_run(**{"train.steps": 6, "output.name": "whole"}), quiet)
+    run.train(short_run(**{"train.steps": 4, "output.name": "parts"}), quiet)
+    longer = run.train(short_run(**{"train.steps": 6, "output.name": "parts"}), quiet, resume=True)
+    assert longer["steps"] == 6
+    assert longer["parameters"] == whole["parameters"]
+
+
+def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
+    """Its checksum tells; the one before it is taken, and the end is the same."""
+    settings = {"train.steps": 4, "checkpoint.keep": 2}
+    whole = run.train(short_run(**settings), quiet)
+    folder = Path(whole["metrics"]).parent / "checkpoints"
+    assert [path.name for path in sorted(folder.iterdir())] == ["step-00000003", "step-00000004"]
+    path = folder / "step-00000004" / "policy.safetensors"
+    payload = bytearray(path.read_bytes())
+    payload[-1] ^= 1
+    path.write_bytes(payload)
+    again = run.train(short_run(**settings), quiet, resume=True)
+    assert "step-00000004 is damaged (policy.safetensors has another checksum" in capsys.readouterr().err
+    assert again["parameters"] == whole["parameters"]
+
+
+@pytest.mark.parametrize("damage", ["{", "", '{"schema": "other"}', "[]"])
+def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
+    """Cut off, empty, or another program's: no checkpoint is found, and nothing is raised."""
+    checkpoint.save(tmp_path, State(step=1), {}, keep=1)
+    assert checkpoint.load(tmp_path)[0].step == 1
+    (tmp_path / "step-00000001" / "state.json").write_text(damage)
+    assert checkpoint.load(tmp_path) is None
+
+
+def test_a_run_is_resumed_as_it_was_begun(short_run):
+    """Another setting is refused by name and both values; one that moves no number is not."""
+    run.train(short_run(), quiet)
+    with pytest.raises(ConfigError, match=r"train.learning_rate = 0.1: the run in .* has 0.0015"):
+        run.train(short_run(**{"train.learning_rate": 0.1}), quiet, resume=True)
+    assert run.train(short_run(**{"output.completions_every": 0}), quiet, resume=True)["outcome"] == "ok"
+
+
+def test_resuming_needs_a_name_and_may_find_nothing(short_run):
+    """Without a name there is no run to go on with; under a new one, it begins."""
+    with pytest.raises(ConfigError, match="--resume needs the name"):
+        run.train(short_run(**{"output.name": ""}), quiet, resume=True)
+    assert run.train(short_run(**{"output.name": "new"}), quiet, resume=True)["steps"] == 4
+
+
+def test_without_resume_an_earlier_run_of_the_name_is_replaced(short_run):
+    """Its checkpoints, too: they must not be resumed from by the new run."""
+    run.train(short_run(**{"train.steps": 4}), quiet)
+    document = run.train(short_run(**{"train.steps": 2, "checkpoint.every": 0}), quiet)
+    folder = Path(document["metrics"]).parent
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert not list(folder.glob("checkpoints/step-*"))
+
+
+def test_a_checkpoint_that_cannot_be_written_says_so(tmp_path):
+    """One line with the folder and the step, not a traceback."""
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"checkpoints: step 3 can't be saved: "):
+        checkpoint.save(tmp_path / "checkpoints", State(step=3), {}, keep=1)
