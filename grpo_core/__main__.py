@@ -67,10 +67,8 @@ def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
     document = run.train(config, _progress(config.train.steps), resume="--resume" in flags)
     if document["error"]:
         print(f"grpo_core: {document['error']}", file=sys.stderr)
-    if "--json" in flags:
-        answer(json.dumps(document))
-    else:
-        answer(_in_words(document))
+    if document["rank"] == 0:  # under torchrun one process speaks for all
+        answer(json.dumps(document) if "--json" in flags else _in_words(document))
     return run.EXIT_CODES[document["outcome"]]
 
 

@@ -216,4 +216,5 @@ def share_of(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
+    # No source rank: every process has read the whole tensor, so nothing needs to be sent.
+    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)

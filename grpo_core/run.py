@@ -159,6 +159,8 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
         "schema": SCHEMA,
         "mode": options.mode,
         "engine": options.engine,
+        "rank": trainer.world.rank,
+        "processes": trainer.world.size,
         "steps": len(history),
         "reward_first": mean(curve[:tenth]),
         "reward_last": mean(curve[-tenth:]),
