@@ -171,5 +171,14 @@ def _in_words(document: dict[str, Any]) -> str:
     )
 
 
+def _leave(code: int) -> None:
+    """Ends the process; under torchrun at once, as the threads of its process group can hang or abort at exit."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _leave(main(sys.argv[1:]))

@@ -22,12 +22,10 @@ class World:
     def __init__(self, device: str = "cpu") -> None:
         """Joins the others, if torchrun started any (its environment variables say so)."""
         self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        self._joined = False
         if self.size > 1:
             import torch.distributed as dist
 
-            self._joined = not dist.is_initialized()
-            if self._joined:
+            if not dist.is_initialized():
                 dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
 
     @property
@@ -62,11 +60,3 @@ class World:
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sums over the processes, in float64, added up in the order of ranks."""
         return [sum(column) for column in zip(*self.gather(list(values)), strict=True)]
-
-    def close(self) -> None:
-        """Leaves the others when all are done, if this object joined them."""
-        if self._joined:
-            import torch.distributed as dist
-
-            self.gather(None)
-            dist.destroy_process_group()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -131,11 +130,6 @@ class Policy:
             yield
         finally:
             self.load(now)
-
-    def release(self) -> None:
-        """Lets go of PyTorch's wrapper, which must not outlive the process group it talks through."""
-        self._training = self.module
-        gc.collect()
 
     @contextmanager
     def gradients_kept(self, *, last: bool) -> Iterator[None]:

@@ -78,8 +78,7 @@ def train(
     whole = outcome == "ok" or trainer.world.size == 1
     document["parameters"] = trainer.policy.fingerprint() if whole else None
     if whole:
-        trainer.policy.release()
-        trainer.world.close()
+        trainer.world.gather(None)  # no process leaves while another still talks to it
     if trainer.history and trainer.world.first:
         document["picture"] = _draw(trainer, folder)
         (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
