@@ -1,8 +1,8 @@
 """Kills a training run again and again, lets it go on each time, and compares it with one that was never killed.
 
-Each attempt is a process of its own, forked from this one so that imports are paid for once; it sends itself SIGKILL
-at a random Python call inside the training loop: in the middle of a rollout, of a backward pass, of the writing of a
-checkpoint. Prints what was seen as JSON.
+Each attempt is a process of its own, and so is its engine or server; all are forked rather than started anew, so
+that imports are paid for once. An attempt sends itself SIGKILL at a random Python call inside the training loop: in
+the middle of a rollout, of a backward pass, of the writing of a checkpoint. Prints what was seen as JSON.
 """
 
 from __future__ import annotations
@@ -15,14 +15,53 @@ import sys
 from pathlib import Path
 
 import torch
-import transformers.models.llama.modeling_llama  # noqa: F401 - paid for once
+import uvicorn  # noqa: F401 - paid for once
 
 import grpo_core.modes.asynchronous
 import grpo_core.modes.colocate
-import grpo_core.modes.server  # noqa: F401
+import grpo_core.modes.server
+import grpo_core.serve.app  # noqa: F401
+from grpo_core import __main__ as cli
 from grpo_core import run
+from grpo_core.determinism import settle
+from grpo_core.engines import frames, process
+from grpo_core.serve import launch
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
+
+
+class Forked:
+    """A child process as `subprocess.Popen` shows it, forked: `python -m` with these arguments, imports done."""
+
+    def __init__(self, arguments, threads: int) -> None:
+        del threads  # set by the child itself, and 1 here
+        (child_in, parent_in), (parent_out, child_out) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            os.setsid()
+            os.dup2(child_in, 0)
+            os.dup2(child_out, 1)
+            os.closerange(3, 256)  # a pipe ends only when nobody else holds its other side
+            sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+            module, *rest = arguments
+            code = process._child() if module == "grpo_core.engines.process" else cli.main(rest)
+            sys.stdout.flush()
+            os._exit(code or 0)
+        os.close(child_in)
+        os.close(child_out)
+        self.stdin, self.stdout = os.fdopen(parent_in, "wb"), os.fdopen(parent_out, "rb")
+        self.code = None
+
+    def wait(self, timeout=None) -> int:
+        if self.code is None:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+frames.start_child = process.start_child = launch.start_child = Forked
 
 WRITERS = ("checkpoint.py", "metrics.py", "runfiles.py")
 
@@ -93,7 +132,8 @@ def lines(folder: Path) -> dict[str, list]:
 
 
 def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
-    torch.set_num_threads(1)
+    settle(1)
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
     draw = random.Random(seed)
 
     def config(name: str):
