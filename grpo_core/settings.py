@@ -41,8 +41,8 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     entries += [(_COMMAND_LINE, key, value) for key, value in _pairs(overrides)]
     sections: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
+    fields = _fields()
     for source, dotted, value in entries:
-        fields = _fields()
         if dotted not in fields:
             raise ConfigError(f"{source}: {dotted}: unknown key{_suggestion(dotted, list(fields))}")
         section, key = dotted.split(".")

@@ -108,7 +108,7 @@ class Trainer:
         )
         self.prompts = build_prompts(config, self.tokenizer)
         self._eval_prompts = build_eval_prompts(config, self.tokenizer) if config.eval.every else []
-        self._rewards = build_rewards(config, self.model_dir)
+        self._rewards = build_rewards(config)
         self._updater = Updater(self.policy, config, self.world)
         self.interrupts = Interrupts()
         self.proofs: list[Proof] = []
