@@ -10,6 +10,7 @@ import torch
 from grpo_core.batch import Batch, micro_batches
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.loss import PolicyLoss, Streams, policy_loss, token_weights
+from grpo_core.weights import fingerprint_of
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
@@ -24,49 +25,39 @@ class Updater:
 
     Attributes:
         updates: Made so far; the policy version.
+        first: Loss and gradient of the last step's first update, as `gradients` gives them, if they were asked for.
     """
 
     def __init__(self, model: Any, reference: Any | None, config: Config) -> None:
         """`reference` is the frozen model that KL is measured against, or None."""
         self.updates = 0
+        self.first: tuple[float, str] | None = None
         self._model, self._reference, self._config = model, reference, config
         options = config.train
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95)
         )
 
-    def update(self, batch: Batch) -> dict[str, float]:
+    def update(self, batch: Batch, *, digested: bool = False) -> dict[str, float]:
         """Makes `train.iterations` updates on one batch and returns the step's metrics.
+
+        Args:
+            batch: The step's samples.
+            digested: Keep loss and gradient of the first update in `first`.
 
         Raises:
             NotFiniteError: The loss or the gradient's norm is not finite.
         """
-        options = self._config.train
-        weights_BT = token_weights(
-            batch.mask_BT, self._config.loss.aggregation, self._config.sampling.max_tokens
-        )
-        parts = list(micro_batches(len(batch.lengths_B), options.micro_batch))
         # The first pass runs on the parameters the step started with: its log-probs are the proximal ones.
         # Kept per micro-batch, so that the ratio of the first update is exactly 1, in bits.
         proximal: list[torch.Tensor] = []
         losses: list[PolicyLoss] = []
         norm = entropy_sum = 0.0
-        for iteration in range(options.iterations):
-            losses = []
-            self._optimizer.zero_grad(set_to_none=True)
-            for place, part in enumerate(parts):
-                rows = batch.rows(part)
-                current_BT, entropy_BT = self._logprobs(self._model, rows)
-                if iteration == 0:
-                    proximal.append(current_BT.detach())
-                    entropy_sum += float(entropy_BT.sum())
-                streams = Streams(rows.behaviour_BT, proximal[place], self._reference_logprobs(rows))
-                weights = weights_BT[part, : rows.behaviour_BT.shape[1]]
-                loss = policy_loss(
-                    current_BT, streams, rows.advantages_B, rows.mask_BT, weights, self._config.loss
-                )
-                loss.value.backward()
-                losses.append(loss)
+        for iteration in range(self._config.train.iterations):
+            losses, entropy = self._backward(batch, proximal)
+            if iteration == 0:
+                entropy_sum = entropy
+                self.first = self._digest(losses) if digested else None
             norm = self._step(losses)
         tokens = int(batch.lengths_B.sum())
         return {
@@ -74,8 +65,46 @@ class Updater:
             "entropy": entropy_sum / tokens,
             "grad_norm": norm,
             "lr": self._optimizer.param_groups[0]["lr"],
-            **mismatch(batch, parts, proximal),
+            **mismatch(batch, self._parts(batch), proximal),
         }
+
+    def gradients(self, batch: Batch) -> tuple[float, str]:
+        """Loss and gradient of a step's first update on this batch, which is not made.
+
+        Returns:
+            The loss, and the digest of all gradients before they are clipped (`weights.fingerprint_of`).
+        """
+        return self._digest(self._backward(batch, [])[0])
+
+    def _parts(self, batch: Batch) -> list[slice]:
+        return list(micro_batches(len(batch.lengths_B), self._config.train.micro_batch))
+
+    def _backward(self, batch: Batch, proximal: list[torch.Tensor]) -> tuple[list[PolicyLoss], float]:
+        """Adds up the gradient over a batch; fills `proximal` where it is empty. Returns losses and entropy."""
+        weights_BT = token_weights(
+            batch.mask_BT, self._config.loss.aggregation, self._config.sampling.max_tokens
+        )
+        losses, entropy_sum = [], 0.0
+        self._optimizer.zero_grad(set_to_none=True)
+        for place, part in enumerate(self._parts(batch)):
+            rows = batch.rows(part)
+            current_BT, entropy_BT = self._logprobs(self._model, rows)
+            if place == len(proximal):
+                proximal.append(current_BT.detach())
+            entropy_sum += float(entropy_BT.sum())
+            streams = Streams(rows.behaviour_BT, proximal[place], self._reference_logprobs(rows))
+            weights = weights_BT[part, : rows.behaviour_BT.shape[1]]
+            loss = policy_loss(
+                current_BT, streams, rows.advantages_B, rows.mask_BT, weights, self._config.loss
+            )
+            loss.value.backward()
+            losses.append(loss)
+        return losses, entropy_sum
+
+    def _digest(self, losses: list[PolicyLoss]) -> tuple[float, str]:
+        named = ((name, value.grad) for name, value in self._model.named_parameters())
+        digest = fingerprint_of((name, grad) for name, grad in named if grad is not None)
+        return sum(float(loss.value.detach()) for loss in losses), digest
 
     def _step(self, losses: list[PolicyLoss]) -> float:
         """Clips the gradient, checks it and moves the policy; returns the norm before the clip."""
