@@ -127,7 +127,8 @@ def read_step(folder: Path, step: int) -> Recorded:
         data = _checked(folder / entry["file"], entry["sha256"])
         return _recorded(entry, {name: values.tolist() for name, values in load_numbers(data).items()})
     except (OSError, KeyError, TypeError, ValueError, IndexError, SafetensorError) as error:
-        raise RecordError(f"{path}: step {step}: not a whole {SCHEMA}: {error!r}") from error
+        wrong = f"{type(error).__name__}: {error}"
+        raise RecordError(f"{path}: step {step}: not a whole {SCHEMA}: {wrong}") from error
 
 
 def as_arguments(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -138,21 +139,17 @@ def as_arguments(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
 
     def text(value: Any) -> str:
-        if isinstance(value, (list, tuple)):
-            return ",".join(map(str, value))
-        return str(value).lower() if isinstance(value, bool) else str(value)
+        return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
     return [f"--{name}.{key}={text(value)}" for name, keys in settings.items() for key, value in keys.items()]
 
 
 def _entry(path: Path, step: int) -> dict[str, Any]:
     lines = path.read_bytes().split(b"\n")[:-1]  # behind the last line end is nothing, or a torn line
-    entries: dict[int, dict[str, Any]] = {entry["step"]: entry for entry in map(json.loads, lines)}
+    entries = {entry["step"]: entry for entry in map(json.loads, lines) if entry["schema"] == SCHEMA}
     if step not in entries:
-        raise RecordError(f"{path}: step {step} is not recorded; recorded steps: {sorted(entries)}")
-    if entries[step]["schema"] != SCHEMA:
-        raise RecordError(f"{path}: step {step}: schema {entries[step]['schema']!r}, expected {SCHEMA!r}")
-    return entries[step]
+        raise RecordError(f"{path}: no {SCHEMA} of step {step}; there is: {sorted(entries)}")
+    return dict(entries[step])
 
 
 def _checked(path: Path, checksum: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.advantages import group_advantages
@@ -53,7 +54,10 @@ def replay(
     if policy is not None and policy.is_file():
         _read_parameters(model, policy)
     reference = load_model(start, config.train.device) if config.loss.kl_coefficient else None
-    batch = make_batch(_samples(recorded, config.loss), config.train.device)
+    # The recorded advantages are taken as they are, unless other ones are asked for.
+    judged = any(override.startswith("--loss.advantage_") for override in overrides)
+    samples = _samples(recorded, config.loss) if judged else recorded.samples
+    batch = make_batch(samples, config.train.device)
     loss, gradient = Updater(model, reference, config).gradients(batch)
     now = {"policy": fingerprint_of(model.named_parameters()), "loss": loss, "gradient": gradient}
     then = {key: recorded.entry["result"].get(key) for key in now}
@@ -74,29 +78,23 @@ def _read_parameters(model: Any, path: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    # Parameters that share memory are in the file under one name: the others stand for themselves.
+    known = dict(model.named_parameters())
+    others = {name: value for name, value in model.state_dict().items() if name not in known}
     try:
-        unused = model.load_state_dict(load_file(path), strict=False)
+        model.load_state_dict({**others, **load_file(path)})
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(f"{path}: not this model's parameters: {str(error).splitlines()[0]}") from error
-    # Parameters that share memory stand there under one name.
-    missing = {name for name, _ in model.named_parameters()} & set(unused.missing_keys)
-    if missing or unused.unexpected_keys:
-        odd = sorted(missing) or unused.unexpected_keys
-        raise ConfigError(f"{path}: not this model's parameters: {odd[0]} is missing or unknown")
+        wrong = " ".join(str(error).split())
+        raise ConfigError(f"{path}: expected this model's parameters by name: {wrong}") from error
 
 
-def _samples(recorded: Recorded, options: LossConfig) -> list[Sample]:
-    """The samples; with new advantages if the settings ask for others than those that were recorded."""
-    if _advantage_settings(options) == _advantage_settings(recorded.config.loss):
-        return recorded.samples
+def _samples(recorded: Recorded, o: LossConfig) -> list[Sample]:
+    """The samples, with the advantages that these settings make of their rewards."""
     groups: dict[int, list[float]] = {}
     for place, sample in zip(recorded.numbers["prompt_index"], recorded.samples, strict=True):
         groups.setdefault(place, []).append(sample.reward)
-    scale, ddof, epsilon = _advantage_settings(options)
-    values = group_advantages(list(groups.values()), scale=scale, ddof=ddof, epsilon=epsilon).values
-    flat = [value for group in values for value in group]
+    made = group_advantages(
+        list(groups.values()), scale=o.advantage_scale, ddof=o.advantage_ddof, epsilon=o.advantage_epsilon
+    )
+    flat = itertools.chain.from_iterable(made.values)
     return [dataclasses.replace(s, advantage=a) for s, a in zip(recorded.samples, flat, strict=True)]
-
-
-def _advantage_settings(options: LossConfig) -> tuple[str, int, float]:
-    return options.advantage_scale, options.advantage_ddof, options.advantage_epsilon
