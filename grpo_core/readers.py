@@ -7,7 +7,9 @@ Such dumps hold texts, no token ids and no log-probs: enough to look at groups a
 | TRL 1.16.0  | `log_completions=True`     | `completions_<step>.parquet` in `<output_dir>/completions`   |
 | verl 0.9.1  | `trainer.rollout_data_dir` | `<step>.jsonl`                                               |
 
-TRL 0.28.0 writes these files, too; 0.27.0 and earlier only print completions or send them to a logging service.
+TRL 0.28.0, 0.29.0 and 1.2.0 write such files, too; 0.16.1, 0.17.0, 0.24.0, 0.26.0 and 0.27.0 don't. A file has the
+last `generation_batch_size` samples before the log, those of an evaluation among them, so its first group may be
+the rest of one, and with `logging_steps` above 1 steps are left out.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ def read_trl_completions(path: Path, weights: Mapping[str, float] | None = None)
 def read_verl_dump(path: Path) -> list[TextStep]:
     """JSON lines of verl; rows of the same prompt, or of the same `uid` where there is one, are a group.
 
-    Wherever they stand: with `trainer.balance_batch`, its default, verl has reordered them by length.
+    Wherever they stand: with `trainer.balance_batch`, its default, verl has reordered them to balance lengths.
 
     Args:
         path: A file, or the folder of all.

@@ -6,6 +6,7 @@ docs/rollout-format.md describes both.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -99,7 +100,7 @@ class Recorder:
             "policy_version": version,
             "file": name,
             "sha256": checksum,
-            "prompts": [{"id": p.id, "text": p.text, "columns": dict(p.columns)} for p in prompts],
+            "prompts": [{"id": p.id, "text": p.text, "columns": _json(p.columns)} for p in prompts],
             "requests": [sample.completion.request_id for sample in samples],
             "finish_reasons": [sample.completion.finish_reason for sample in samples],
             "texts": [sample.text for sample in samples],
@@ -196,6 +197,15 @@ def _recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
     rows = zip(asked, itertools.starmap(Completion, answers), entry["texts"], *judged, strict=True)
     samples = list(itertools.starmap(Sample, rows))
     return Recorded(entry, numbers, samples, load(None, as_arguments(entry["settings"])))
+
+
+def _json(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that JSON can hold: dates, images or NaN of a data set don't end a run."""
+    kept = {}
+    for key, value in columns.items():
+        with contextlib.suppress(TypeError, ValueError):
+            kept[key] = json.loads(json.dumps(value, allow_nan=False))
+    return kept
 
 
 def _split(values: list[Any], lengths: list[int]) -> list[tuple[Any, ...]]:

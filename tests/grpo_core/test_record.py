@@ -1,6 +1,9 @@
 """Recorded steps: nothing is lost, nothing torn or altered is read, and a kill leaves whole steps."""
 
+import dataclasses
+import datetime
 import json
+import math
 import re
 
 import pytest
@@ -34,7 +37,12 @@ def config():
     """Settings with a value of each type that isn't its default."""
     return load(
         None,
-        ["--loss.clip_high=0.28", "--reward.weights=1,0.3", "--loss.kl_importance=true", "--output.name=a=b c"],
+        [
+            "--loss.clip_high=0.28",
+            "--reward.weights=1,0.3",
+            "--loss.kl_importance=true",
+            "--output.name=a=b c",
+        ],
     )
 
 
@@ -93,6 +101,16 @@ def test_the_example_of_the_documentation_can_be_read(tmp_path):
     assert recorded.config.loss.clip_high == 0.28
 
 
+def test_columns_that_json_cannot_hold_are_left_out(tmp_path, config):
+    """A date or a NaN in the user's data set must not end a run; a tuple comes back as a list."""
+    samples, requests = a_step()
+    columns = {"when": datetime.date(2025, 1, 2), "odd": math.nan, "pair": (1, 2), "answer": "x"}
+    prompt = dataclasses.replace(samples[0].prompt, columns=columns)
+    samples[0] = dataclasses.replace(samples[0], prompt=prompt)
+    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
+    assert read_step(tmp_path, 1).samples[0].prompt.columns == {"pair": [1, 2], "answer": "x"}
+
+
 @pytest.mark.parametrize("change", ["altered", "torn", "gone"])
 def test_a_changed_file_is_refused_in_one_line(tmp_path, config, change):
     """One bit, a missing end, or no file at all: the error names the file and says what to do."""
@@ -103,7 +121,9 @@ def test_a_changed_file_is_refused_in_one_line(tmp_path, config, change):
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if change == "altered" else data[:-9])
     if change == "gone":
         path.unlink()
-    with pytest.raises(RecordError, match="No such file" if change == "gone" else "torn or altered") as caught:
+    with pytest.raises(
+        RecordError, match="No such file" if change == "gone" else "torn or altered"
+    ) as caught:
         read_step(tmp_path, 1)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -148,7 +168,7 @@ def test_a_kill_at_any_byte_leaves_whole_steps(tmp_path, config):
     first = path.read_bytes()
     recorder.write(2, 1, *a_step(), RESULT)
     whole = path.read_bytes()
-    for cut in range(len(first), len(whole), 97):
+    for cut in range(len(first), len(whole), 397):
         path.write_bytes(whole[:cut])
         assert read_step(tmp_path, 1).entry["step"] == 1
         with pytest.raises(RecordError, match="of step 2"):
@@ -166,4 +186,7 @@ def test_the_record_of_a_step_made_again_counts(tmp_path, config):
     Recorder(tmp_path, config).write(1, 0, *again, {**RESULT, "loss": 2.0})
     assert (read_step(tmp_path, 1).samples, read_step(tmp_path, 1).entry["result"]["loss"]) == (again[0], 2.0)
     path.write_bytes(before)
-    assert (read_step(tmp_path, 1).samples, read_step(tmp_path, 1).entry["result"]["loss"]) == (a_step()[0], 1.0)
+    assert (read_step(tmp_path, 1).samples, read_step(tmp_path, 1).entry["result"]["loss"]) == (
+        a_step()[0],
+        1.0,
+    )
