@@ -1,7 +1,7 @@
-"""The command line: `python -m grpo_core train | serve | probe [CONFIG.toml] [--section.key VALUE ...] [--json]`.
+"""The command line: `python -m grpo_core train | serve | probe | replay | check`; `--help` shows what each takes.
 
 Exit codes: 0 fine; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function is
-broken); 2 wrong usage, or this program failed; 3 an engine gave no answer in time; 130 interrupted.
+broken), a replay differs, a dump's advantages are not what its rewards make; 2 wrong usage, or this program failed; 3 an engine gave no answer in time; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.config import ConfigError
+from grpo_core.config import ConfigError, RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
        python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...]
        python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
+       python -m grpo_core replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
+       python -m grpo_core check DUMP [--section.key VALUE ...] [--json]
 
 train  trains; without CONFIG the shipped tiny task, half a minute on a laptop
 serve  serves a model's engine over HTTP, for train --rollout.mode server
 probe  compares an engine's log-probs with the trainer's, before and after a weight update
+replay computes a recorded step of RUN again (output.record_every), to the last bit, or with other settings
+check  computes the advantages of a dump again, TRL's Parquet or verl's JSON lines, from its rewards
 
 Settings and their defaults:
 """
@@ -46,9 +50,13 @@ def main(arguments: list[str]) -> int:
         return 0
     with _stdout_for_the_answer() as answer:
         try:
+            if rest[:1] in (["replay"], ["check"]):
+                from grpo_core.records import check_command, replay_command
+
+                return {"replay": replay_command, "check": check_command}[rest[0]](rest[1:], flags, answer)
             command, config = _understood(rest)
             return command(config, flags, answer)
-        except ConfigError as error:
+        except (ConfigError, RecordError) as error:
             code, outcome, text = 2, "error", str(error)
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
@@ -106,7 +114,7 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
 
     name, *rest = arguments or [""]
     if name not in _COMMANDS:
-        raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(_COMMANDS)} (see --help)")
+        raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(_COMMANDS)}, replay, check (see --help)")
     path = None
     if rest and not rest[0].startswith("--"):
         path = Path(rest.pop(0))

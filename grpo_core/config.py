@@ -15,6 +15,10 @@ class ConfigError(ValueError):
     """Raised when a setting is unknown, malformed or contradicts another; one line, for people."""
 
 
+class RecordError(RuntimeError):
+    """Raised when a recorded step is missing, torn, altered or not in the format."""
+
+
 def _key(default: Any, *, low: float | None = None, above: float | None = None, choices: Any = None) -> Any:
     """A field with its default and the values that are allowed: at least `low`, greater than `above`."""
     return field(default=default, metadata={"low": low, "above": above, "choices": choices})

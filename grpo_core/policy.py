@@ -117,8 +117,18 @@ class Policy:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Takes over what `state` gave."""
+        """Takes over what `state` gave.
+
+        Raises:
+            KeyError: The names are not this policy's.
+            ValueError: A shape is not.
+        """
+        odd = sorted(set(state) ^ {name for name, _ in self.trained()})
+        if odd:
+            raise KeyError(f"{odd[0]} is on one side alone")
         for name, value in self.trained():
+            if state[name].shape != value.shape:  # copying would broadcast it
+                raise ValueError(f"{name} is {tuple(state[name].shape)}, not {tuple(value.shape)}")
             value.copy_(share_of(state[name], value))
 
     @contextmanager

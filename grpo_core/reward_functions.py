@@ -85,7 +85,7 @@ def soft_overlong(length: int, max_tokens: int, buffer: int, penalty: float) -> 
     [0.0, -0.25, -1.0]
     """
     over = length - (max_tokens - buffer)
-    return -penalty * min(max(over / buffer, 0.0), 1.0) if buffer else 0.0
+    return 0.0 - penalty * min(max(over / buffer, 0.0), 1.0) if buffer else 0.0
 
 
 def math_accuracy(prompts: list[str], completions: list[str], answer: list[str]) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from grpo_core import metrics
@@ -27,22 +28,32 @@ class RunFiles:
             for name in ("metrics", "completions")
         }
         self._loggers = build_loggers(config, folder)
+        if not kept:  # rollouts of an earlier run of this name are not this run's
+            shutil.rmtree(folder / "rollouts", ignore_errors=True)
+            (folder / "rollouts.jsonl").unlink(missing_ok=True)
         self._recorder = Recorder(folder, config) if config.output.record_every else None
 
-    def write(
-        self, step: int, samples: Sequence[Sample], requests: Mapping[str, Request], entry: dict[str, Any]
-    ) -> None:
+    def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
         """Writes one step down; `step` counts from 1."""
-        output = self._config.output
-        if self._due(step, output.completions_every):
+        if due(step, self._config.output.completions_every, self._config):
             for sample in samples:
                 self._lines["completions"].write(metrics.completion_entry(step, sample))
-        if self._recorder is not None and self._due(step, output.record_every):
-            asked = [requests[sample.completion.request_id] for sample in samples]
-            self._recorder.write(step, entry["policy_version"], samples, asked, entry)
         self._lines["metrics"].write(entry)
         for logger in self._loggers:
             logger.write(entry)
+
+    def record(
+        self,
+        step: int,
+        version: int,
+        samples: Sequence[Sample],
+        requests: Mapping[str, Request],
+        result: Mapping[str, Any],
+    ) -> None:
+        """Records a step whole, for `replay`; `requests` by id."""
+        if self._recorder is not None:
+            asked = [requests[sample.completion.request_id] for sample in samples]
+            self._recorder.write(step, version, samples, asked, result)
 
     def positions(self) -> dict[str, int]:
         """How many bytes each file of lines has now."""
@@ -53,6 +64,7 @@ class RunFiles:
         for file in (*self._lines.values(), *self._loggers):
             file.close()
 
-    def _due(self, step: int, every: int) -> bool:
-        """The first step, every so many behind it, and the last."""
-        return bool(every) and ((step - 1) % every == 0 or step == self._config.train.steps)
+
+def due(step: int, every: int, config: Config) -> bool:
+    """The first step, every so many behind it, and the last."""
+    return bool(every) and ((step - 1) % every == 0 or step == config.train.steps)

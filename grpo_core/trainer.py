@@ -23,7 +23,7 @@ from grpo_core.policy import Policy
 from grpo_core.pool import Pool, cut_off
 from grpo_core.resources import check_devices
 from grpo_core.rewards import build_rewards
-from grpo_core.runfiles import RunFiles
+from grpo_core.runfiles import RunFiles, due
 from grpo_core.staleness import staleness
 from grpo_core.task import derived_seed, requests_for
 from grpo_core.types import Request, Sample, SamplingParams
@@ -232,7 +232,9 @@ class Trainer:
         with self.timed("train"):
             samples, penalty = self._with_advantages(pool.chosen())
             batch = make_batch(samples, self.policy.device)
-            updated = self._updater.update(batch)
+            recorded = self._record_due()
+            policy = self.policy.fingerprint() if recorded else None
+            updated = self._updater.update(batch, digested=recorded)
         self.step += 1
         entry = {
             "step": self.step,
@@ -249,7 +251,11 @@ class Trainer:
         self._evaluated = {}
         with self.interrupts.shielded():  # a step's lines, and then the checkpoint that makes them count
             if self._files is not None:
-                self._files.write(self.step, samples, pool.requests, entry)
+                self._files.write(self.step, samples, entry)
+                if recorded and self._updater.first is not None:
+                    loss, gradient = self._updater.first
+                    result = {"loss": loss, "gradient": gradient, "policy": policy}
+                    self._files.record(self.step, version, samples, pool.requests, result)
             self.history.append(entry)
             every = self.config.checkpoint.every
             if every and (self.step % every == 0 or self.step == self.config.train.steps):
@@ -333,6 +339,9 @@ class Trainer:
         """
         ids = completion.ids[:-1] if completion.finish_reason == "stop" else completion.ids
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _record_due(self) -> bool:
+        return due(self.step + 1, self.config.output.record_every, self.config)
 
     def _save(self) -> None:
         tensors = {"policy": self.policy.state(), "optimizer": self._updater.state()}

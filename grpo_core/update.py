@@ -31,11 +31,13 @@ class Updater:
     Attributes:
         updates: Made so far; the policy version.
         optimizer: AdamW over the trained parameters.
+        first: Of the last step whose update was to be digested.
     """
 
     def __init__(self, policy: Policy, config: Config, world: World) -> None:
         """Starts with no update made."""
         self.updates = 0
+        self.first: tuple[float, str] | None = None
         self._policy, self._config, self._world = policy, config, world
         options = config.train
         self.optimizer = torch.optim.AdamW(
@@ -45,15 +47,21 @@ class Updater:
             betas=(0.9, 0.95),
         )
 
-    def update(self, batch: Batch) -> dict[str, float]:
+    def update(self, batch: Batch, *, digested: bool = False) -> dict[str, float]:
         """Makes `train.iterations` updates on one batch and returns the step's metrics.
+
+        Args:
+            batch: The whole step's samples.
+            digested: Keep what `gradients` would give in `first`: for the record of the step.
 
         Raises:
             NotFiniteError: The loss or the gradient's norm is not finite.
         """
         window = self._window(batch)
-        for _ in range(self._config.train.iterations):
+        for iteration in range(self._config.train.iterations):
             losses = self._accumulate(window)
+            if digested and not iteration:
+                self.first = self._digest(losses)
             loss, norm = self._step(losses)
         tokens = int(batch.lengths_B.sum())
         kl, clipped, ratio = (sum(column) / tokens for column in zip(*losses.sums, strict=True))
@@ -69,9 +77,12 @@ class Updater:
 
     def gradients(self, batch: Batch) -> tuple[float, str]:
         """The loss of a step's first update, and a digest of its gradient before the clip; moves nothing."""
-        losses = self._accumulate(self._window(batch))
-        gradients = [(name, value.grad) for name, value in self._policy.trained() if value.grad is not None]
-        return self._world.sums([losses.value])[0], fingerprint_of(gradients)
+        return self._digest(self._accumulate(self._window(batch)))
+
+    def _digest(self, losses: _Losses) -> tuple[float, str]:
+        gradients = [(name, value.grad) for name, value in self._policy.trained()]
+        digest = fingerprint_of([(name, whole(grad)) for name, grad in gradients if grad is not None])
+        return self._world.sums([losses.value])[0], digest
 
     def state(self) -> dict[str, torch.Tensor]:
         """AdamW's state, whole, as `parameter|entry`: the same for one process and for many."""

@@ -26,6 +26,11 @@ IN_CELL = {
     "pydantic",
     "starlette",
     "tomli",
+    # Imported late, where a setting asks for them.
+    "datasets",
+    "math_verify",
+    "peft",
+    "pyarrow",
 }
 
 

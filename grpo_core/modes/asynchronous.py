@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from grpo_core.engines.process import ProcessEngine
 from grpo_core.modes import shared
 from grpo_core.trainer import InFlight
-from grpo_core.types import Completion, Request
 
 if TYPE_CHECKING:
     from grpo_core.trainer import Trainer
+    from grpo_core.types import Completion, Request
     from grpo_core.weights import Publisher
 
 

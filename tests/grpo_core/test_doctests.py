@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-MODULES = ("advantages", "logprobs", "metrics", "picture", "rewards", "task", "weights")
+MODULES = ("advantages", "logprobs", "metrics", "picture", "record", "reward_functions", "task", "weights")
 
 
 @pytest.mark.parametrize("name", MODULES)

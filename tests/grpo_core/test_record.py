@@ -1,0 +1,192 @@
+"""Recorded steps: nothing is lost, nothing torn or altered is read, and a kill leaves whole steps."""
+
+import dataclasses
+import datetime
+import json
+import math
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grpo_core.record import Recorder, RecordError, read_step
+from grpo_core.settings import load
+from grpo_core.types import Completion, Prompt, Request, Sample
+
+RESULT = {"loss": 0.1 + 0.2, "gradient": "ab" * 32}
+
+
+def a_step(logprob=-1.5):
+    """Two groups of two samples with all that a sample can have, and their requests in another order."""
+    samples = []
+    for i in range(4):
+        prompt = Prompt(f"p{i // 2}", f"text {i // 2}\n", (7, 8, 9)[: 2 + i // 2], {"answer": ["é", None]})
+        ids = tuple(range(1 + i))
+        versions = tuple(min(place, 3) for place in range(len(ids)))
+        logprobs = tuple(logprob - place for place in range(len(ids)))
+        answer = Completion(f"p{i // 2}.{i}", ids, logprobs, versions, ("stop", "length")[i % 2])
+        scores = {"letters": 1 / 3, "other": None}
+        samples.append(Sample(prompt, answer, f"it is {i}", i / 3, i / 7 - 0.2, scores, trained=i != 2))
+    requests = [Request(s.completion.request_id, s.prompt.ids, 2**62 + i) for i, s in enumerate(samples)]
+    return samples, requests[::-1]
+
+
+@pytest.fixture
+def config():
+    """Settings with a value of each type that isn't its default."""
+    return load(
+        None,
+        [
+            "--loss.clip_high=0.28",
+            "--reward.weights=1,0.3", "--reward.functions=exact,format",
+            "--loss.kl_importance=true",
+            "--output.name=a=b c",
+        ],
+    )
+
+
+def test_a_step_comes_back_as_it_was(tmp_path, config):
+    """Samples, seeds, settings and result are equal to what was written, floats to the last bit."""
+    samples, requests = a_step()
+    Recorder(tmp_path, config).write(3, 2, samples, requests, RESULT)
+    recorded = read_step(tmp_path, 3)
+    assert recorded.samples == samples
+    assert recorded.config == config
+    assert recorded.numbers["seeds"] == [request.seed for request in requests[::-1]]
+    assert recorded.entry["result"] == RESULT
+    assert (recorded.entry["step"], recorded.entry["policy_version"]) == (3, 2)
+    assert recorded.entry["versions"]["torch"] == torch.__version__
+    assert "proximal_logprobs" not in recorded.numbers
+
+
+@pytest.mark.parametrize(("logprob", "dtype"), [(-1.5, torch.float32), (-0.1, torch.float64)])
+def test_log_probs_are_as_narrow_as_loses_nothing(tmp_path, config, logprob, dtype):
+    """Values of float32 are kept in it; -0.1 as Python has it is not one of them."""
+    samples, requests = a_step(logprob)
+    proximal = [[-0.25] * len(sample.completion.ids) for sample in samples]
+    Recorder(tmp_path, config).write(1, 0, samples, requests, {**RESULT, "proximal_logprobs": proximal})
+    (path,) = tmp_path.glob("rollouts/*.safetensors")
+    numbers = load_file(path)
+    assert numbers["behaviour_logprobs"].dtype == dtype
+    assert numbers["proximal_logprobs"].tolist() == [-0.25] * 10
+    assert read_step(tmp_path, 1).samples == samples
+
+
+def test_shapes_and_types_are_those_of_the_documentation(tmp_path, config):
+    """Each tensor has the type and the length that docs/rollout-format.md gives it: M prompts, N samples."""
+    samples, requests = a_step()
+    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
+    (path,) = tmp_path.glob("rollouts/*.safetensors")
+    described = {name: (str(v.dtype)[6:], tuple(v.shape)) for name, v in load_file(path).items()}
+    assert described == {
+        "prompt_ids": ("int64", (5,)), "prompt_lengths": ("int64", (2,)), "prompt_index": ("int64", (4,)),
+        "completion_ids": ("int64", (10,)), "completion_lengths": ("int64", (4,)),
+        "behaviour_logprobs": ("float32", (10,)), "policy_versions": ("int64", (10,)), "seeds": ("int64", (4,)),
+        "rewards": ("float64", (4,)), "advantages": ("float64", (4,)), "trained": ("bool", (4,)),
+    }  # fmt: skip
+
+
+def test_the_example_of_the_documentation_can_be_read(tmp_path):
+    """The program in docs/rollout-format.md, which uses nothing of ours, writes a step that is read here."""
+    from tests.cells import ROOT
+
+    text = (ROOT / "docs" / "rollout-format.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert "grpo_core" not in program
+    exec(compile(program, "rollout-format.md", "exec"), {"folder": tmp_path})
+    recorded = read_step(tmp_path, 1)
+    assert [sample.text for sample in recorded.samples] == ["4", "five"]
+    assert recorded.samples[0].completion.logprobs == (-0.25, -0.5)
+    assert recorded.config.loss.clip_high == 0.28
+
+
+def test_columns_that_json_cannot_hold_are_left_out(tmp_path, config):
+    """A date or a NaN in the user's data set must not end a run; a tuple comes back as a list."""
+    samples, requests = a_step()
+    columns = {"when": datetime.date(2025, 1, 2), "odd": math.nan, "pair": (1, 2), "answer": "x"}
+    prompt = dataclasses.replace(samples[0].prompt, columns=columns)
+    samples[0] = dataclasses.replace(samples[0], prompt=prompt)
+    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
+    assert read_step(tmp_path, 1).samples[0].prompt.columns == {"pair": [1, 2], "answer": "x"}
+
+
+@pytest.mark.parametrize("change", ["altered", "torn", "gone"])
+def test_a_changed_file_is_refused_in_one_line(tmp_path, config, change):
+    """One bit, a missing end, or no file at all: the error names the file and says what to do."""
+    samples, requests = a_step()
+    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
+    (path,) = tmp_path.glob("rollouts/*.safetensors")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if change == "altered" else data[:-9])
+    if change == "gone":
+        path.unlink()
+    with pytest.raises(
+        RecordError, match="No such file" if change == "gone" else "torn or altered"
+    ) as caught:
+        read_step(tmp_path, 1)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path, config):
+    """So that a person sees at once which to ask for."""
+    recorder = Recorder(tmp_path, config)
+    for step in (2, 4):
+        recorder.write(step, step - 1, *a_step(), RESULT)
+    with pytest.raises(RecordError, match=r"rollouts\.jsonl: no .* of step 3; there is: \[2, 4\]"):
+        read_step(tmp_path, 3)
+    with pytest.raises(RecordError, match=r"rollouts\.jsonl.*No such file"):
+        read_step(tmp_path / "nowhere", 1)
+
+
+def test_settings_of_another_version_are_refused_by_name(tmp_path, config):
+    """A key that isn't known can't be ignored: it may have changed the loss."""
+    Recorder(tmp_path, config).write(1, 0, *a_step(), RESULT)
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(path.read_text().replace('"clip_low"', '"clip_lowest"'))
+    with pytest.raises(RecordError, match=r"step 1: .*loss\.clip_lowest: unknown key"):
+        read_step(tmp_path, 1)
+
+
+def test_numbers_that_do_not_add_up_are_refused(tmp_path, config):
+    """A line that has lost a text no longer fits its numbers, whatever the checksum says."""
+    Recorder(tmp_path, config).write(1, 0, *a_step(), RESULT)
+    path = tmp_path / "rollouts.jsonl"
+    entry = json.loads(path.read_text())
+    entry["texts"].pop()
+    path.write_text(json.dumps(entry) + "\n")
+    with pytest.raises(RecordError, match=r"step 1: not a whole grpo-doctor\.rollout\.v1"):
+        read_step(tmp_path, 1)
+
+
+def test_a_kill_at_any_byte_leaves_whole_steps(tmp_path, config):
+    """Wherever the last line was cut, the steps before it are read, and recording goes on behind them."""
+    recorder = Recorder(tmp_path, config)
+    recorder.write(1, 0, *a_step(), RESULT)
+    path = tmp_path / "rollouts.jsonl"
+    first = path.read_bytes()
+    recorder.write(2, 1, *a_step(), RESULT)
+    whole = path.read_bytes()
+    for cut in range(len(first), len(whole), 397):
+        path.write_bytes(whole[:cut])
+        assert read_step(tmp_path, 1).entry["step"] == 1
+        with pytest.raises(RecordError, match="of step 2"):
+            read_step(tmp_path, 2)
+        Recorder(tmp_path, config).write(2, 1, *a_step(), RESULT)
+        assert path.read_bytes() == whole
+
+
+def test_the_record_of_a_step_made_again_counts(tmp_path, config):
+    """After a restart a step is recorded again; until its line is written, the old record can be read."""
+    Recorder(tmp_path, config).write(1, 0, *a_step(), {**RESULT, "loss": 1.0})
+    path = tmp_path / "rollouts.jsonl"
+    before = path.read_bytes()
+    again = a_step(logprob=-2.5)
+    Recorder(tmp_path, config).write(1, 0, *again, {**RESULT, "loss": 2.0})
+    assert (read_step(tmp_path, 1).samples, read_step(tmp_path, 1).entry["result"]["loss"]) == (again[0], 2.0)
+    path.write_bytes(before)
+    assert (read_step(tmp_path, 1).samples, read_step(tmp_path, 1).entry["result"]["loss"]) == (
+        a_step()[0],
+        1.0,
+    )

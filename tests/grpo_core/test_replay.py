@@ -1,0 +1,217 @@
+"""A recorded step computed again: the same bits, the first thing that differs, or another dialect's numbers."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from grpo_core import run as run_module
+from grpo_core.advantages import group_advantages
+from grpo_core.batch import make_batch
+from grpo_core.config import ConfigError
+from grpo_core.determinism import settle
+from grpo_core.distributed import World
+from grpo_core.policy import Policy
+from grpo_core.record import Recorder, read_step
+from grpo_core.replay import replay
+from grpo_core.settings import load
+from grpo_core.types import Completion, Prompt, Request, Sample
+from grpo_core.update import Updater
+from grpo_core.weights import fingerprint_of
+from tests.cells import ROOT
+
+SETTINGS = [
+    "--train.micro_batch=3",
+    "--train.iterations=2",
+    "--train.warmup_updates=0",
+    "--loss.kl_coefficient=0.1",
+]
+
+
+def sampled(step):
+    """Two groups of four samples: random ids and log-probs, a function of the step."""
+    generator = torch.Generator().manual_seed(step)
+    rewards = torch.rand(8, generator=generator, dtype=torch.float64).tolist()
+    flat = [a for group in group_advantages([rewards[:4], rewards[4:]]).values for a in group]
+    samples = []
+    for i, (reward, advantage) in enumerate(zip(rewards, flat, strict=True)):
+        length = 1 + i % 5
+        ids = torch.randint(0, 12, (length,), generator=generator).tolist()
+        logprobs = (-2.5 + torch.rand(length, generator=generator)).tolist()
+        answer = Completion(f"{i // 4}.{i}", tuple(ids), tuple(logprobs), (step,) * length, "length")
+        samples.append(Sample(Prompt(f"{i // 4}", "", (1, 2, 10 + i // 4)), answer, "", reward, advantage))
+    return samples
+
+
+def held(model_dir, config) -> Policy:
+    """A policy on the tiny model."""
+    return Policy(str(model_dir), config, World())
+
+
+@pytest.fixture(scope="module")
+def run(model_dir, tmp_path_factory):
+    """A folder with two recorded steps, and the policy of each as a file of parameters and as a checkpoint."""
+    folder = tmp_path_factory.mktemp("run")
+    settle(1)
+    config = load(None, [f"--model.path={model_dir}", *SETTINGS])
+    policy = held(model_dir, config)
+    updater, recorder = Updater(policy, config, World()), Recorder(folder, config)
+    for step in (1, 2):
+        save_file(policy.state(), folder / f"{step}.safetensors")
+        policy.causal.save_pretrained(folder / f"policy-{step}")
+        version, digest, samples = updater.updates, policy.fingerprint(), sampled(step)
+        updater.update(make_batch(samples), digested=True)
+        loss, gradient = updater.first
+        requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in samples]
+        recorder.write(
+            step, version, samples, requests, {"loss": loss, "gradient": gradient, "policy": digest}
+        )
+    return folder
+
+
+def test_a_step_replayed_has_the_recorded_bits(run):
+    """From a file of parameters and from a checkpoint; the first step also from the model of the run."""
+    for step, policy in [(1, None), (1, "1.safetensors"), (2, "2.safetensors"), (2, "policy-2")]:
+        document = replay(run, step, policy and run / policy)
+        assert (document["outcome"], document["first_difference"]) == ("equal", None)
+        assert document["loss"] == document["recorded_loss"] != 0
+        assert document["gradient"] == document["recorded_gradient"]
+
+
+def test_another_process_gives_the_same_bits(run):
+    """Nothing that this process has done before takes part."""
+    program = (
+        "import json, pathlib, sys; from grpo_core.replay import replay; folder = pathlib.Path(sys.argv[1]); "
+        "print(json.dumps(replay(folder, 2, folder / 'policy-2')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(run)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    document = json.loads(done.stdout)
+    assert document["outcome"] == "equal"
+    assert document == replay(run, 2, run / "policy-2")
+
+
+def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
+    """Of all parameters, before the clip, and of the first update: that of a plain step of the same settings."""
+    config = load(None, ["--train.max_grad_norm=1e-3", "--train.micro_batch=3"])
+    batch = make_batch(sampled(1))
+    policy = held(model_dir, config)
+    updater = Updater(policy, config, World())
+    loss, digest = updater.gradients(batch)
+    gradients = {name: value.grad.clone() for name, value in policy.trained()}
+    assert digest == fingerprint_of(gradients.items())
+    assert torch.cat([value.reshape(-1) for value in gradients.values()]).norm() > 1e-2
+    assert updater.updates == 0
+    metrics = updater.update(batch, digested=True)
+    assert updater.first == (loss, digest)
+    assert metrics["loss"] == loss
+
+
+def test_the_wrong_policy_is_named_as_the_first_difference(run):
+    """A replay from other parameters can't give the recorded numbers, and says why."""
+    document = replay(run, 2, run / "policy-1")
+    assert (document["outcome"], document["first_difference"]) == ("different", "policy")
+
+
+@pytest.mark.parametrize(("key", "value"), [("loss", 0.5), ("gradient", "00" * 32)])
+def test_what_differs_is_named(run, tmp_path, key, value):
+    """A loss, or only a gradient, that isn't the recorded one."""
+    recorded = read_step(run, 1)
+    requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in recorded.samples]
+    result = {**recorded.entry["result"], key: value}
+    Recorder(tmp_path, recorded.config).write(1, 0, recorded.samples, requests, result)
+    document = replay(tmp_path, 1)
+    assert (document["outcome"], document["first_difference"]) == ("different", key)
+    assert document[f"recorded_{key}"] == value
+
+
+def test_one_changed_log_prob_changes_the_gradient(run, tmp_path):
+    """The behaviour stream takes part to the last bit: its smallest change is seen."""
+    recorded = read_step(run, 1)
+    first = recorded.samples[0]
+    value = torch.tensor(first.completion.logprobs[0])
+    other = (float(torch.nextafter(value, torch.tensor(0.0))), *first.completion.logprobs[1:])
+    changed = dataclasses.replace(first, completion=dataclasses.replace(first.completion, logprobs=other))
+    requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in recorded.samples]
+    samples = [changed, *recorded.samples[1:]]
+    Recorder(tmp_path, recorded.config).write(1, 0, samples, requests, recorded.entry["result"])
+    assert replay(tmp_path, 1)["gradient"] != recorded.entry["result"]["gradient"]
+
+
+def test_other_settings_give_another_dialects_loss_on_the_same_rollouts(run, model_dir):
+    """The loss is that of a trainer which had these settings, its advantages made of the recorded rewards."""
+    overrides = ["--loss.advantage_scale=none", "--loss.aggregation=sequence"]
+    document = replay(run, 1, None, overrides)
+    samples = sampled(1)
+    rewards = [sample.reward for sample in samples]
+    flat = [a for g in group_advantages([rewards[:4], rewards[4:]], scale="none").values for a in g]
+    batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
+    config = load(None, [*SETTINGS, *overrides])
+    expected = Updater(held(model_dir, config), config, World()).gradients(batch)
+    assert (document["loss"], document["gradient"]) == expected
+    assert document["recorded_loss"] == replay(run, 1)["loss"] != document["loss"]
+    assert (document["outcome"], document["first_difference"]) == ("different", "loss")
+    assert document["overrides"] == overrides
+
+
+def test_recorded_advantages_are_taken_as_they_are(run, tmp_path):
+    """Another program's advantages needn't follow from its settings; only a wish for others replaces them."""
+    recorded = read_step(run, 1)
+    samples = [dataclasses.replace(sample, advantage=2.0) for sample in recorded.samples]
+    requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in samples]
+    Recorder(tmp_path, recorded.config).write(1, 0, samples, requests, recorded.entry["result"])
+    twice = replay(tmp_path, 1)["loss"]
+    assert twice != replay(run, 1)["loss"]
+    assert replay(tmp_path, 1, None, ["--loss.clip_low=0.2"])["loss"] == twice
+    assert replay(tmp_path, 1, None, ["--loss.advantage_scale=group"])["loss"] == replay(run, 1)["loss"]
+
+
+@pytest.mark.parametrize("change", ["missing", "unknown", "shape", "not safetensors", "gone"])
+def test_parameters_of_another_model_are_refused(run, tmp_path, change):
+    """In one line that names the file."""
+    path = tmp_path / "policy.safetensors"
+    tensors = load_file(run / "1.safetensors")
+    if change == "missing":
+        del tensors["causal.lm_head.weight"]
+    elif change == "unknown":
+        tensors["causal.more.weight"] = torch.zeros(1)
+    elif change == "shape":
+        tensors["causal.lm_head.weight"] = torch.zeros(1)
+    if change == "not safetensors":
+        path.write_bytes(b"no")
+    elif change != "gone":
+        save_file(tensors, path)
+    with pytest.raises(ConfigError, match=r"policy\.safetensors") as caught:
+        replay(run, 1, path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_override_is_refused(run):
+    """With the key that was meant."""
+    with pytest.raises(ConfigError, match=r"loss\.clip_lo: unknown key; did you mean loss\.clip_low\?"):
+        replay(run, 1, None, ["--loss.clip_lo=0.1"])
+
+
+def test_a_real_run_replays_itself(short_run):
+    """Each recorded step of a run, found with its policy in the run's own folder, on adapters too."""
+    for name, settings in {"plain": {}, "adapters": {"model.lora_rank": 4}}.items():
+        wanted = {"output.record_every": 1, "checkpoint.keep": 9, "train.iterations": 2, "output.name": name}
+        document = run_module.train(short_run(**wanted, **settings), lambda _: None)
+        folder = Path(document["metrics"]).parent
+        for step in (1, 2, 4):
+            assert replay(folder, step)["outcome"] == "equal", (name, step)
+
+
+def test_a_policy_that_is_not_kept_is_asked_for(short_run):
+    """With its version, and what keeps it."""
+    document = run_module.train(short_run(**{"output.record_every": 1}), lambda _: None)
+    with pytest.raises(
+        ConfigError, match=r"step 3 started from policy version 2, and no checkpoint kept has it"
+    ):
+        replay(Path(document["metrics"]).parent, 3)
