@@ -1,13 +1,17 @@
-"""The reward curve: in the terminal, and as an SVG file."""
+"""Curves: in the terminal, and as SVG."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    Points = Sequence[tuple[float, float]]
+
+COLOURS = ("#2f7fc1", "#d9722b", "#2e9e6b", "#9a63c7", "#c2434f", "#8a8f98")
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -46,38 +50,107 @@ def terminal_curve(values: Sequence[float], *, width: int, height: int = 8, colo
     return "\n".join([*lines, f"      └step 1{steps}"])
 
 
+def sparkline(values: Sequence[float], width: int) -> str:
+    """One line of block characters, from the lowest value to the highest.
+
+    >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8)
+    '▁▂▃▄▅▆▇█'
+    """
+    columns = binned(values, width)
+    low, high = min(columns, default=0.0), max(columns, default=0.0)
+    return "".join(_EIGHTHS[1 + round((value - low) / ((high - low) or 1.0) * 7)] for value in columns)
+
+
 def svg_curve(values: Sequence[float], *, title: str) -> str:
-    """The raw values as a thin line, their running mean as a thick one."""
-    width, height, left, top, right, bottom = 720, 360, 56, 44, 16, 40
-    low, high = min(0.0, *values, 0.0), max(1.0, *values, 1.0)
-    inner_width, inner_height = width - left - right, height - top - bottom
+    """A value a step, on a scale that holds 0 to 1, as a file of its own."""
+    return svg_chart([list(enumerate(values, 1))], title=title, size=(720, 360), within=(0.0, 1.0)) + "\n"
 
-    def point(step: int, value: float) -> str:
-        x = left + inner_width * step / max(len(values) - 1, 1)
-        return f"{x:.1f},{top + inner_height * (high - value) / (high - low):.1f}"
 
-    window = max(len(values) // 20, 1)
-    means = [sum(values[max(0, i - window + 1) : i + 1]) / min(i + 1, window) for i in range(len(values))]
-    raw = " ".join(point(i, value) for i, value in enumerate(values))
-    smooth = " ".join(point(i, value) for i, value in enumerate(means))
-    grid = []
-    for part in range(5):
-        value = low + (high - low) * part / 4
-        y = float(point(0, value).split(",")[1])
-        grid.append(f'<line x1="{left}" x2="{width - right}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        grid.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{value:.2f}</text>')
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            'font-family="sans-serif" font-size="12" fill="#333">',
-            f'<rect width="{width}" height="{height}" fill="#fff"/>',
-            f'<text x="{left}" y="24" font-size="15">{escape(title)}</text>',
-            *grid,
-            f'<text x="{left}" y="{height - 14}">step 1</text>',
-            f'<text x="{width - right}" y="{height - 14}" text-anchor="end">step {len(values)}</text>',
-            f'<polyline points="{raw}" fill="none" stroke="#9cc9e8" stroke-width="1"/>',
-            f'<polyline points="{smooth}" fill="none" stroke="#0b6fa4" stroke-width="2.5"/>',
-            "</svg>",
-            "",
-        ]
-    )
+def svg_chart(
+    lines: Sequence[Points],
+    *,
+    areas: Sequence[Points] = (),
+    title: str = "",
+    size: tuple[int, int] = (420, 180),
+    within: tuple[float, ...] = (0.0,),
+) -> str:
+    """A chart over steps. A single line is thin, with its running mean over a twentieth of the points as a thick one.
+
+    Args:
+        lines: Points (step, value) of each, in the order of `COLOURS`.
+        areas: Outlines of areas, coloured in the same order: a band behind a line, or a stack.
+        title: Written above, on a white ground; empty: the ground shows through, for use within a page.
+        size: Width and height.
+        within: Values that the scale must hold.
+    """
+    left, right, top, bottom = 52, size[0] - 14, 44 if title else 12, size[1] - 26
+    points = [point for line in (*lines, *areas) for point in line]
+    first, last = min((x for x, _ in points), default=1), max((x for x, _ in points), default=1)
+    low, high = min([*within, *(y for _, y in points)]), max([*within, *(y for _, y in points)])
+    high = high if high > low else low + 1.0
+
+    def height(value: float) -> float:
+        return bottom - (bottom - top) * (value - low) / (high - low)
+
+    def drawn(tag: str, points: Points, style: str) -> str:
+        pairs = (
+            f"{left + (right - left) * (x - first) / max(last - first, 1):.1f},{height(y):.1f}"
+            for x, y in points
+        )
+        return f'<{tag} points="{" ".join(pairs)}" {style}/>'
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" role="img" '
+        'font-family="sans-serif" font-size="12" fill="currentColor" stroke-linejoin="round">'
+    ]
+    if title:
+        parts.append('<rect width="100%" height="100%" fill="#fff"/>')
+        parts.append(f'<text x="{left}" y="24" font-size="15">{escape(title)}</text>')
+    for tick in _ticks(low, high):
+        y = f"{height(tick):.1f}"
+        parts.append(f'<path d="M{left} {y}H{right}" stroke="#8885" fill="none"/>')
+        parts.append(f'<text x="{left - 6}" y="{y}" dy="4" text-anchor="end">{tick:.4g}</text>')
+    for x, anchor, step in ((left, "start", first), (right, "end", last)):
+        parts.append(f'<text x="{x}" y="{size[1] - 8}" text-anchor="{anchor}">step {step:g}</text>')
+    opacity = 0.2 if lines else 0.85
+    for area, colour in zip(areas, COLOURS):  # noqa: B905 - on 3.10
+        parts.append(drawn("polygon", area, f'fill="{colour}" fill-opacity="{opacity}"'))
+    for line, colour in zip(lines, COLOURS):  # noqa: B905 - on 3.10
+        style = f'fill="none" stroke="{colour}" stroke-width='
+        thin = thinned(line, size[0])
+        parts.append(
+            drawn("polyline", thin, style + ('"1" stroke-opacity="0.5"' if len(lines) == 1 else '"1.5"'))
+        )
+        if len(lines) == 1:
+            parts.append(drawn("polyline", thinned(_running_mean(line), size[0]), style + '"2.5"'))
+    return "\n".join([*parts, "</svg>"])
+
+
+def thinned(points: Points, count: int) -> Points:
+    """Of many points, the lowest and the highest of each of `count` neighbourhoods: a single peak stays.
+
+    >>> thinned([(1, 5.0), (2, 0.0), (3, 9.0), (4, 5.0)], 1)
+    [(2, 0.0), (3, 9.0)]
+    """
+    if len(points) <= 2 * count:
+        return points
+    near = [points[len(points) * i // count : len(points) * (i + 1) // count] for i in range(count)]
+    return [point for some in near for point in sorted({min(some, key=_value), max(some, key=_value)})]
+
+
+def _value(point: tuple[float, float]) -> float:
+    return point[1]
+
+
+def _running_mean(points: Points) -> Points:
+    window = max(len(points) // 20, 1)
+    recent = [points[max(0, i - window + 1) : i + 1] for i in range(len(points))]
+    return [(some[-1][0], sum(map(_value, some)) / len(some)) for some in recent]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Two to five round numbers within the scale."""
+    rough = (high - low) / 4
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
