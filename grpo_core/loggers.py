@@ -10,26 +10,30 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
 from grpo_core.metrics import read_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from grpo_core.config import Config
 
 
-class Logger(Protocol):
-    """Takes a step's metrics to where another tool reads them."""
+@dataclass(frozen=True)
+class Logger:
+    """Takes a step's metrics to where another tool reads them.
 
-    def write(self, entry: Mapping[str, Any]) -> None:
-        """Writes the numbers of one entry at its `step`; None is left out."""
+    Attributes:
+        write: Writes the numbers of one entry at its `step`; None is left out.
+        close: Writes what is left, and ends.
+    """
 
-    def close(self) -> None:
-        """Writes what is left, and ends."""
+    write: Callable[[Mapping[str, Any]], None]
+    close: Callable[[], None]
 
 
 def build_loggers(config: Config, folder: Path) -> list[Logger]:
@@ -38,61 +42,45 @@ def build_loggers(config: Config, folder: Path) -> list[Logger]:
     Raises:
         ConfigError: A package is not installed.
     """
-    wanted = {TensorBoard: config.output.tensorboard, WeightsAndBiases: config.output.wandb}
-    loggers: list[Logger] = [kind(config, folder) for kind, asked in wanted.items() if asked]
+    wanted = {_tensorboard: config.output.tensorboard, _wandb: config.output.wandb}
+    loggers = [build(config, folder) for build, asked in wanted.items() if asked]
     for entry in read_metrics(folder / "metrics.jsonl") if loggers else ():
         for logger in loggers:
             logger.write(entry)
     return loggers
 
 
-class TensorBoard:
-    """Event files in `tensorboard/` of the run's folder; written by PyTorch, or by tensorboardX where that is."""
+def _tensorboard(_: Config, folder: Path) -> Logger:
+    """Event files in `tensorboard/`, written by PyTorch, or by tensorboardX where that is."""
+    module = _imported("output.tensorboard", "tensorboard", "torch.utils.tensorboard", "tensorboardX")
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    # Purging from step 0 on makes a TensorBoard that is being looked at forget the files removed here.
+    writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=0)
 
-    def __init__(self, config: Config, folder: Path) -> None:  # noqa: ARG002 - as all loggers
-        """Starts anew."""
-        module = _imported("output.tensorboard", "tensorboard", "torch.utils.tensorboard", "tensorboardX")
-        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
-        # Purging from step 0 on makes a TensorBoard that is being looked at forget the files removed here.
-        self._writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=0)
-
-    def write(self, entry: Mapping[str, Any]) -> None:
-        """Writes scalars, and flushes them."""
+    def write(entry: Mapping[str, Any]) -> None:
         for name, value in _numbers(entry).items():
-            self._writer.add_scalar(name, value, entry["step"])
-        self._writer.flush()
+            writer.add_scalar(name, value, entry["step"])
+        writer.flush()
 
-    def close(self) -> None:
-        """Closes the event file."""
-        self._writer.close()
+    return Logger(write, writer.close)
 
 
-class WeightsAndBiases:
-    """An offline run in `wandb/` of the run's folder; `wandb sync` sends it, if and when the user wants that."""
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        """Starts anew; reads no account, collects nothing about the machine, prints nothing."""
-        # Reports of its own errors and use go over the network even when offline, unless told before the import.
-        os.environ["WANDB_ERROR_REPORTING"] = "false"
-        wandb = _imported("output.wandb", "wandb", "wandb")
-        shutil.rmtree(folder / "wandb", ignore_errors=True)
-        quiet = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_meta": True}
-        self._run = wandb.init(
-            mode="offline",
-            dir=str(folder),
-            project="grpo_core",
-            name=folder.name,
-            config=config.as_dict(),
-            settings=wandb.Settings(**quiet, disable_git=True, save_code=False),
-        )
-
-    def write(self, entry: Mapping[str, Any]) -> None:
-        """Logs one step."""
-        self._run.log(_numbers(entry), step=entry["step"])
-
-    def close(self) -> None:
-        """Ends the run."""
-        self._run.finish()
+def _wandb(config: Config, folder: Path) -> Logger:
+    """An offline run in `wandb/`; `wandb sync` sends it, if and when the user wants that."""
+    # Reports of its own errors would go over the network even when offline, unless this stands before the import.
+    os.environ["WANDB_ERROR_REPORTING"] = "false"
+    wandb = _imported("output.wandb", "wandb", "wandb")
+    shutil.rmtree(folder / "wandb", ignore_errors=True)
+    settings = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_meta": True}
+    run = wandb.init(
+        mode="offline",
+        dir=str(folder),
+        project="grpo_core",
+        name=folder.name,
+        config=config.as_dict(),
+        settings=wandb.Settings(**settings, disable_git=True, save_code=False),
+    )
+    return Logger(lambda entry: run.log(_numbers(entry), step=entry["step"]), run.finish)
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:

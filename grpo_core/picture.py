@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
@@ -68,89 +67,61 @@ def svg_curve(values: Sequence[float], *, title: str) -> str:
 
 def svg_chart(
     lines: Sequence[Points],
-    *,
     areas: Sequence[Points] = (),
     title: str = "",
     size: tuple[int, int] = (420, 180),
     within: tuple[float, ...] = (0.0,),
 ) -> str:
-    """A chart over steps. A single line is thin, with its running mean over a twentieth of the points as a thick one.
+    """A chart over steps. A single line is thin, with the means of sixty neighbourhoods as a thick one.
 
     Args:
         lines: Points (step, value) of each, in the order of `COLOURS`.
-        areas: Outlines of areas, coloured in the same order: a band behind a line, or a stack.
+        areas: Outlines of areas, coloured in the same order: a band behind a line, or a stack without lines.
         title: Written above, on a white ground; empty: the ground shows through, for use within a page.
         size: Width and height.
         within: Values that the scale must hold.
     """
     left, right, top, bottom = 52, size[0] - 14, 44 if title else 12, size[1] - 26
-    points = [point for line in (*lines, *areas) for point in line]
-    first, last = min((x for x, _ in points), default=1), max((x for x, _ in points), default=1)
-    low, high = min([*within, *(y for _, y in points)]), max([*within, *(y for _, y in points)])
-    high = high if high > low else low + 1.0
-
-    def height(value: float) -> float:
-        return bottom - (bottom - top) * (value - low) / (high - low)
+    steps = [x for points in (*lines, *areas) for x, _ in points] or [1.0]
+    values = [y for points in (*lines, *areas) for _, y in points] + list(within)
+    across, low = (max(steps) - min(steps)) or 1.0, min(values)
+    up = (max(values) - low) or 1.0
 
     def drawn(tag: str, points: Points, style: str) -> str:
         pairs = (
-            f"{left + (right - left) * (x - first) / max(last - first, 1):.1f},{height(y):.1f}"
+            f"{left + (right - left) * (x - min_step) / across:.1f},{bottom - (bottom - top) * (y - low) / up:.1f}"
             for x, y in points
         )
         return f'<{tag} points="{" ".join(pairs)}" {style}/>'
 
+    min_step, opacity = min(steps), 0.2 if lines else 0.85
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" role="img" '
-        'font-family="sans-serif" font-size="12" fill="currentColor" stroke-linejoin="round">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" font-family="sans-serif" '
+        'font-size="12" fill="currentColor" stroke-linejoin="round">'
     ]
     if title:
         parts.append('<rect width="100%" height="100%" fill="#fff"/>')
         parts.append(f'<text x="{left}" y="24" font-size="15">{escape(title)}</text>')
-    for tick in _ticks(low, high):
-        y = f"{height(tick):.1f}"
-        parts.append(f'<path d="M{left} {y}H{right}" stroke="#8885" fill="none"/>')
-        parts.append(f'<text x="{left - 6}" y="{y}" dy="4" text-anchor="end">{tick:.4g}</text>')
-    for x, anchor, step in ((left, "start", first), (right, "end", last)):
-        parts.append(f'<text x="{x}" y="{size[1] - 8}" text-anchor="{anchor}">step {step:g}</text>')
-    opacity = 0.2 if lines else 0.85
+    for part in range(5):
+        y = bottom - (bottom - top) * part / 4
+        parts.append(f'<path d="M{left} {y}H{right}" stroke="#8885"/>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{low + up * part / 4:.3g}</text>')
+    parts.append(f'<text x="{left}" y="{size[1] - 8}">step {min_step:g}</text>')
+    parts.append(f'<text x="{right}" y="{size[1] - 8}" text-anchor="end">step {max(steps):g}</text>')
     for area, colour in zip(areas, COLOURS):  # noqa: B905 - on 3.10
         parts.append(drawn("polygon", area, f'fill="{colour}" fill-opacity="{opacity}"'))
     for line, colour in zip(lines, COLOURS):  # noqa: B905 - on 3.10
         style = f'fill="none" stroke="{colour}" stroke-width='
-        thin = thinned(line, size[0])
-        parts.append(
-            drawn("polyline", thin, style + ('"1" stroke-opacity="0.5"' if len(lines) == 1 else '"1.5"'))
-        )
+        parts.append(drawn("polyline", line, style + ('"1" opacity="0.5"' if len(lines) == 1 else '"1.5"')))
         if len(lines) == 1:
-            parts.append(drawn("polyline", thinned(_running_mean(line), size[0]), style + '"2.5"'))
+            parts.append(drawn("polyline", smooth(line), style + '"2.5"'))
     return "\n".join([*parts, "</svg>"])
 
 
-def thinned(points: Points, count: int) -> Points:
-    """Of many points, the lowest and the highest of each of `count` neighbourhoods: a single peak stays.
+def smooth(points: Points, count: int = 60) -> Points:
+    """The means of `count` neighbourhoods.
 
-    >>> thinned([(1, 5.0), (2, 0.0), (3, 9.0), (4, 5.0)], 1)
-    [(2, 0.0), (3, 9.0)]
+    >>> smooth([(1, 0.0), (2, 4.0), (3, 5.0), (4, 5.0)], 2)
+    [(1.5, 2.0), (3.5, 5.0)]
     """
-    if len(points) <= 2 * count:
-        return points
-    near = [points[len(points) * i // count : len(points) * (i + 1) // count] for i in range(count)]
-    return [point for some in near for point in sorted({min(some, key=_value), max(some, key=_value)})]
-
-
-def _value(point: tuple[float, float]) -> float:
-    return point[1]
-
-
-def _running_mean(points: Points) -> Points:
-    window = max(len(points) // 20, 1)
-    recent = [points[max(0, i - window + 1) : i + 1] for i in range(len(points))]
-    return [(some[-1][0], sum(map(_value, some)) / len(some)) for some in recent]
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Two to five round numbers within the scale."""
-    rough = (high - low) / 4
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
-    return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return list(zip(*(binned([point[axis] for point in points], count) for axis in (0, 1))))  # noqa: B905 - on 3.10

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +17,11 @@ if TYPE_CHECKING:
 
     Entry = Mapping[str, Any]
 
-# What is worth a look while it runs, most of all first: label, metric, format.
-_SHOWN = (
-    ("loss", "loss", "+.4f"),
-    ("entropy", "entropy", ".2f"),
-    ("ratio", "importance_ratio/mean", ".3f"),
-    ("logp diff", "logprob_difference/max", ".1e"),
-    ("grad norm", "grad_norm", ".2f"),
-    ("clipped", "clip_ratio", ".1%"),
-    ("staleness", "staleness/max", ""),
-    ("length", "completions/mean_length", ".1f"),
-    ("cut off", "completions/truncated", ".0%"),
-    ("no signal", "reward/zero_variance_groups", ".0%"),
-    ("kl", "kl", ".4f"),
-    ("step s", "time/step_s", ".2f"),
+# What is worth a look while it runs, most of all first.
+_NUMBERS = (
+    "loss {loss:+.4f}|entropy {entropy:.2f}|ratio {importance_ratio/mean:.3f}|logp diff {logprob_difference/max:.1e}|"
+    "grad norm {grad_norm:.2f}|clipped {clip_ratio:.1%}|staleness {staleness/max}|cut off {completions/truncated:.0%}"
 )
-_REDRAW_S = 0.1
 
 
 class Progress:
@@ -54,24 +42,28 @@ class Progress:
         self._steps, self._stream = steps, stream or sys.stderr
         self._live = _can_redraw(self._stream) if live is None else live
         self._history: list[Entry] = []
+        self._shown = 0
         self._drawn: list[str] = []
-        self._due = 0.0
 
     def __call__(self, entry: Entry) -> None:
-        """Shows a step: on a terminal at most ten times a second, elsewhere each twentieth of the steps."""
+        """Shows a step; but for a terminal, only each twentieth of the steps."""
         self._history.append(entry)
         step = entry["step"]
-        if self._live and (step == self._steps or time.monotonic() >= self._due):
-            self._draw()
-        elif not self._live and (step in (1, self._steps) or step % max(self._steps // 20, 1) == 0):
-            print(line(entry, self._steps), file=self._stream, flush=True)
+        if self._live or step in (1, self._steps) or step % max(self._steps // 20, 1) == 0:
+            self._show(entry)
 
     def close(self) -> None:
         """Shows the last step, if it was passed over."""
-        if self._live and self._history:
-            self._draw()
+        if self._history and self._history[-1]["step"] != self._shown:
+            self._show(self._history[-1])
 
-    def _draw(self) -> None:
+    def _show(self, entry: Entry) -> None:
+        self._shown = entry["step"]
+        self._stream.write(self._redrawn() if self._live else line(entry, self._steps) + "\n")
+        self._stream.flush()
+
+    def _redrawn(self) -> str:
+        """The block over the last one, to be written in one piece."""
         columns, rows = _size(self._stream)
         # A terminal made narrower since has wrapped the lines that stand there.
         up = sum(max(-(-len(text) // columns), 1) for text in self._drawn)
@@ -79,10 +71,7 @@ class Progress:
         text = "".join(text + "\n" for text in self._drawn)
         if not os.environ.get("NO_COLOR"):
             text = re.sub("[━▁-█]+", "\033[36m\\g<0>\033[0m", text)
-        # In one piece: nothing can come between.
-        self._stream.write((f"\033[{up}A" if up else "") + "\r\033[J" + text)
-        self._stream.flush()
-        self._due = time.monotonic() + _REDRAW_S
+        return (f"\033[{up}A" if up else "") + "\r\033[J" + text
 
 
 def line(entry: Entry, steps: int) -> str:
@@ -104,7 +93,7 @@ def block(history: Sequence[Entry], steps: int, columns: int) -> list[str]:
     evaluated = [entry["eval/reward/mean"] for entry in history if "eval/reward/mean" in entry]
     held_out = f" eval {evaluated[-1]:.3f}" if evaluated else ""
     curve = sparkline(rewards, max(columns - len(reward) - len(held_out), 1))
-    cells = [f"{label} {history[-1][name]:{form}}" for label, name, form in _SHOWN if name in history[-1]]
+    cells = _NUMBERS.format_map(history[-1]).split("|")
     across = max(columns // 20, 1)
     rows = ["".join(cell.ljust(20) for cell in cells[i : i + across]) for i in range(0, len(cells), across)]
     return [text.rstrip()[:columns] for text in (counted + bar + left, reward + curve + held_out, *rows[:3])]
