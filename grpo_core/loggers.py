@@ -71,14 +71,14 @@ def _wandb(config: Config, folder: Path) -> Logger:
     os.environ["WANDB_ERROR_REPORTING"] = "false"
     wandb = _imported("output.wandb", "wandb", "wandb")
     shutil.rmtree(folder / "wandb", ignore_errors=True)
-    settings = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_meta": True}
+    quiet = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
     run = wandb.init(
         mode="offline",
         dir=str(folder),
         project="grpo_core",
         name=folder.name,
         config=config.as_dict(),
-        settings=wandb.Settings(**settings, disable_git=True, save_code=False),
+        settings=quiet,
     )
     return Logger(lambda entry: run.log(_numbers(entry), step=entry["step"]), run.finish)
 

@@ -120,27 +120,27 @@ EXPLAINED: dict[str, str] = {
     "entropy": "Mean entropy of the next-token distribution, in nats per token. It falls slowly in a healthy run; near "
     "0 early on, exploration is over; rising for long, the policy dissolves into noise.",
     "clip_ratio": "Share of tokens whose gradient the clip cut off, in the step's last update: 0 with one update a "
-    "step. Some percent are usual with more; above about 0.2 the updates are too large or the batch is too old.",
+    "step. With more, a small share is healthy; where it keeps growing, the updates are too large.",
     "ratio/mean": "Mean ratio of the policy now to the policy at the step's start, in the step's last update: exactly "
     "1 with one update a step. Away from 1 the updates are too large.",
     "grad_norm": "Norm of the gradient before it is scaled down to train.max_grad_norm. Single peaks are usual; "
     "always far above that bound, the bound sets the step size; 0: nothing to learn from.",
     "lr": "Learning rate of the step's last update.",
     "logprob_difference/mean": "Mean absolute difference of a token's log-prob, trainer against engine, in nats. With "
-    "fresh tokens it is rounding: about 1e-6 in float32, 1e-2 in bfloat16. More: other weights, temperature or ids.",
+    "fresh tokens it is rounding, far below 1e-5 in float32. More: the engine has other weights, or another scale.",
     "logprob_difference/max": "The largest such difference of any token. Stale tokens make it large; without them, "
     "more than rounding means that the engine does not sample from the policy that is trained.",
     "importance_ratio/mean": "Mean probability ratio of the trainer's policy at the step's start to what the engine "
     "sampled from. 1 up to rounding when tokens are fresh, near 1 when stale; elsewhere the two disagree.",
     "importance_ratio/max": "The largest such ratio of any token. Above loss.correction_cap the correction bounds it; "
-    "hundreds: the engine gave tokens that the trainer thinks impossible.",
+    "100 is a token that the trainer holds for a hundred times as likely as the engine that sampled it did.",
     "staleness/mean": "Mean age of the tokens trained on, in policy versions. 0 but in async mode.",
     "staleness/max": "Age of the oldest token, in policy versions: never above rollout.max_staleness.",
     "completions/tokens": "Tokens sampled for this step.",
     "completions/mean_length": "Mean length of a completion, in tokens. Growth without reward is rambling; a sudden "
     "fall, that the policy found a short cut.",
-    "completions/truncated": "Share of completions cut off at sampling.max_tokens. Should stay small: an answer that "
-    "is cut off is seldom rewarded, however good.",
+    "completions/truncated": "Share of completions cut off at sampling.max_tokens. Should stay small: what "
+    "the policy wanted to say behind that is neither rewarded nor learnt.",
     "completions/filtered": "Share of the completions trained on that got no gradient, being cut off "
     "(sampling.overlong_filter). High: the step learns from few.",
     "prompts/dropped": "Prompts that were too long and dropped from the data. More than a few: raise "
@@ -156,7 +156,7 @@ EXPLAINED: dict[str, str] = {
     "engine, in nats. Rounding; above rollout.sync_tolerance the run ends.",
     "sync/moved": "How far the update before that sync moved the probe's log-probs, in nats; nothing at the first. At "
     "0 for long, the policy does not move.",
-    "time/rollout_s": "Seconds of the step spent waiting for completions. Most of a step, as a rule.",
+    "time/rollout_s": "Seconds of the step spent waiting for completions. In async mode near 0 if the engine keeps up.",
     "time/reward_s": "Seconds of the step in reward functions. Should be small; see reward.threads.",
     "time/train_s": "Seconds of the step in forward and backward passes and the optimizer.",
     "time/sync_s": "Seconds of the step in sending weights to the engine and proving that they arrived.",

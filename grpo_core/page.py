@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Entry = dict[str, Any]
+    Series = dict[str, list[tuple[float, float]]]
 
 # A chart each, of all metrics of these names; what is looked for first stands first.
 _CHARTS = (
@@ -28,6 +29,7 @@ _CHARTS = (
     "kl(/reward)? clip_ratio ratio/mean staleness/.+ (eval/)?completions/mean_length completions/truncated "
     "reward/zero_variance_groups resample/.+"
 )
+_PARTS = ("rollout", "reward", "train", "sync", "eval")
 _LONG = 240
 
 
@@ -35,20 +37,20 @@ def write_page(folder: Path) -> Path:
     """Writes run.html into a run's folder, from what it has of config, summary, metrics and completions."""
     config, summary = _document(folder / "config.json"), _document(folder / "summary.json")
     history = read_metrics(folder / "metrics.jsonl")
-    facts = {"name": folder.resolve().name, **_head(config, summary, history), **_answers(history)}
-    series: dict[str, list[tuple[float, float]]] = {}
+    series: Series = {}
     for entry in history:
         for name, value in entry.items():
             if value is not None:
                 series.setdefault(name, []).append((entry["step"], value))
-    constant = {
-        name: points[0][1] for name, points in series.items() if len({value for _, value in points}) == 1
+    constant = [name for name, points in series.items() if len({value for _, value in points}) == 1]
+    facts = {
+        "name": folder.resolve().name,
+        **_head(config, summary, history),
+        **_answers(history),
+        "constant": ", ".join(f"{name} {series[name][0][1]:g}" for name in constant) or "nothing",
     }
-    facts["constant"] = ", ".join(f"{name} {value:g}" for name, value in constant.items()) or "nothing"
     blocks = {
-        "curves": "\n".join(
-            _charts(history, {name: series[name] for name in series if name not in constant})
-        ),
+        "curves": "\n".join(_charts(history, series, constant)),
         "completions": "\n".join(_completions(folder / "completions.jsonl")),
         "settings": "\n".join(_settings(config)),
     }
@@ -71,20 +73,20 @@ def _head(config: Entry, summary: Entry, history: list[Entry]) -> Entry:
     done, planned = len(history), config.get("train", {}).get("steps", 0)
     if summary.get("steps") != done:  # it is not of these metrics
         summary = {"outcome": "ok" if done >= planned > 0 else "unfinished"}
-    rollout = {"mode": "mode unknown", "engine": "unknown"} | config.get("rollout", {})
     return {
+        "mode": "mode unknown",
+        "engine": "unknown",
+        **config.get("rollout", {}),
         "outcome": summary.get("outcome"),
         "error": summary.get("error") or "",
         "done": done,
         "planned": planned,
         "seconds": round(sum(entry["time/step_s"] for entry in history)),
-        "mode": rollout["mode"],
-        "engine": rollout["engine"],
         "model": config.get("model", {}).get("path") or "made for the run",
     }
 
 
-def _answers(history: list[Entry]) -> Entry:
+def _answers(history: list[Entry]) -> dict[str, str]:
     """What a person looks for first, in numbers."""
     tenth = max(len(history) // 10, 1)
     first, last = (
@@ -101,34 +103,31 @@ def _answers(history: list[Entry]) -> Entry:
         "reward": f"{first['reward/mean']:.3f} → {last['reward/mean']:.3f}",
         "entropy": f"{first['entropy']:.2f} → {last['entropy']:.2f}",
         "ratio": f"{last['importance_ratio/mean']:.4f}",
-        "ratio_max": f"{max((entry['importance_ratio/max'] for entry in history), default=0):.4g}",
-        "difference": f"{max(fresh):.1e}" if fresh else "unknown",
-        "fresh": len(fresh),
+        "ratio_max": f"{max((entry['importance_ratio/max'] for entry in history), default=0.0):.4g}",
+        "difference": f"{max(fresh):.1e}" if fresh else "?",
+        "fresh": str(len(fresh)),
         "time": f"{most} {spent[most] / (step_s or 1.0):.0%}",
         "step_s": f"{step_s:.2f}",
     }
     return answers if history else dict.fromkeys(answers, "?")
 
 
-_PARTS = ("rollout", "reward", "train", "sync", "eval")
-
-
-def _charts(history: list[Entry], series: dict[str, list[tuple[float, float]]]) -> Iterator[str]:
+def _charts(history: list[Entry], series: Series, constant: list[str]) -> Iterator[str]:
     deviation = [
         [(e["step"], e["reward/mean"] + sign * e["reward/std"]) for e in history] for sign in (1, -1)
     ]
     for pattern in _CHARTS.split():
         lines = {name: points for name, points in series.items() if re.fullmatch(pattern, name)}
-        band = [[*deviation[0], *reversed(deviation[1])]] if "reward/mean" in lines else []
+        if all(name in constant for name in lines):
+            continue
         legend = ""
         for (name, points), colour in zip(lines.items(), COLOURS):  # noqa: B905 - on 3.10
             said = EXPLAINED.get(re.sub("^reward/.+/", "reward/<function>/", name), "")
             legend += (
                 f'<p style="--colour: {colour}"><b>{escape(name)}</b> {points[-1][1]:.4g}. {escape(said)}</p>'
             )
-        if lines:
-            drawing = svg_chart(list(lines.values()), band)
-            yield f"<figure>{drawing}<figcaption>{legend}</figcaption></figure>"
+        band = [*deviation[0], *reversed(deviation[1])] if "reward/mean" in lines else []
+        yield f"<figure>{svg_chart(list(lines.values()), band)}<figcaption>{legend}</figcaption></figure>"
 
 
 def _completions(path: Path) -> Iterator[str]:

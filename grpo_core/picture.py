@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
@@ -67,7 +68,7 @@ def svg_curve(values: Sequence[float], *, title: str) -> str:
 
 def svg_chart(
     lines: Sequence[Points],
-    areas: Sequence[Points] = (),
+    band: Points = (),
     title: str = "",
     size: tuple[int, int] = (420, 180),
     within: tuple[float, ...] = (0.0,),
@@ -76,45 +77,45 @@ def svg_chart(
 
     Args:
         lines: Points (step, value) of each, in the order of `COLOURS`.
-        areas: Outlines of areas, coloured in the same order: a band behind a line, or a stack without lines.
+        band: Outline of an area behind the first line.
         title: Written above, on a white ground; empty: the ground shows through, for use within a page.
         size: Width and height.
         within: Values that the scale must hold.
     """
     left, right, top, bottom = 52, size[0] - 14, 44 if title else 12, size[1] - 26
-    steps = [x for points in (*lines, *areas) for x, _ in points] or [1.0]
-    values = [y for points in (*lines, *areas) for _, y in points] + list(within)
-    across, low = (max(steps) - min(steps)) or 1.0, min(values)
-    up = (max(values) - low) or 1.0
+    points = [point for curve in (*lines, band) for point in curve]
+    steps, values = [x for x, _ in points] or [1.0], [*within, *(y for _, y in points)]
+    first, low = min(steps), min(values)
+    across, up = (max(steps) - first) or 1.0, (max(values) - low) or 1.0
 
-    def drawn(tag: str, points: Points, style: str) -> str:
-        pairs = (
-            f"{left + (right - left) * (x - min_step) / across:.1f},{bottom - (bottom - top) * (y - low) / up:.1f}"
-            for x, y in points
-        )
-        return f'<{tag} points="{" ".join(pairs)}" {style}/>'
+    def place(step: float, value: float) -> str:
+        x = left + (right - left) * (step - first) / across
+        return f"{x:.1f},{bottom - (bottom - top) * (value - low) / up:.1f}"
 
-    min_step, opacity = min(steps), 0.2 if lines else 0.85
+    def drawn(curve: Points, style: str) -> str:
+        return f'<polyline points="{" ".join(place(*point) for point in curve)}" {style}/>'
+
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" font-family="sans-serif" '
         'font-size="12" fill="currentColor" stroke-linejoin="round">'
     ]
     if title:
-        parts.append('<rect width="100%" height="100%" fill="#fff"/>')
-        parts.append(f'<text x="{left}" y="24" font-size="15">{escape(title)}</text>')
-    for part in range(5):
-        y = bottom - (bottom - top) * part / 4
-        parts.append(f'<path d="M{left} {y}H{right}" stroke="#8885"/>')
-        parts.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{low + up * part / 4:.3g}</text>')
-    parts.append(f'<text x="{left}" y="{size[1] - 8}">step {min_step:g}</text>')
+        parts.append(
+            f'<rect width="100%" height="100%" fill="#fff"/><text x="{left}" y="24">{escape(title)}</text>'
+        )
+    tick = float(f"{up / 4:.0e}")  # round numbers
+    for value in [tick * k for k in range(math.ceil(low / tick), math.floor((low + up) / tick) + 1)]:
+        x, y = place(first, value).split(",")
+        parts.append(
+            f'<path d="M{x} {y}H{right}" stroke="#8885"/><text x="4" y="{y}" dy="4">{value:.4g}</text>'
+        )
+    parts.append(f'<text x="{left}" y="{size[1] - 8}">step {first:g}</text>')
     parts.append(f'<text x="{right}" y="{size[1] - 8}" text-anchor="end">step {max(steps):g}</text>')
-    for area, colour in zip(areas, COLOURS):  # noqa: B905 - on 3.10
-        parts.append(drawn("polygon", area, f'fill="{colour}" fill-opacity="{opacity}"'))
+    parts.append(drawn(band, f'fill="{COLOURS[0]}" opacity="0.2"') if band else "")
     for line, colour in zip(lines, COLOURS):  # noqa: B905 - on 3.10
-        style = f'fill="none" stroke="{colour}" stroke-width='
-        parts.append(drawn("polyline", line, style + ('"1" opacity="0.5"' if len(lines) == 1 else '"1.5"')))
-        if len(lines) == 1:
-            parts.append(drawn("polyline", smooth(line), style + '"2.5"'))
+        single, style = len(lines) == 1, f'fill="none" stroke="{colour}" stroke-width'
+        parts.append(drawn(line, f'{style}="1" opacity="0.5"' if single else f'{style}="1.5"'))
+        parts.append(drawn(smooth(line), f'{style}="2.5"') if single else "")
     return "\n".join([*parts, "</svg>"])
 
 
