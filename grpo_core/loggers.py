@@ -53,8 +53,8 @@ def build_loggers(config: Config, folder: Path) -> list[Logger]:
 def _tensorboard(_: Config, folder: Path) -> Logger:
     """Event files in `tensorboard/`, written by PyTorch, or by tensorboardX where that is."""
     module = _imported("output.tensorboard", "tensorboard", "torch.utils.tensorboard", "tensorboardX")
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
-    # Purging from step 0 on makes a TensorBoard that is being looked at forget the files removed here.
+    # Purging from step 0 on makes TensorBoard forget the files that were there. Removing them would stop one that
+    # is being looked at from ever reading the new one.
     writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=0)
 
     def write(entry: Mapping[str, Any]) -> None:

@@ -136,6 +136,10 @@ EXPLAINED: dict[str, str] = {
     "100 is a token that the trainer holds for a hundred times as likely as the engine that sampled it did.",
     "staleness/mean": "Mean age of the tokens trained on, in policy versions. 0 but in async mode.",
     "staleness/max": "Age of the oldest token, in policy versions: never above rollout.max_staleness.",
+    "sync/difference": "Largest difference of a log-prob on a probe after the last weight sync, trainer against "
+    "engine, in nats. Rounding; above rollout.sync_tolerance the run ends.",
+    "sync/moved": "How far the update before that sync moved the probe's log-probs, in nats; nothing at the first. At "
+    "0 for long, the policy does not move.",
     "completions/tokens": "Tokens sampled for this step.",
     "completions/mean_length": "Mean length of a completion, in tokens. Growth without reward is rambling; a sudden "
     "fall, that the policy found a short cut.",
@@ -152,10 +156,6 @@ EXPLAINED: dict[str, str] = {
     "eval/reward/mean": "Mean reward on the evaluation prompts, which are never trained on. It should follow "
     "`reward/mean`; if it stays behind, the policy learns the training prompts by heart.",
     "eval/completions/mean_length": "Mean length of the evaluation's completions, in tokens.",
-    "sync/difference": "Largest difference of a log-prob on a probe after the last weight sync, trainer against "
-    "engine, in nats. Rounding; above rollout.sync_tolerance the run ends.",
-    "sync/moved": "How far the update before that sync moved the probe's log-probs, in nats; nothing at the first. At "
-    "0 for long, the policy does not move.",
     "time/rollout_s": "Seconds of the step spent waiting for completions. In async mode near 0 if the engine keeps up.",
     "time/reward_s": "Seconds of the step in reward functions. Should be small; see reward.threads.",
     "time/train_s": "Seconds of the step in forward and backward passes and the optimizer.",
