@@ -94,8 +94,8 @@ def block(history: Sequence[Entry], steps: int, columns: int) -> list[str]:
     held_out = f" eval {evaluated[-1]:.3f}" if evaluated else ""
     curve = sparkline(rewards, max(columns - len(reward) - len(held_out), 1))
     cells = _NUMBERS.format_map(history[-1]).split("|")
-    across = max(columns // 20, 1)
-    rows = ["".join(cell.ljust(20) for cell in cells[i : i + across]) for i in range(0, len(cells), across)]
+    across = max(columns // 19, 1)
+    rows = ["".join(cell.ljust(19) for cell in cells[i : i + across]) for i in range(0, len(cells), across)]
     return [text.rstrip()[:columns] for text in (counted + bar + left, reward + curve + held_out, *rows[:3])]
 
 
