@@ -41,12 +41,11 @@ def test_the_block_says_how_far_how_good_and_how_long_still():
     assert re.fullmatch(r"step 50/100 (━+)(─+) 0:01:40 left", lines[0])
     assert abs(lines[0].count("━") - lines[0].count("─")) <= 1
     assert re.fullmatch(r"reward 0.500 ▁.+█", lines[1])
-    assert (
-        " ".join(lines[2:]).split()
-        == (
-            "loss -0.0123 entropy 1.50 ratio 1.000 logp diff 2.0e-06 grad norm 0.50 clipped 1.2% staleness 1 cut off 25%"
-        ).split()
-    )
+    numbers = [re.split(r"\s{2,}", text) for text in lines[2:]]
+    assert numbers == [
+        ["loss -0.0123", "entropy 1.50", "ratio 1.000", "logp diff 2.0e-06"],
+        ["grad norm 0.50", "clipped 1.2%", "staleness 1", "cut off 25%"],
+    ]
 
 
 def test_the_newest_evaluation_stays():
@@ -156,6 +155,23 @@ def test_a_block_is_drawn_over_the_last_one():
 
 
 _PROGRAM = """
+import sys
+from grpo_core.terminal import Progress
+from tests.grpo_core.test_terminal import entry
+progress = Progress(4)
+print("before", file=sys.stderr)
+try:
+    for step in range(1, 5):
+        progress(entry(step))
+        if step == 3 and sys.argv[1] == "error":
+            raise SystemError("the end")
+except SystemError as error:
+    print(error, file=sys.stderr)
+finally:
+    progress.close()
+print("behind", file=sys.stderr)
+"""
+_RUN = """
 import os, signal, sys
 from grpo_core import run
 from grpo_core.settings import load
@@ -163,27 +179,21 @@ from grpo_core.terminal import Progress
 progress = Progress(4)
 def report(entry):
     progress(entry)
-    if entry["step"] == 3 and sys.argv[1] == "interrupt":
+    if entry["step"] == 3:
         os.kill(os.getpid(), signal.SIGINT)
-    if entry["step"] == 3 and sys.argv[1] == "error":
-        raise SystemError("the end")
 print("before", file=sys.stderr)
-try:
-    run.train(load(None, sys.argv[2:]), report)
-except SystemError as error:
-    print(error, file=sys.stderr)
-finally:
-    progress.close()
-print("behind", file=sys.stderr)
+document = run.train(load(None, sys.argv[1:]), report)
+progress.close()
+print(document["outcome"], file=sys.stderr)
 """
 
 
-def on_a_terminal(columns: int, *arguments: str) -> str:
+def on_a_terminal(columns: int, program: str, *arguments: str) -> str:
     """What a program writes to a terminal of so many columns."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
     child = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *arguments],
+        [sys.executable, "-c", program, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -205,22 +215,29 @@ def on_a_terminal(columns: int, *arguments: str) -> str:
     return written.decode()
 
 
-@pytest.mark.parametrize(
-    ("end", "last", "also"), [("well", 4, []), ("interrupt", 3, []), ("error", 3, ["the end"])]
-)
-def test_a_real_run_on_a_narrow_terminal(tmp_path, end, last, also):
+@pytest.mark.parametrize(("end", "last", "also"), [("well", 4, []), ("error", 3, ["the end"])])
+@pytest.mark.parametrize("columns", [50, 120])
+def test_on_a_terminal(columns, end, last, also):
     """However it ends: one whole block, text before and behind it in its place, the cursor never hidden."""
+    written = on_a_terminal(columns, _PROGRAM, end)
+    drawn = block([entry(step) for step in range(1, last + 1)], 4, columns - 1)
+    assert "\033[?25" not in written
+    assert Screen(columns).feed(written) == ["before", *drawn, *also, "behind", ""]
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_on_a_terminal(tmp_path):
+    """The block of the last step is whole, and what is printed next stands below it."""
     settings = (
         "train.steps=4",
         "train.prompts_per_step=2",
         "sampling.group_size=2",
         f"output.dir={tmp_path}",
     )
-    written = on_a_terminal(50, end, *(f"--{setting}" for setting in settings))
-    lines = Screen(50).feed(written)
-    assert "\033[?25" not in written
+    lines = Screen(50).feed(on_a_terminal(50, _RUN, *(f"--{setting}" for setting in settings)))
     assert lines[0] == "before"
-    assert lines[1].startswith(f"step {last}/4 ")
+    assert lines[1].startswith("step 3/4 ")
     assert lines[2].startswith("reward ")
     assert lines[3].startswith("loss ")
-    assert lines[6:] == [*also, "behind", ""]
+    assert lines[-2:] == ["interrupted", ""]
+    assert sum("reward" in text for text in lines) == 1
