@@ -112,7 +112,7 @@ EXPLAINED: dict[str, str] = {
     "reward/<function>/mean": "Mean of one reward function before its weight, where there are several. One that "
     "rises while the others fall is being gamed.",
     "kl/reward": "KL to the model before training that is taken off a completion's reward (before its coefficient), in "
-    "nats per completion. As `kl`: slow growth is healthy.",
+    "nats per completion. As for kl, slow growth is healthy.",
     "loss": "The loss of the step's last update. It has no level that is good, stays near 0 and does not fall as "
     "reward rises; only its jumps mean something.",
     "kl": "Mean KL to the model before training, in nats per token, where it is a part of the loss; 0 otherwise. Slow "
@@ -154,13 +154,13 @@ EXPLAINED: dict[str, str] = {
     "resample/exhausted": "1 where even these did not fill the step with groups that have a signal. Should be 0.",
     "eval/policy_version": "The policy version that the evaluation sampled from.",
     "eval/reward/mean": "Mean reward on the evaluation prompts, which are never trained on. It should follow "
-    "`reward/mean`; if it stays behind, the policy learns the training prompts by heart.",
+    "reward/mean; if it stays behind, the policy learns the training prompts by heart.",
     "eval/completions/mean_length": "Mean length of the evaluation's completions, in tokens.",
     "time/rollout_s": "Seconds of the step spent waiting for completions. In async mode near 0 if the engine keeps up.",
     "time/reward_s": "Seconds of the step in reward functions. Should be small; see reward.threads.",
     "time/train_s": "Seconds of the step in forward and backward passes and the optimizer.",
     "time/sync_s": "Seconds of the step in sending weights to the engine and proving that they arrived.",
     "time/eval_s": "Seconds of the step in evaluation.",
-    "time/step_s": "Seconds from the end of the last step to the end of this one. Steps that get slower and slower "
-    "have longer completions, or a machine short of memory.",
+    "time/step_s": "Seconds from the end of the last step to the end of this one; the first includes the start of the "
+    "engine. Steps that get slower and slower have longer completions, or a machine short of memory.",
 }

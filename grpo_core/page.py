@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from html import escape
-from itertools import groupby, islice
+from itertools import cycle, groupby, islice
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -97,8 +97,9 @@ def _answers(history: list[Entry]) -> dict[str, str]:
         for some in (history[:tenth], history[-tenth:])
     )
     fresh = [entry["logprob_difference/max"] for entry in history if entry["staleness/max"] == 0]
-    spent = {name: mean([entry.get(f"time/{name}_s", 0.0) for entry in history]) for name in _PARTS}
-    most, step_s = max(_PARTS, key=spent.__getitem__), mean([entry["time/step_s"] for entry in history])
+    later = history[1:] or history  # the first step waited for the engine's start
+    spent = {name: mean([entry.get(f"time/{name}_s", 0.0) for entry in later]) for name in _PARTS}
+    most, step_s = max(_PARTS, key=spent.__getitem__), mean([entry["time/step_s"] for entry in later])
     answers = {
         "reward": f"{first['reward/mean']:.3f} → {last['reward/mean']:.3f}",
         "entropy": f"{first['entropy']:.2f} → {last['entropy']:.2f}",
@@ -120,8 +121,11 @@ def _charts(history: list[Entry], series: Series, constant: list[str]) -> Iterat
         lines = {name: points for name, points in series.items() if re.fullmatch(pattern, name)}
         if all(name in constant for name in lines):
             continue
+        if pattern.startswith("time") and len(history) > 1:  # the first step waited for the engine's start
+            later = {name: [p for p in points if p[0] > history[0]["step"]] for name, points in lines.items()}
+            lines = {name: points for name, points in later.items() if points}
         legend = ""
-        for (name, points), colour in zip(lines.items(), COLOURS):  # noqa: B905 - on 3.10
+        for (name, points), colour in zip(lines.items(), cycle(COLOURS)):
             said = EXPLAINED.get(re.sub("^reward/.+/", "reward/<function>/", name), "")
             legend += (
                 f'<p style="--colour: {colour}"><b>{escape(name)}</b> {points[-1][1]:.4g}. {escape(said)}</p>'
@@ -159,7 +163,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _text(text: str) -> str:
     if len(text) <= _LONG:
-        return f'<div class="text">{escape(text)}</div>'
+        return f'<div class="text">{escape(text) or "<i>empty</i>"}</div>'
     return (
         f'<details class="text"><summary>{escape(text[:_LONG])} …</summary>{escape(text[_LONG:])}</details>'
     )
@@ -171,5 +175,5 @@ def _settings(config: Entry) -> Iterator[str]:
         for key, value in table.items():
             default = defaults.get(section, {}).get(key)
             if value != default:
-                cells = (f"{section}.{key}", repr(value), repr(default))
+                cells = (f"{section}.{key}", json.dumps(value), json.dumps(default))
                 yield "<tr>" + "".join(f"<td><code>{escape(cell)}</code>" for cell in cells)

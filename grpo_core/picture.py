@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import cycle
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
@@ -112,7 +113,7 @@ def svg_chart(
     parts.append(f'<text x="{left}" y="{size[1] - 8}">step {first:g}</text>')
     parts.append(f'<text x="{right}" y="{size[1] - 8}" text-anchor="end">step {max(steps):g}</text>')
     parts.append(drawn(band, f'fill="{COLOURS[0]}" opacity="0.2"') if band else "")
-    for line, colour in zip(lines, COLOURS):  # noqa: B905 - on 3.10
+    for line, colour in zip(lines, cycle(COLOURS)):
         single, style = len(lines) == 1, f'fill="none" stroke="{colour}" stroke-width'
         parts.append(drawn(line, f'{style}="1" opacity="0.5"' if single else f'{style}="1.5"'))
         parts.append(drawn(smooth(line), f'{style}="2.5"') if single else "")

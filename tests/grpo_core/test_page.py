@@ -132,6 +132,11 @@ def test_a_long_completion_is_folded(tmp_path):
     assert seen.rows[2][0].replace(" …", "") == text
 
 
+def test_an_empty_completion_is_named(tmp_path):
+    """It would be taken for a mistake of the page."""
+    assert Seen(write_page(written(tmp_path, completions=(completion(1, ""),)))).rows[2][0] == "empty"
+
+
 def test_completions_of_first_middle_and_last_step(tmp_path):
     """Of two prompts each, from the best completion to the worst, six at most."""
     lines = tuple(
@@ -196,10 +201,34 @@ def test_what_never_changes_is_no_curve(tmp_path):
     assert captions == (0, 1)
 
 
+def test_as_many_reward_functions_as_there_are(tmp_path):
+    """Each has its line and its explanation, whatever its name."""
+    names = [f"reward/f{place}<b>/mean" for place in range(9)]
+    entries = [entry(step, **dict.fromkeys(names, step / 10)) for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
+    seen = Seen(write_page(tmp_path))
+    assert all(f"{name} 0.3. Mean of one reward function" in seen.text for name in names)
+    assert "b" in seen.tags
+    figure = next(part for part in seen.source.split("<figure>") if "f8&lt;b&gt;" in part)
+    assert figure.count("<polyline") == 9
+
+
+def test_times_leave_out_the_first_step(tmp_path):
+    """Which waited for the engine's start; a part that only it had has no line."""
+    times = {"time/step_s": 60.0, "time/eval_s": 5.0}
+    entries = [entry(1, **times), entry(2), entry(3, **{"time/train_s": 2.0})]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
+    seen = Seen(write_page(tmp_path))
+    assert "of 4.00 s a step" in seen.text
+    figure = next(part for part in seen.source.split("<figure>") if "<b>time/train_s</b>" in part)
+    assert "time/eval_s" not in figure.partition("</figure>")[0]
+    assert "step 2" in figure
+
+
 def test_settings_that_are_not_the_defaults(tmp_path):
     """Also of a key that this release does not know; nothing else."""
     config = json.loads(json.dumps(Config().as_dict()))
     config["loss"]["clip_high"] = 0.28
     config["rollout"]["new_key"] = "<x>"
     seen = Seen(write_page(written(tmp_path, config=config)))
-    assert seen.rows[1:] == [["rollout.new_key", "'<x>'", "None"], ["loss.clip_high", "0.28", "0.2"]]
+    assert seen.rows[1:] == [["rollout.new_key", '"<x>"', "null"], ["loss.clip_high", "0.28", "0.2"]]
