@@ -1,13 +1,18 @@
-"""The reward curve: in the terminal, and as an SVG file."""
+"""Curves: in the terminal, and as SVG."""
 
 from __future__ import annotations
 
+import math
+from itertools import cycle
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    Points = Sequence[tuple[float, float]]
+
+COLOURS = ("#2f7fc1", "#d9722b", "#2e9e6b", "#9a63c7", "#c2434f", "#8a8f98")
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -46,38 +51,79 @@ def terminal_curve(values: Sequence[float], *, width: int, height: int = 8, colo
     return "\n".join([*lines, f"      └step 1{steps}"])
 
 
+def sparkline(values: Sequence[float], width: int) -> str:
+    """One line of block characters, from the lowest value to the highest.
+
+    >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8)
+    '▁▂▃▄▅▆▇█'
+    """
+    columns = binned(values, width)
+    low, high = min(columns, default=0.0), max(columns, default=0.0)
+    return "".join(_EIGHTHS[1 + round((value - low) / ((high - low) or 1.0) * 7)] for value in columns)
+
+
 def svg_curve(values: Sequence[float], *, title: str) -> str:
-    """The raw values as a thin line, their running mean as a thick one."""
-    width, height, left, top, right, bottom = 720, 360, 56, 44, 16, 40
-    low, high = min(0.0, *values, 0.0), max(1.0, *values, 1.0)
-    inner_width, inner_height = width - left - right, height - top - bottom
+    """A value a step, on a scale that holds 0 to 1, as a file of its own."""
+    return svg_chart([list(enumerate(values, 1))], title=title, size=(720, 360), within=(0.0, 1.0)) + "\n"
 
-    def point(step: int, value: float) -> str:
-        x = left + inner_width * step / max(len(values) - 1, 1)
-        return f"{x:.1f},{top + inner_height * (high - value) / (high - low):.1f}"
 
-    window = max(len(values) // 20, 1)
-    means = [sum(values[max(0, i - window + 1) : i + 1]) / min(i + 1, window) for i in range(len(values))]
-    raw = " ".join(point(i, value) for i, value in enumerate(values))
-    smooth = " ".join(point(i, value) for i, value in enumerate(means))
-    grid = []
-    for part in range(5):
-        value = low + (high - low) * part / 4
-        y = float(point(0, value).split(",")[1])
-        grid.append(f'<line x1="{left}" x2="{width - right}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        grid.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{value:.2f}</text>')
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            'font-family="sans-serif" font-size="12" fill="#333">',
-            f'<rect width="{width}" height="{height}" fill="#fff"/>',
-            f'<text x="{left}" y="24" font-size="15">{escape(title)}</text>',
-            *grid,
-            f'<text x="{left}" y="{height - 14}">step 1</text>',
-            f'<text x="{width - right}" y="{height - 14}" text-anchor="end">step {len(values)}</text>',
-            f'<polyline points="{raw}" fill="none" stroke="#9cc9e8" stroke-width="1"/>',
-            f'<polyline points="{smooth}" fill="none" stroke="#0b6fa4" stroke-width="2.5"/>',
-            "</svg>",
-            "",
-        ]
-    )
+def svg_chart(
+    lines: Sequence[Points],
+    band: Points = (),
+    title: str = "",
+    size: tuple[int, int] = (420, 180),
+    within: tuple[float, ...] = (0.0,),
+) -> str:
+    """A chart over steps. A single line is thin, with the means of sixty neighbourhoods as a thick one.
+
+    Args:
+        lines: Points (step, value) of each, in the order of `COLOURS`.
+        band: Outline of an area behind the first line.
+        title: Written above, on a white ground; empty: the ground shows through, for use within a page.
+        size: Width and height.
+        within: Values that the scale must hold.
+    """
+    left, right, top, bottom = 52, size[0] - 14, 44 if title else 12, size[1] - 26
+    points = [point for curve in (*lines, band) for point in curve]
+    steps, values = [x for x, _ in points] or [1.0], [*within, *(y for _, y in points)]
+    first, low = min(steps), min(values)
+    across, up = (max(steps) - first) or 1.0, (max(values) - low) or 1.0
+
+    def place(step: float, value: float) -> str:
+        x = left + (right - left) * (step - first) / across
+        return f"{x:.1f},{bottom - (bottom - top) * (value - low) / up:.1f}"
+
+    def drawn(curve: Points, style: str) -> str:
+        return f'<polyline points="{" ".join(place(*point) for point in curve)}" {style}/>'
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" font-family="sans-serif" '
+        'font-size="12" fill="currentColor" stroke-linejoin="round">'
+    ]
+    if title:
+        parts.append(
+            f'<rect width="100%" height="100%" fill="#fff"/><text x="{left}" y="24">{escape(title)}</text>'
+        )
+    tick = float(f"{up / 4:.0e}")  # round numbers
+    for value in [tick * k for k in range(math.ceil(low / tick), math.floor((low + up) / tick) + 1)]:
+        x, y = place(first, value).split(",")
+        parts.append(
+            f'<path d="M{x} {y}H{right}" stroke="#8885"/><text x="4" y="{y}" dy="4">{value:.4g}</text>'
+        )
+    parts.append(f'<text x="{left}" y="{size[1] - 8}">step {first:g}</text>')
+    parts.append(f'<text x="{right}" y="{size[1] - 8}" text-anchor="end">step {max(steps):g}</text>')
+    parts.append(drawn(band, f'fill="{COLOURS[0]}" opacity="0.2"') if band else "")
+    for line, colour in zip(lines, cycle(COLOURS)):
+        single, style = len(lines) == 1, f'fill="none" stroke="{colour}" stroke-width'
+        parts.append(drawn(line, f'{style}="1" opacity="0.5"' if single else f'{style}="1.5"'))
+        parts.append(drawn(smooth(line), f'{style}="2.5"') if single else "")
+    return "\n".join([*parts, "</svg>"])
+
+
+def smooth(points: Points, count: int = 60) -> Points:
+    """The means of `count` neighbourhoods.
+
+    >>> smooth([(1, 0.0), (2, 4.0), (3, 5.0), (4, 5.0)], 2)
+    [(1.5, 2.0), (3.5, 5.0)]
+    """
+    return list(zip(*(binned([point[axis] for point in points], count) for axis in (0, 1))))  # noqa: B905 - on 3.10

@@ -1,0 +1,238 @@
+"""What a run writes down: lines that can be gone on with, explained names, and other tools' files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from grpo_core import run
+from grpo_core.config import Config, ConfigError, OutputConfig
+from grpo_core.loggers import build_loggers
+from grpo_core.metrics import EXPLAINED, JsonLines, read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def entry(step: int, **values) -> dict:
+    """A step's metrics: some numbers, and one that is not there."""
+    return {"step": step, "reward/mean": step / 10, "loss": -1.5, "sync/moved": None, **values}
+
+
+def test_lines_go_on_behind_the_bytes_that_are_kept(tmp_path):
+    """What was written later, the torn line of a kill included, is cut off; the rest stays to the byte."""
+    path = tmp_path / "metrics.jsonl"
+    lines = JsonLines(path)
+    lines.write(entry(1))
+    kept = lines.position()
+    assert path.read_bytes() == json.dumps(entry(1)).encode() + b"\n"
+    assert kept == path.stat().st_size
+    lines.write(entry(2))
+    lines.close()
+    with path.open("a") as file:
+        file.write('{"step": 3, "rew')
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
+    lines = JsonLines(path, keep_bytes=kept)
+    assert lines.position() == kept == path.stat().st_size
+    lines.write(entry(2, loss=7.0))
+    assert lines.position() == path.stat().st_size
+    lines.close()
+    assert read_metrics(path) == [entry(1), entry(2, loss=7.0)]
+
+
+def test_lines_start_anew(tmp_path):
+    """Without a number of bytes, whatever was there."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("old\n")
+    lines = JsonLines(path)
+    assert (lines.position(), path.read_text()) == (0, "")
+    lines.close()
+
+
+def test_a_file_shorter_than_what_is_kept_is_refused(tmp_path):
+    """Going on would leave a hole; the file stays as it is."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(
+        ConfigError, match=r"metrics.jsonl: 3 bytes, but the checkpoint was saved when it had 10"
+    ):
+        JsonLines(path, keep_bytes=10)
+    assert path.read_text() == "{}\n"
+
+
+def test_nothing_is_read_where_there_is_no_file(tmp_path):
+    """As of a run that was killed before its first step."""
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+def test_every_metric_of_a_run_is_explained(short_run):
+    """By its name, or by the pattern that it follows."""
+    document = run.train(short_run(**{"loss.kl_coefficient": 0.1}), lambda entry: None)
+    patterns = [re.compile(re.sub("<.+>", ".+", name)) for name in EXPLAINED]
+    written = {name for line in read_metrics(Path(document["metrics"])) for name in line}
+    assert [name for name in written if not any(pattern.fullmatch(name) for pattern in patterns)] == []
+
+
+def test_the_documentation_says_what_the_program_says():
+    """docs/metrics.md has each metric, in order, word by word."""
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(.+?)` \| (.+) \|$", text, re.MULTILINE) == list(EXPLAINED.items())
+
+
+def test_nothing_else_is_written_unless_asked_for(tmp_path):
+    """The default of both options is off."""
+    assert build_loggers(Config(), tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "package", "modules"),
+    [
+        ("tensorboard", "tensorboard", ("torch.utils.tensorboard", "tensorboardX")),
+        ("wandb", "wandb", ("wandb",)),
+    ],
+)
+def test_an_absent_package_is_named(tmp_path, monkeypatch, key, package, modules):
+    """With the key that asks for it, before anything is written."""
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")  # set by the logger: put back behind the test
+    with pytest.raises(ConfigError, match=rf"output.{key} = True: the package {package} is not installed"):
+        build_loggers(Config(output=OutputConfig(**{key: True})), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def written(folder: Path, entries: list[dict], options: OutputConfig, keep_bytes: int = 0) -> int:
+    """Writes entries as a run does; returns the bytes of metrics.jsonl."""
+    lines = JsonLines(folder / "metrics.jsonl", keep_bytes)
+    loggers = build_loggers(Config(output=options), folder)
+    for one in entries:
+        lines.write(one)
+        for logger in loggers:
+            logger.write(one)
+    position = lines.position()
+    for file in (lines, *loggers):
+        file.close()
+    return position
+
+
+def scalars(events) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows: (step, value) by name."""
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_reads_what_was_written(tmp_path):
+    """Each number at its step; None is left out."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    written(tmp_path, [entry(1), entry(2, kl=0.25)], OutputConfig(tensorboard=True))
+    found = scalars(reader.EventAccumulator(str(tmp_path / "tensorboard")))
+    assert found == {
+        "reward/mean": [(1, pytest.approx(0.1)), (2, pytest.approx(0.2))],
+        "loss": [(1, -1.5), (2, -1.5)],
+        "kl": [(2, 0.25)],
+    }
+
+
+def test_a_resumed_run_has_each_step_once_in_tensorboard(tmp_path):
+    """The steps kept and the steps made again: in a TensorBoard started later, and in one that looks on."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder, options = str(tmp_path / "tensorboard"), OutputConfig(tensorboard=True)
+    kept = written(tmp_path, [entry(1), entry(2)], options)
+    written(tmp_path, [entry(3), entry(4)], options, keep_bytes=kept)
+    looks_on = reader.EventAccumulator(folder)
+    assert [step for step, _ in scalars(looks_on)["loss"]] == [1, 2, 3, 4]
+    written(tmp_path, [entry(3, loss=7.0)], options, keep_bytes=kept)
+    wanted = [(1, -1.5), (2, -1.5), (3, 7.0)]
+    assert scalars(reader.EventAccumulator(folder))["loss"] == wanted
+    assert scalars(looks_on)["loss"] == wanted
+
+
+_WANDB_PROGRAM = """
+import sys
+from pathlib import Path
+from tests.grpo_core.test_loggers import OutputConfig, entry, written
+folder, options = Path(sys.argv[1]), OutputConfig(wandb=True)
+kept = written(folder, [entry(1), entry(2)], options)
+written(folder, [entry(3, loss=7.0)], options, keep_bytes=kept)
+"""
+
+
+def wandb_steps(path: Path) -> list[dict]:
+    """The logged steps of an offline run's file: a LevelDB log of wandb's own protocol buffers."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, steps, whole = path.read_bytes(), 7, [], b""
+    assert data[:4] == b":W&B"
+    while at + 7 <= len(data):
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if 32768 - at % 32768 < 7:  # no room for a header: the block is padded
+            at += 32768 - at % 32768
+        if kind in (1, 4):  # whole, or the last part
+            record = wandb_internal_pb2.Record.FromString(whole)
+            whole = b""
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                steps.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items})
+    return steps
+
+
+class Listener:
+    """Counts who connects; never answers."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.connections = 0
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(timeout=10)
+
+
+@pytest.mark.slow
+def test_wandb_is_offline_and_a_resumed_run_has_each_step_once(tmp_path):
+    """The numbers are in its file; nothing is printed, asked for, or sent to the server or a proxy."""
+    pytest.importorskip("wandb")
+    listener = Listener()
+    proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), listener.address)
+    done = subprocess.run(
+        [sys.executable, "-c", _WANDB_PROGRAM, str(tmp_path)],
+        env={**os.environ, **proxies, "WANDB_BASE_URL": listener.address, "NO_PROXY": "", "no_proxy": ""},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=100,
+        check=False,
+    )
+    listener.close()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert listener.connections == 0
+    (path,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    steps = wandb_steps(path)
+    assert [(step["_step"], step["loss"]) for step in steps] == [(1, -1.5), (2, -1.5), (3, 7.0)]
+    assert steps[0]["reward/mean"] == 0.1
+    assert all("sync/moved" not in step for step in steps)
