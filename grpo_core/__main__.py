@@ -1,7 +1,8 @@
 """The command line: `python -m grpo_core train | serve | probe | replay | check`; `--help` shows what each takes.
 
 Exit codes: 0 fine; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function is
-broken), a replay differs, a dump's advantages are not what its rewards make; 2 wrong usage, or this program failed; 3 an engine gave no answer in time; 130 interrupted.
+broken), a replay differs, a dump's advantages are not what its rewards make; 2 wrong usage, or this program failed;
+3 an engine gave no answer in time; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -71,8 +72,13 @@ def main(arguments: list[str]) -> int:
 
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core import run
+    from grpo_core.terminal import Progress
 
-    document = run.train(config, _progress(config.train.steps), resume="--resume" in flags)
+    progress = Progress(config.train.steps)
+    try:
+        document = run.train(config, progress, resume="--resume" in flags)
+    finally:
+        progress.close()
     if document["error"]:
         print(f"grpo_core: {document['error']}", file=sys.stderr)
     if document["rank"] == 0:  # under torchrun one process speaks for all
@@ -114,7 +120,8 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
 
     name, *rest = arguments or [""]
     if name not in _COMMANDS:
-        raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(_COMMANDS)}, replay, check (see --help)")
+        known = ", ".join([*_COMMANDS, "replay", "check"])
+        raise ConfigError(f"command line: {name!r}: expected a command: {known} (see --help)")
     path = None
     if rest and not rest[0].startswith("--"):
         path = Path(rest.pop(0))
@@ -139,24 +146,6 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
         os.close(kept)
 
 
-def _progress(steps: int) -> Callable[[dict[str, Any]], None]:
-    """Prints every twentieth of the steps; on a terminal, each, over the last."""
-    live = sys.stderr.isatty()
-
-    def report(entry: dict[str, Any]) -> None:
-        step = entry["step"]
-        if not (live or step in (1, steps) or step % max(steps // 20, 1) == 0):
-            return
-        line = (
-            f"step {step}/{steps}  reward {entry['reward/mean']:.3f}  loss {entry['loss']:+.4f}  "
-            f"entropy {entry['entropy']:.2f}  staleness {entry['staleness/max']}  {entry['time/step_s']:.2f} s"
-        )
-        end = "\n" if not live or step == steps else "\r"
-        print(line.ljust(79), end=end, file=sys.stderr, flush=True)
-
-    return report
-
-
 def _in_words(document: dict[str, Any]) -> str:
     from grpo_core.metrics import read_metrics
     from grpo_core.picture import terminal_curve
@@ -174,7 +163,7 @@ def _in_words(document: dict[str, Any]) -> str:
             f"weight syncs proven: {document['syncs_proven']} of {document['syncs']}",
             f"metrics     {document['metrics']}",
             f"completions {document['completions']}",
-            f"picture     {document['picture']}",
+            f"page        {document['page']}",
         ]
     )
 

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 def replay_command(arguments: list[str], flags: set[str], answer: Callable[[str], None]) -> int:
-    """`replay RUN STEP [--policy PATH] [--section.key VALUE ...]`; with other settings there is nothing to be equal to."""
+    """`replay RUN STEP [--policy PATH] [--section.key VALUE ...]`; other settings are expected to differ."""
     from grpo_core.replay import replay
 
     if len(arguments) < 2 or not arguments[1].isdecimal():
-        raise ConfigError("command line: expected replay RUN STEP, a run's folder and a step that it recorded")
+        raise ConfigError(
+            "command line: expected replay RUN STEP, a run's folder and a step that it recorded"
+        )
     rest, policy = arguments[2:], None
     if "--policy" in rest:
         place = rest.index("--policy")
@@ -35,12 +37,16 @@ def check_command(arguments: list[str], flags: set[str], answer: Callable[[str],
     from grpo_core.settings import load
 
     if not arguments or arguments[0].startswith("--"):
-        raise ConfigError("command line: expected check DUMP, a Parquet file of TRL's or JSON lines of verl's")
+        raise ConfigError(
+            "command line: expected check DUMP, a Parquet file of TRL's or JSON lines of verl's"
+        )
     path, config = Path(arguments[0]), load(None, arguments[1:])
     weights = config.reward.weights or None
     names = config.reward.functions
     if weights and len(weights) != len(names):
-        raise ConfigError("reward.weights: name the dump's reward columns in reward.functions, in their order")
+        raise ConfigError(
+            "reward.weights: name the dump's reward columns in reward.functions, in their order"
+        )
     by_name = dict(zip(names, weights, strict=True)) if weights else None
     parquet = path.suffix == ".parquet" or any(path.glob("*.parquet"))
     steps = read_trl_completions(path, by_name) if parquet else read_verl_dump(path)
@@ -56,7 +62,9 @@ def check_command(arguments: list[str], flags: set[str], answer: Callable[[str],
         for step, finding in found:
             where = f"step {step}, group {finding.group}, sample {finding.sample}"
             answer(f"{where}: {finding.kind}: found {finding.found}, expected {finding.expected}")
-        answer(f"{len(steps)} steps read, {len(wrong)} findings, {len(found) - len(wrong)} groups without a signal")
+        answer(
+            f"{len(steps)} steps read, {len(wrong)} findings, {len(found) - len(wrong)} groups without a signal"
+        )
     return 1 if wrong else 0
 
 

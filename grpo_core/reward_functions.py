@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TIMEOUT_S = 5
 
@@ -128,7 +131,7 @@ def math_accuracy(prompts: list[str], completions: list[str], answer: list[str])
     ]
 
 
-BUILT_IN = {
+BUILT_IN: dict[str, Callable[..., list[float]]] = {
     "letters": letters_in_place,
     "exact": exact,
     "math": math_accuracy,

@@ -61,8 +61,10 @@ class RunFiles:
 
     def close(self) -> None:
         """Closes them."""
-        for file in (*self._lines.values(), *self._loggers):
-            file.close()
+        for lines in self._lines.values():
+            lines.close()
+        for logger in self._loggers:
+            logger.close()
 
 
 def due(step: int, every: int, config: Config) -> bool:

@@ -31,6 +31,8 @@ IN_CELL = {
     "math_verify",
     "peft",
     "pyarrow",
+    "tensorboard",
+    "wandb",
 }
 
 

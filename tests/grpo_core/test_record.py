@@ -39,7 +39,8 @@ def config():
         None,
         [
             "--loss.clip_high=0.28",
-            "--reward.weights=1,0.3", "--reward.functions=exact,format",
+            "--reward.weights=1,0.3",
+            "--reward.functions=exact,format",
             "--loss.kl_importance=true",
             "--output.name=a=b c",
         ],
