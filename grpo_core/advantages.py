@@ -1,12 +1,13 @@
-"""Advantages: how much better a sample was than the others of its group."""
+"""Advantages: how much better a sample was than those it is compared to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Advantages:
 
     Attributes:
         values: One list a group, one number a sample, in the order of the rewards.
-        zero_variance_groups: Groups whose rewards are all equal: they carry no signal.
+        zero_variance_groups: Groups whose rewards are all equal: compared with each other they carry no signal.
     """
 
     values: tuple[tuple[float, ...], ...]
@@ -30,33 +31,63 @@ def group_advantages(
     ddof: int = 1,
     epsilon: float = 1e-4,
 ) -> Advantages:
-    """Centres each group's rewards, and divides by their standard deviation where `scale` is `group`.
+    """(reward - baseline) / (deviation + epsilon), where there is a deviation to divide by.
 
-    A group whose rewards are all equal gets exact zeros. So does a group of one: it has nothing to be
-    compared to, and with `ddof=1` its standard deviation would be 0/0.
+    Rewards that are all equal have their common value as mean, exactly, and no deviation: the difference is
+    left as it is, zero or not, since dividing by epsilon alone would make a signal out of rounding. A group of one is
+    such a case: it gets 0 with a `group` or `leave_one_out` baseline (its own reward), and otherwise its
+    reward less the mean of the batch, or its reward; only the `batch` scale divides it.
 
     Args:
-        rewards: One sequence a group.
-        scale: `group` or `none`.
+        rewards: One sequence a group, each with at least one reward.
+        baseline: What is taken off: the mean of the `group`, of the others of it (`leave_one_out`; RLOO, arXiv
+            2402.14740), of the `batch`, or `none`.
+        scale: Whose standard deviation divides the difference, by the same names.
         ddof: 1 divides the squares by n - 1, as torch does, 0 by n, as numpy does.
-        epsilon: Added to the standard deviation.
+        epsilon: Added to the deviation.
 
     >>> group_advantages([[0.0, 1.0], [1.0, 1.0]], scale="none")
     Advantages(values=((-0.5, 0.5), (0.0, 0.0)), zero_variance_groups=1)
+    >>> group_advantages([[0.0, 1.0, 1.0]], baseline="leave_one_out", scale="none").values
+    ((-1.0, 0.5, 0.5),)
     """
-    groups = [_one_group(group, scale, ddof, epsilon) for group in rewards]
-    return Advantages(tuple(groups), sum(min(group) == max(group) for group in rewards))
+    means = _per_sample(rewards, baseline, _mean)
+    deviations = _per_sample(rewards, scale, lambda peers: _deviation(peers, ddof))
+    values = tuple(
+        tuple(
+            (reward - mean) / (deviation + epsilon if deviation else 1.0)
+            for reward, mean, deviation in zip(*row, strict=True)
+        )
+        for row in zip(rewards, means, deviations, strict=True)
+    )
+    return Advantages(values, sum(min(group) == max(group) for group in rewards))
 
 
-def _one_group(rewards: Sequence[float], scale: str, ddof: int, epsilon: float) -> tuple[float, ...]:
-    count = len(rewards)
-    # Compared, not subtracted: the mean of equal floats may differ from them in the last digit, and dividing
-    # that by epsilon alone would make a signal out of rounding.
+def _per_sample(
+    rewards: Sequence[Sequence[float]], peers: str, statistic: Callable[[Sequence[float]], float]
+) -> list[list[float]]:
+    """The statistic of each sample's peers, in the shape of the rewards; 0 without peers."""
+    if peers == "none":
+        return [[0.0] * len(group) for group in rewards]
+    if peers == "batch":
+        whole = statistic([reward for group in rewards for reward in group])
+        return [[whole] * len(group) for group in rewards]
+    if peers == "group":
+        return [[statistic(group)] * len(group) for group in rewards]
+    return [
+        [statistic([*group[:place], *group[place + 1 :]] or group) for place in range(len(group))]
+        for group in rewards
+    ]
+
+
+# Added up by fsum: the same bits in any order, and in any Python (sum is compensated from 3.12 on). Compared before
+# anything is subtracted: the mean of equal floats may differ from them in the last digit.
+def _mean(rewards: Sequence[float]) -> float:
+    return rewards[0] if min(rewards) == max(rewards) else fsum(rewards) / len(rewards)
+
+
+def _deviation(rewards: Sequence[float], ddof: int) -> float:
     if min(rewards) == max(rewards):
-        return (0.0,) * count
-    mean = sum(rewards) / count
-    centred = [reward - mean for reward in rewards]
-    if scale == "none":
-        return tuple(centred)
-    deviation = (sum(value * value for value in centred) / (count - ddof)) ** 0.5
-    return tuple(value / (deviation + epsilon) for value in centred)
+        return 0.0
+    mean = _mean(rewards)
+    return float((fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - ddof)) ** 0.5)

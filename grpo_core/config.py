@@ -192,7 +192,7 @@ class LossConfig:
     """What is subtracted from a reward: the mean of its group, of the others of its group, of the batch, or 0."""
     advantage_scale: str = _key("group", choices=("group", "leave_one_out", "batch", "none"))
     """What the difference is divided by: the standard deviation of the rewards of its group, of the others of its
-    group, of the batch, or 1."""
+    group, of the batch, or 1. Rewards that don't deviate divide by 1, too."""
     advantage_ddof: int = _key(1, choices=(0, 1))
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
     advantage_epsilon: float = _key(1e-4, low=0)
@@ -200,12 +200,12 @@ class LossConfig:
     ratio: str = _key("token", choices=("token", "sequence"))
     """Ratio current / proximal of each token, or the geometric mean over a sequence's tokens (GSPO)."""
     surrogate: str = _key("clip", choices=("clip", "cispo", "sapo"))
-    """`clip`: PPO's clipped ratio. `cispo`: the ratio, capped and without gradient, times the log-prob. `sapo`: a
+    """`clip`: PPO's clipped ratio. `cispo`: the ratio, clipped and without gradient, times the log-prob. `sapo`: a
     sigmoid of the ratio."""
     clip_low: float = _key(0.2, low=0)
-    """The ratio current / proximal is clipped at 1 minus this."""
+    """The ratio current / proximal is clipped at 1 minus this; 1: not from below."""
     clip_high: float = _key(0.2, low=0)
-    """The ratio current / proximal is clipped at 1 plus this; for `cispo` it is capped there."""
+    """The ratio current / proximal is clipped at 1 plus this."""
     ratio_cap: float = _key(0.0, low=0)
     """Cap of the ratio where it is not clipped (TRL's delta); 0: none."""
     dual_clip: float = _key(0.0, low=0)
@@ -224,8 +224,13 @@ class LossConfig:
     """Schulman's estimators."""
     kl_importance: bool = _key(default=False)
     """Multiply the KL estimate by the ratio, which unbiases its gradient after the first update of a step."""
+    kl_log_ratio_limit: float = _key(0.0, low=0)
+    """The log of reference / current is clamped to plus or minus this before KL is estimated; 0: not."""
+    kl_limit: float = _key(0.0, low=0)
+    """A token's KL estimate is clamped to plus or minus this; 0: not."""
     entropy_quantile: float = _key(0.0, low=0)
-    """The share of the step's tokens, those of lowest entropy, that get no gradient; below 1, 0: none."""
+    """The share of the step's tokens, those of lowest entropy, that get no gradient but that of the KL; below 1,
+    0: none."""
     aggregation: str = _key("token", choices=("token", "sequence", "sequence_sum", "constant"))
     """What weighs the same: every token of the batch, every sequence's mean, every sequence's sum, or every place
     up to max_tokens."""

@@ -1,0 +1,181 @@
+"""Dialects: what other trainers mean by "the GRPO loss", as settings of ours.
+
+A record holds what a released version does when its own configuration asks for nothing else but the named form.
+`evidence` says how we know: `executed`, a test of this project runs the upstream code on the same numbers; `static`,
+its source was read; `declared`, only its documentation says so.
+
+>>> dialect("verl-0.9.1/grpo").loss.dual_clip
+3.0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+from grpo_core.config import ConfigError, LossConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Evidence = Literal["executed", "static", "declared"]
+Settings = dict[str, Any]
+Forms = dict[str, Settings]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One form of one trainer's loss.
+
+    Attributes:
+        project: The trainer, as its package is called.
+        version: Its release.
+        form: What the project calls this loss.
+        settings: The keys of `LossConfig` that differ from our defaults.
+        source: Upstream file and functions.
+        evidence: How we know.
+        notes: What upstream does that our settings can't say; empty: nothing we know of.
+    """
+
+    project: str
+    version: str
+    form: str
+    settings: Mapping[str, Any]
+    source: str
+    evidence: Evidence
+    notes: str = ""
+
+    @property
+    def name(self) -> str:
+        """What `dialect` finds it by: project-version/form."""
+        return f"{self.project}-{self.version}/{self.form}"
+
+    @property
+    def loss(self) -> LossConfig:
+        """All settings of the loss."""
+        return LossConfig(**self.settings)
+
+
+def dialect(name: str) -> Dialect:
+    """The record of this name.
+
+    Raises:
+        ConfigError: There is none; names the nearest.
+    """
+    if name in DIALECTS:
+        return DIALECTS[name]
+    if name in NOT_EXPRESSIBLE:
+        raise ConfigError(f"dialect {name!r} can't be said in settings of grpo_core: {NOT_EXPRESSIBLE[name]}")
+    near = get_close_matches(name, DIALECTS, n=3, cutoff=0)
+    raise ConfigError(f"no dialect {name!r}; the nearest: {', '.join(near)}")
+
+
+# What TRL and ms-swift call a loss_type. Their epsilon_high is CISPO's cap itself, which TRL says to set to 5; left at
+# its default it would cap the ratio at 0.2.
+_LOSS_TYPES: Forms = {
+    "grpo": {"aggregation": "sequence"},
+    "bnpo": {},
+    "dapo": {},
+    "dr_grpo": {"aggregation": "constant"},
+    "sapo": {"surrogate": "sapo", "aggregation": "sequence"},
+    "cispo": {"surrogate": "cispo", "clip_low": 1.0, "clip_high": 4.0},
+    "luspo": {"aggregation": "sequence_sum"},
+}
+_NO_CORRECTION = {"correction": "none"}
+_K3_LIMITS = {"kl_log_ratio_limit": 20.0, "kl_limit": 10.0}
+_TRL_SOURCE = "trl/trainer/grpo_trainer.py: GRPOTrainer._compute_loss, _generate_and_score_completions"
+_VERL = {"advantage_epsilon": 1e-6, "log_ratio_limit": 20.0, **_NO_CORRECTION, **_K3_LIMITS}
+_OPENRLHF = {"advantage_epsilon": 1e-9, **_NO_CORRECTION, **_K3_LIMITS}
+
+
+def _records(
+    release: str, base: Settings, forms: Forms, source: str, notes: str, evidence: Evidence = "static"
+) -> dict[str, Dialect]:
+    """One record a form, by name."""
+    project, _, version = release.rpartition("-")
+    records = [Dialect(project, version, form, base | forms[form], source, evidence, notes) for form in forms]
+    return {record.name: record for record in records}
+
+
+DIALECTS: Mapping[str, Dialect] = (
+    _records(
+        "trl-1.16.0",
+        {"correction": "mask", "correction_level": "sequence", "correction_cap": 3.0, "kl_importance": True},
+        _LOSS_TYPES, _TRL_SOURCE,
+        "bnpo's token count and the entropy threshold are a micro-batch's, and change with how a step is split. "
+        "A completion that no reward function scored is left out of its group. Not expressed: off-policy sequence "
+        "masking, the entropy bonus, normalize_then_sum.", "executed",
+    )
+    | _records(
+        "trl-0.17.0", {"kl_coefficient": 0.04, **_NO_CORRECTION},
+        {form: _LOSS_TYPES[form] for form in ("grpo", "bnpo", "dr_grpo")}, _TRL_SOURCE,
+        "bnpo's token count is a micro-batch's, and changes with how a step is split.", "executed",
+    )
+    | _records(
+        "ms-swift-4.6.0", {"kl_coefficient": 0.04, **_NO_CORRECTION, **_K3_LIMITS},
+        {form: settings for form, settings in _LOSS_TYPES.items() if form != "luspo"},
+        "swift/rlhf_trainers/grpo_trainer.py: GRPOTrainer._compute_loss_and_metrics; "
+        "swift/rl_core/advantage.py: compute_advantages",
+        "bnpo's token count and the entropy threshold are a micro-batch's. The correction, off by default, "
+        "weighs the KL, too, and by sequence it is their geometric mean. Not expressed: sequence_token "
+        "ratios, real, fipo, gdpo.",
+    )
+    | _records(
+        "verl-0.9.1", _VERL,
+        {
+            "grpo": {"dual_clip": 3.0}, "gspo": {"ratio": "sequence", "log_ratio_limit": 10.0},
+            "cispo": {"surrogate": "cispo"}, "sapo": {"surrogate": "sapo", "aggregation": "sequence"},
+        },
+        "verl/trainer/ppo/core_algos.py: compute_policy_loss_vanilla (gspo, cispo, sapo), agg_loss, kl_penalty, "
+        "compute_grpo_outcome_advantage",
+        "KL is off by default, and 0.001 where it is on; only k3 is limited. A group of one keeps its reward / "
+        "(1 + 1e-6). Fully masked sequences don't count as sequences. gspo limits the log-ratio from above only.",
+    )
+    | _records(
+        "easyr1-0.3.2", _VERL, {"grpo": {"dual_clip": 3.0, "clip_high": 0.3, "kl_coefficient": 0.01}},
+        "verl/trainer/core_algos.py: compute_policy_loss, average_loss, compute_kl, "
+        "compute_grpo_outcome_advantage; KL of examples/config.yaml",
+        "Only k3 is limited. The seq mode weighs micro-batches by their tokens. Without the example's settings "
+        "KL is in the reward (k1, 0.001).",
+    )
+    | _records(
+        "openrlhf-0.11.2", _OPENRLHF,
+        {"group_norm": {"log_ratio_limit": 20.0}, "gspo": {"ratio": "sequence", "aggregation": "sequence"}},
+        "openrlhf/models/loss.py: PolicyLoss; openrlhf/models/utils.py: compute_approx_kl; "
+        "openrlhf/trainer/ppo_utils/experience_maker.py",
+        "Not expressed: KL in the reward, on by default (0.01, k1), which comes behind the group's normalisation "
+        "and is added up from each token to the end; and corrections that judge a whole sequence. Fully masked "
+        "sequences don't count as sequences. With a correction, gspo's ratio is taken to the engine's log-probs.",
+    )
+    | _records(
+        "open-instruct-0.3.0", {"clip_high": 0.272, "kl_coefficient": 0.05, "kl_log_ratio_limit": 40.0},
+        {
+            "dapo": {"advantage_scale": "none"},
+            "dapo-standard": {"advantage_ddof": 0, "advantage_epsilon": 1e-8},
+            "cispo": {"advantage_scale": "none", "surrogate": "cispo", "clip_low": 1.0},
+        },
+        "open_instruct/grpo_utils.py: compute_grpo_loss, compute_rho_correction; open_instruct/data_loader.py",
+        "kl_estimator 2, the default, is k3. Not expressed: corrections that judge a whole sequence.",
+    )
+    | _records(
+        "nemo-rl-0.7.0",
+        {"advantage_epsilon": 1e-6, "kl_coefficient": 0.01, "kl_importance": True, **_NO_CORRECTION, **_K3_LIMITS},
+        {"grpo": {"advantage_baseline": "leave_one_out", "advantage_scale": "leave_one_out"}},
+        "nemo_rl/algorithms/loss/loss_functions.py: ClippedPGLossFn; nemo_rl/algorithms/utils.py: calculate_kl, "
+        "calculate_baseline_and_std_per_prompt; examples/configs/grpo_math_1B.yaml",
+        "The KL's weight is always 1, with the gradient of a ratio: ours in a step's first update only; it is "
+        "limited together with the KL. Token counts have 1e-8 added. Not expressed: seq-mask-tis.",
+    )
+    | _records(
+        "prime-rl-0.8.0", {"advantage_scale": "none", "clip_low": 1.0, "clip_high": 1e9},
+        {"default": {"correction_cap": 1e9}},
+        "src/prime_rl/trainer/rl/loss.py: default_loss_fn; src/prime_rl/orchestrator/algo/grpo.py",
+        "The ratio is current / behaviour. Not expressed: a token is dropped where its probability moved by more "
+        "than 0.2 the way its advantage points, and 0.001 (current - behaviour)^2 is added.",
+    )
+)  # fmt: skip
+
+NOT_EXPRESSIBLE: Mapping[str, str] = {
+    "trl-1.16.0/vespo": "a gamma weight of the ratio's product over a sequence takes the place of the clip"
+}
