@@ -48,6 +48,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
         section, key = dotted.split(".")
         sections.setdefault(section, {})[key] = _converted(source, dotted, value, *fields[dotted])
         sources[dotted] = source
+    _take_dialect(sections.get("loss", {}), sources)
     built = {name: _sections()[name](**values) for name, values in sections.items()}
     config = Config(**built)
     check(config, sources)
@@ -56,6 +57,23 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
             section, name = key.split(".")
             warn(f"{sources[key]}: {key} = {getattr(getattr(config, section), name)!r} has no effect: {why}")
     return config
+
+
+def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
+    """Puts a dialect's values where nothing was set."""
+    if not loss.get("dialect"):
+        return
+    from grpo_core.dialects import dialect
+
+    source = sources["loss.dialect"]
+    try:
+        values = dialect(loss["dialect"]).settings
+    except ConfigError as error:
+        raise ConfigError(f"{source}: loss.dialect: {error}") from error
+    for key, value in values.items():
+        if key not in loss:
+            loss[key] = value
+            sources[f"loss.{key}"] = f"of the dialect {loss['dialect']}"
 
 
 def help_text() -> str:

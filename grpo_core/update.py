@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from grpo_core.batch import Batch, micro_batches
-from grpo_core.loss import Streams, kl_estimate, policy_loss, token_weights
+from grpo_core.loss import Streams, completion_kl, entropy_mask, policy_loss, token_weights
 from grpo_core.policy import share_of, whole
 from grpo_core.weights import fingerprint_of
 
@@ -109,8 +109,8 @@ class Updater:
         for part in self._parts(rows):
             some = rows.rows(part)
             reference = self._policy.reference_logprobs(some, self._temperature)
-            kl = kl_estimate(self._logprobs(some)[0], reference, self._config.loss.kl_estimator)
-            sums += torch.where(some.mask_BT, kl, torch.zeros_like(kl)).sum(1).tolist()
+            kl_B = completion_kl(self._logprobs(some)[0], reference, some.mask_BT, self._config.loss)
+            sums += kl_B.tolist()
         return [value for part in self._world.gather(sums) for value in part]
 
     def _window(self, batch: Batch) -> _Window:
@@ -123,7 +123,7 @@ class Updater:
         width = rows.behaviour_BT.shape[1]
         window = _Window(rows, list(self._parts(rows)), weights_BT[share, :width], kept_BT[share, :width])
         if loss.entropy_quantile:
-            window.learning_BT = self._above_quantile(window)
+            window.learned_BT = self._above_quantile(window)
         return window
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -133,10 +133,15 @@ class Updater:
         for part in window.parts:
             values = self._logprobs(window.rows.rows(part))[1]
             entropies[part, : values.shape[1]] = values
-        kept = window.kept_BT
-        everyone = torch.tensor([v for some in self._world.gather(entropies[kept].tolist()) for v in some])
-        threshold = torch.quantile(everyone, self._config.loss.entropy_quantile)
-        return kept & (entropies >= threshold)
+        kept, quantile = window.kept_BT, self._config.loss.entropy_quantile
+        mine = entropies[kept].tolist()
+        shares = self._world.gather(mine)
+        everyone = torch.tensor([value for share in shares for value in share])
+        learned = entropy_mask(everyone, torch.ones_like(everyone, dtype=torch.bool), quantile)
+        before = sum(map(len, shares[: self._world.rank]))
+        return torch.zeros_like(kept).masked_scatter(
+            kept, learned[before : before + len(mine)].to(kept.device)
+        )
 
     def _accumulate(self, window: _Window) -> _Losses:
         """Gradients of the whole window; the first pass also sets the proximal log-probs.
@@ -161,6 +166,7 @@ class Updater:
                     window.kept_BT[part, :width],
                     window.weights_BT[part, :width],
                     self._config.loss,
+                    None if window.learned_BT is None else window.learned_BT[part, :width],
                 )
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
@@ -231,7 +237,7 @@ class _Window:
         parts: Their micro-batches.
         weights_BT: Of tokens, in the whole window.
         kept_BT: The tokens that count.
-        learning_BT: Those of them that the surrogate is taken of (the entropy mask); None: all.
+        learned_BT: Those of them that the surrogate is taken of (the entropy mask); None: all.
         proximal: Log-probs before the first update, by micro-batch.
         entropies: Of the same pass.
     """
@@ -240,7 +246,7 @@ class _Window:
     parts: list[slice]
     weights_BT: torch.Tensor
     kept_BT: torch.Tensor
-    learning_BT: torch.Tensor | None = None
+    learned_BT: torch.Tensor | None = None
     proximal: list[torch.Tensor] = field(default_factory=list)
     entropies: list[torch.Tensor] = field(default_factory=list)
 

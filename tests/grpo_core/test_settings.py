@@ -111,3 +111,20 @@ def test_settings_load_without_torch():
     program = "import sys, grpo_core.__main__, grpo_core.settings; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_dialect_sets_what_is_not_set(tmp_path):
+    """And a key that is set stays; what contradicts it says where its value comes from."""
+    path = tmp_path / "a.toml"
+    path.write_text('[loss]\ndialect = "verl-0.9.1/grpo"\nclip_high = 0.28\n')
+    loss = load(path, []).loss
+    assert (loss.dual_clip, loss.advantage_epsilon, loss.clip_high, loss.correction) == (
+        3.0,
+        1e-6,
+        0.28,
+        "none",
+    )
+    with pytest.raises(
+        ConfigError, match=r"command line: loss.dialect: no dialect 'verl'; the nearest: verl-0.9.1/"
+    ):
+        load(None, ["--loss.dialect=verl"])

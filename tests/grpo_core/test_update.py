@@ -74,3 +74,29 @@ def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
         updater.update(batch(advantages=(1.0, math.nan, 0.0)))
     assert updater.updates == 0
     assert policy.fingerprint() == before
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_entropy_threshold_is_the_steps_whatever_the_split(model_dir, size):
+    """Tokens of low entropy get no gradient, and which they are does not depend on the micro-batch."""
+    settings = {"train.warmup_updates": 0, "loss.entropy_quantile": 0.6}
+    whole, _ = updated(model_dir, **{"train.micro_batch": 5}, **settings)
+    split, _ = updated(model_dir, **{"train.micro_batch": size}, **settings)
+    every, _ = updated(model_dir, **{"train.micro_batch": 5, "train.warmup_updates": 0})
+    torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
+    assert not torch.allclose(whole, every, atol=1e-4)
+
+
+def test_a_kl_in_the_reward_is_that_of_the_closed_form(model_dir):
+    """Summed over each completion's tokens, zero while the policy is the reference, and moved by an update."""
+    settings = {"loss.kl_coefficient": 0.1, "loss.kl_placement": "reward", "loss.kl_estimator": "k1"}
+    config = load(None, [f"--{key}={value}" for key, value in settings.items()])
+    policy = Policy(str(model_dir), config, World())
+    updater = Updater(policy, config, World())
+    assert updater.kl_sums(batch()) == [0.0] * 5
+    before = policy.logprobs(batch(), 1.0)[0].detach()
+    updater.update(batch())
+    after = policy.logprobs(batch(), 1.0)[0].detach()
+    expected = (after - before).mul(batch().mask_BT).sum(1)
+    torch.testing.assert_close(torch.tensor(updater.kl_sums(batch())), expected, atol=1e-6, rtol=0)
+    assert expected.abs().max() > 1e-4
