@@ -59,7 +59,8 @@ def lock(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
     """Build one real cell and run the whole suite. Arguments go to pytest."""
-    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    # Compiled at once: the tests start hundreds of processes that import torch.
+    install(session, "--compile-bytecode", "--editable", ".[matrix,train]", "--group", "test", torch=True)
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
