@@ -123,10 +123,8 @@ DIALECTS: Mapping[str, Dialect] = (
     )
     | _records(
         "verl-0.9.1", _VERL,
-        {
-            "grpo": {"dual_clip": 3.0}, "gspo": {"ratio": "sequence", "log_ratio_limit": 10.0},
-            "cispo": {"surrogate": "cispo"}, "sapo": {"surrogate": "sapo", "aggregation": "sequence"},
-        },
+        {"grpo": {"dual_clip": 3.0}, "gspo": {"ratio": "sequence", "log_ratio_limit": 10.0},
+         "cispo": {"surrogate": "cispo"}, "sapo": {"surrogate": "sapo", "aggregation": "sequence"}},
         "verl/trainer/ppo/core_algos.py: compute_policy_loss_vanilla (gspo, cispo, sapo), agg_loss, kl_penalty, "
         "compute_grpo_outcome_advantage",
         "KL is off by default, and 0.001 where it is on; only k3 is limited. A group of one keeps its reward / "
@@ -151,8 +149,7 @@ DIALECTS: Mapping[str, Dialect] = (
     | _records(
         "open-instruct-0.3.0", {"clip_high": 0.272, "kl_coefficient": 0.05, "kl_log_ratio_limit": 40.0},
         {
-            "dapo": {"advantage_scale": "none"},
-            "dapo-standard": {"advantage_ddof": 0, "advantage_epsilon": 1e-8},
+            "dapo": {"advantage_scale": "none"}, "dapo-standard": {"advantage_ddof": 0, "advantage_epsilon": 1e-8},
             "cispo": {"advantage_scale": "none", "surrogate": "cispo", "clip_low": 1.0},
         },
         "open_instruct/grpo_utils.py: compute_grpo_loss, compute_rho_correction; open_instruct/data_loader.py",

@@ -1,36 +1,48 @@
-"""Runs in a cell that has TRL: its own `GRPOTrainer._compute_loss` and our loss on the same tensors.
+"""Runs in a cell that has TRL 1.16.0: its own code and ours on the same tensors.
 
-TRL's method is called unbound on a stand-in for the trainer, which hands it prepared log-probs: nothing of TRL is
-changed. Prints, as JSON, the largest relative difference of loss and gradient for each of TRL's loss types.
+TRL's loss, `GRPOTrainer._compute_loss`, is called unbound on a stand-in for the trainer, which hands it prepared
+log-probs. Its advantages and the weights of its correction are computed in the middle of
+`_generate_and_score_completions`: those statements are taken out of the method's source and executed as they are.
+Prints, as JSON, the largest relative difference for each of TRL's loss types.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import itertools
 import json
+import math
 import os
 import sys
+import textwrap
 from collections import defaultdict
+from dataclasses import replace
+from functools import cache, partial
 from importlib.metadata import version
 from types import SimpleNamespace
 
 import torch
 
-from grpo_core.config import LossConfig
-from grpo_core.loss import Streams, policy_loss, token_weights
+from grpo_core.advantages import group_advantages
+from grpo_core.dialects import DIALECTS
+from grpo_core.loss import Streams, entropy_mask, policy_loss, token_weights
 
-LENGTHS = (9, 4, 1, 7, 2, 9)
+LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: cut off, and masked by mask_truncated_completions
 LONGEST = 12
-CAP = 3.0
-# TRL's loss types, as settings of ours.
-DIALECTS = {
-    "grpo": {"aggregation": "sequence"},
-    "bnpo": {"aggregation": "token"},
-    "dapo": {"aggregation": "token"},
-    "dr_grpo": {"aggregation": "constant"},
-    "luspo": {"aggregation": "sequence_sum"},
-    "cispo": {"aggregation": "token", "surrogate": "cispo", "clip_high": 1.0},
-    "sapo": {"aggregation": "sequence", "surrogate": "sapo"},
+SETTINGS = {  # GRPOConfig's default -> what it is with us
+    "beta": lambda loss: loss.kl_coefficient,
+    "epsilon": lambda loss: loss.clip_low,
+    "delta": lambda loss: loss.ratio_cap or None,
+    "importance_sampling_level": lambda loss: loss.ratio,
+    "sapo_temperature_pos": lambda loss: loss.sapo_temperature_positive,
+    "sapo_temperature_neg": lambda loss: loss.sapo_temperature_negative,
+    "top_entropy_quantile": lambda loss: 1 - loss.entropy_quantile,
+    "use_bias_correction_kl": lambda loss: loss.kl_importance,
+    "scale_rewards": lambda loss: loss.advantage_scale,
+    "vllm_importance_sampling_mode": lambda loss: f"{loss.correction_level}_{loss.correction}",
+    "vllm_importance_sampling_clip_max": lambda loss: loss.correction_cap,
+    "vllm_importance_sampling_clip_min": lambda loss: loss.correction_floor or None,
 }
 
 
@@ -39,15 +51,16 @@ def tensors(seed):
     shape = (len(LENGTHS), max(LENGTHS))
     noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
     current = noise(0.5) - 1.5
-    return SimpleNamespace(
-        mask=torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None],
-        current=current,
-        proximal=current + noise(0.25),
-        reference=current + noise(0.4),
-        behaviour=current + noise(0.3),
-        entropy=noise(0.3).abs() + 0.5,
-        advantages=torch.randn(shape[0], generator=generator, dtype=torch.float64),
-    )
+    made = {
+        "current": current,
+        "proximal": current + noise(0.25),
+        "reference": current + noise(0.4),
+        "behaviour": current + noise(0.3),
+        "entropy": noise(0.3).abs() + 0.5,
+        "advantages": torch.randn(shape[0], generator=generator, dtype=torch.float64),
+    }
+    made = {name: values.to(torch.get_default_dtype()) for name, values in made.items()}
+    return SimpleNamespace(mask=torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None], **made)
 
 
 class Accelerator:
@@ -58,15 +71,60 @@ class Accelerator:
     def gather(self, values):
         return values
 
+    gather_for_metrics = gather
+
+    def pad_across_processes(self, values, dim, pad_index):
+        return values
+
     def reduce(self, values, reduction="sum"):
         return values
 
 
-def theirs(data, *, loss_type, level, beta, delta, bias, correction):
+@cache
+def upstream(method, first, last):
+    """The statements of a method from that which begins with `first` to that which begins with `last`, compiled."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        texts = [ast.unparse(part) for part in body] if isinstance(body, list) else []
+        places = [[i for i, text in enumerate(texts) if text.startswith(mark)] for mark in (first, last)]
+        if all(places):
+            part = body[places[0][0] : places[1][0] + 1]
+            return compile(ast.Module(part, []), method.__qualname__, "exec")
+    raise LookupError(f"{method.__qualname__} has no statements from {first!r} to {last!r}")
+
+
+def correction_weights(data, correction):
+    from trl import GRPOTrainer
+
+    code = upstream(
+        GRPOTrainer._generate_and_score_completions,
+        *["if self.use_vllm and self.vllm_importance_sampling_correction:\n    mask ="] * 2,
+    )
+    names = {
+        "self": SimpleNamespace(
+            use_vllm=True,
+            vllm_importance_sampling_correction=True,
+            vllm_importance_sampling_mode="_".join(correction),
+            vllm_importance_sampling_clip_max=3.0,
+            vllm_importance_sampling_clip_min=0.6,
+        ),
+        "math": math,
+        "torch": torch,
+        "completion_mask": data.mask.to(torch.get_default_dtype()),
+        "tool_mask": None,
+        "old_per_token_logps": data.proximal,
+        "sampling_per_token_logps": data.behaviour,
+    }
+    exec(code, names)
+    return names["vllm_importance_sampling_ratio"]
+
+
+def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy):
     from trl import GRPOTrainer
 
     current = data.current.clone().requires_grad_()
-    mask = data.mask.double()
+    mask = data.mask.to(torch.get_default_dtype())
     args = SimpleNamespace(
         delta=delta,
         use_bias_correction_kl=bias,
@@ -84,17 +142,18 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction):
         beta=beta,
         current_gradient_accumulation_steps=1,
         epsilon_low=0.2,
-        epsilon_high=2.0 if loss_type == "cispo" else 0.28,
+        epsilon_high=1.28 if loss_type == "cispo" else 0.28,  # the cap itself
         importance_sampling_level=level,
         loss_type=loss_type,
         max_completion_length=LONGEST,
         model=SimpleNamespace(training=True),
         off_policy_mask_threshold=None,
-        top_entropy_quantile=1.0,
+        top_entropy_quantile=1.0 - entropy,
         use_adaptive_entropy=False,
         use_vllm=correction is not None,
         vllm_importance_sampling_correction=correction is not None,
     )
+    trainer.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, trainer)
     ids = torch.zeros(mask.shape, dtype=torch.long)
     inputs = {
         "prompt_ids": ids[:, :2],
@@ -108,71 +167,144 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction):
         "num_items_in_batch": mask.sum(),
     }
     if correction:
-        # As in TRL's _generate_and_score_completions, which this does not run.
-        level_of_weight, mode = correction
-        log_weight = (data.proximal - data.behaviour) * mask
-        weight = (log_weight.sum(-1, keepdim=True) if level_of_weight == "sequence" else log_weight).exp()
-        inputs["importance_sampling_ratio"] = (
-            weight.clamp(max=CAP) if mode == "truncate" else weight.masked_fill(weight > CAP, 0.0)
-        )
+        inputs["importance_sampling_ratio"] = correction_weights(data, correction)
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
     loss.backward()
     return loss.detach(), current.grad
 
 
-def ours(data, *, loss_type, level, beta, delta, bias, correction):
+def ours(data, options, entropy=0.0):
     current = data.current.clone().requires_grad_()
-    level_of_weight, mode = correction or ("token", "none")
-    options = LossConfig(
-        **{
-            "ratio": level,
-            "clip_high": 0.28,
-            "ratio_cap": delta or 0.0,
-            "kl_coefficient": beta,
-            "kl_importance": bias,
-            "correction": mode,
-            "correction_level": level_of_weight,
-            "correction_cap": CAP,
-            **DIALECTS[loss_type],
-        }
-    )
-    streams = Streams(data.behaviour, data.proximal, data.reference if beta else None)
+    streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
     weights = token_weights(data.mask, options.aggregation, LONGEST)
-    loss = policy_loss(current, streams, data.advantages, data.mask, weights, options).value
+    learned = entropy_mask(data.entropy, data.mask, entropy)
+    loss = policy_loss(current, streams, data.advantages, data.mask, weights, options, learned).value
     loss.backward()
     return loss.detach(), current.grad
+
+
+def options_for(*, loss_type, level, beta, delta, bias, correction, entropy):
+    level_of_weight, mode = correction or ("token", "none")
+    return replace(
+        DIALECTS[f"trl-1.16.0/{loss_type}"].loss,
+        ratio=level,
+        clip_high=0.28,
+        ratio_cap=delta or 0.0,
+        kl_coefficient=beta,
+        kl_importance=bias,
+        correction=mode,
+        correction_level=level_of_weight,
+        correction_floor=0.6,
+        entropy_quantile=entropy,
+    )
 
 
 def relative(one, other):
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12))
 
 
+def differences(pairs):
+    """The largest relative difference of losses and of gradients."""
+    return max(relative(one, other) for ours_and_theirs in pairs for one, other in zip(*ours_and_theirs))  # noqa: B905
+
+
+def losses(types):
+    """Worst difference by dtype and loss type, and how many cases that was."""
+    corrections = (None, *itertools.product(("token", "sequence"), ("truncate", "mask")))
+    worst, cases = {}, 0
+    for dtype, seeds in (("float64", 2), ("float32", 1)):
+        torch.set_default_dtype(getattr(torch, dtype))
+        worst[dtype] = dict.fromkeys(types, 0.0)
+        for loss_type, level, (beta, bias), delta, correction, entropy, seed in itertools.product(
+            types,
+            ("token", "sequence"),
+            ((0.0, False), (0.04, False), (0.04, True)),
+            (None, 1.5),
+            corrections,
+            (0.0, 0.2),
+            range(seeds),
+        ):
+            case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": delta}
+            case |= {"bias": bias, "correction": correction, "entropy": entropy}
+            data = tensors(seed)
+            found = differences([(ours(data, options_for(**case), entropy), theirs(data, **case))])
+            worst[dtype][loss_type] = max(worst[dtype][loss_type], found)
+            cases += 1
+    return {"worst": worst, "cases": cases}
+
+
+def their_advantages(rewards, weights, scale, group):
+    from trl import GRPOTrainer
+    from trl.trainer.utils import nanstd
+
+    code = upstream(
+        GRPOTrainer._generate_and_score_completions, "unscorable_mask =", "advantages = torch.nan_to_num"
+    )
+    names = {
+        "self": SimpleNamespace(
+            multi_objective_aggregation="sum_then_normalize", scale_rewards=scale, reward_weights=weights
+        ),
+        "torch": torch,
+        "nanstd": nanstd,
+        "device": torch.device("cpu"),
+        "rewards_per_func": rewards,
+        "num_generations": group,
+    }
+    exec(code, names)
+    return names["advantages"]
+
+
+def advantages(scales, upstreams, groups):
+    """Worst difference by scale and group size: two reward functions, one silent at times, and an equal group."""
+    torch.set_default_dtype(torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    rewards = torch.randn(12, 2, generator=generator)
+    rewards[4:8] = 0.1
+    rewards[2, 1] = torch.nan
+    weights = torch.tensor([1.0, 0.5])
+    summed = (rewards * weights).nansum(1)
+    worst = {}
+    for (scale, ours_scale), group in itertools.product(scales.items(), groups):
+        options = DIALECTS["trl-1.16.0/grpo"].loss
+        found = group_advantages(
+            summed.view(-1, group).tolist(),
+            baseline=options.advantage_baseline,
+            scale=ours_scale,
+            ddof=options.advantage_ddof,
+            epsilon=options.advantage_epsilon,
+        )
+        expected = upstreams(rewards, weights, scale, group)
+        worst[f"{scale}/{group}"] = float((torch.tensor(found.values).flatten() - expected).abs().max())
+    return worst
+
+
+def defaults():
+    """Settings whose default is not what the records say."""
+    from trl import GRPOConfig
+
+    fields = GRPOConfig.__dataclass_fields__
+    return [
+        f"{name}: {setting} {fields[setting].default!r}, not {ours_of(record.loss)!r}"
+        for name, record in DIALECTS.items()
+        for setting, ours_of in SETTINGS.items()
+        if name.startswith("trl-1.16.0/")
+        and fields[setting].default != ours_of(record.loss)
+        and not (setting == "epsilon" and record.form == "cispo")  # it has no lower bound
+    ]
+
+
 def main() -> None:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    torch.set_default_dtype(torch.float64)
-    corrections = (None, *itertools.product(("token", "sequence"), ("truncate", "mask")))
-    worst, cases = dict.fromkeys(DIALECTS, 0.0), 0
-    for loss_type, level, beta, delta, bias, correction, seed in itertools.product(
-        DIALECTS, ("token", "sequence"), (0.0, 0.04), (None, 1.5), (False, True), corrections, range(2)
-    ):
-        case = {
-            "loss_type": loss_type,
-            "level": level,
-            "beta": beta,
-            "delta": delta,
-            "bias": bias,
-            "correction": correction,
-        }
-        (loss, gradient), (their_loss, their_gradient) = (
-            ours(tensors(seed), **case),
-            theirs(tensors(seed), **case),
-        )
-        worst[loss_type] = max(
-            worst[loss_type], relative(loss, their_loss), relative(gradient, their_gradient)
-        )
-        cases += 1
-    json.dump({"trl": version("trl"), "cases": cases, "worst": worst}, answer)
+    torch.set_num_threads(1)
+    types = [record.form for name, record in DIALECTS.items() if name.startswith("trl-1.16.0/")]
+    scales = {scale: scale for scale in ("group", "batch", "none")}
+    seen = {
+        **losses(types),
+        "advantages": advantages(scales, their_advantages, (4, 2, 1)),
+        "defaults": defaults(),
+    }
+    json.dump({"trl": version("trl"), **seen}, answer)
     answer.close()
 
 
