@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from grpo_core.config import TaskConfig
 
 
-def rows(options: TaskConfig, tokenizer: Any, *, seed: int, step: int, count: int) -> list[Prompt]:
+def rows(options: TaskConfig, tokenizer: Any, *, seed: int, step: int | str, count: int) -> list[Prompt]:
     """The prompts of one step: a function of seed and step alone, so the same in every mode.
+
+    A step with a name instead of a number has rows that no step of training has.
 
     Raises:
         ValueError: The tokenizer makes no tokens of a prompt.
