@@ -145,23 +145,22 @@ def _prompt(config: Config, row: dict[str, Any], first: dict[str, Any]) -> Any:
         raise ValueError(f"no column {name!r} (data.prompt); there are {', '.join(first)}")
     if odd := sorted(row.keys() ^ first.keys()):
         raise ValueError(f"not every row has a column {odd[0]!r}; write null where there is no value")
-    value, is_text = _without_none(row[name]), isinstance(first[name], str)
-    shown = f"{name} = {repr(value)[:80]}"
-    right = isinstance(value, str) if is_text else isinstance(value, list) and all(map(_is_message, value))
-    if not right or not value:
-        raise ValueError(
-            f"{shown}: expected a text, or else in every row a list of messages: role and content"
-        )
-    if not is_text and template == "none":
-        raise ValueError(f"{shown}: messages need a template, and data.template is 'none'")
-    letters = config.task.letters + SEPARATOR
-    if is_text and not config.model.path and not set(value) <= set(letters):
-        raise ValueError(f"{shown}: the tiny model reads {letters} only; set model.path")
-    return [{"role": "user", "content": value}] if is_text and template == "chat" else value
+    value, letters = _without_none(row[name]), config.task.letters + SEPARATOR
+    is_text = isinstance(value, str)
+    if is_text != isinstance(first[name], str) or not (is_text or _is_chat(value)) or not value:
+        wrong = "expected a text, or else in every row a list of messages with role and content"
+    elif not is_text and template == "none":
+        wrong = "messages need a template, and data.template is 'none'"
+    elif is_text and not config.model.path and not set(value) <= set(letters):
+        wrong = f"the tiny model reads {letters} only; set model.path"
+    else:
+        return [{"role": "user", "content": value}] if is_text and template == "chat" else value
+    raise ValueError(f"{name} = {repr(value)[:80]}: {wrong}")
 
 
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and {"role", "content"} <= value.keys()
+def _is_chat(value: Any) -> bool:
+    keys = {"role", "content"}
+    return isinstance(value, list) and all(isinstance(item, dict) and keys <= item.keys() for item in value)
 
 
 def _without_none(value: Any) -> Any:
@@ -178,14 +177,14 @@ def _ids(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
     gets the begin token if the tokenizer begins with it, once, and never the end token that some tokenizers add.
     """
     if isinstance(prompt, str):
-        ids = tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
+        ids: list[int] = tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
         if begin == [tokenizer.bos_token_id] != ids[:1]:
             ids = begin + ids
     else:
         ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
     if not ids:
         raise ValueError(f"the tokenizer makes no tokens of {prompt!r}")
-    return list(ids)
+    return ids
 
 
 def _read(path: str, split: str) -> list[dict[str, Any]]:
@@ -200,7 +199,10 @@ def _read(path: str, split: str) -> list[dict[str, Any]]:
     if len(splits) == 1 and not split:
         (split,) = splits
     if split not in splits:
-        raise ValueError(f"no split {split!r} (data.split); there are: {', '.join(splits) or 'none'}")
+        names = ", ".join(filter(None, splits)) or "none"
+        raise ValueError(
+            f"no split {split!r} (data.split) among: {names}; the folder of a split is a path, too"
+        )
     rows = splits[split]
     return rows if isinstance(rows, list) else list(rows.to_list())
 
