@@ -214,5 +214,5 @@ def _json_lines(path: str) -> list[dict[str, Any]]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 with _named(f"line {number}: expected a JSON object"):
-                    rows.append({**json.loads(line)})
+                    rows.append({**json.loads(line.strip())})
     return rows
