@@ -259,7 +259,8 @@ class EvalConfig:
     temperature: float = _key(1.0, low=0.01)
     """Of these completions."""
     path: str = _key("")
-    """A data set of its own, read like data.path; empty: rows of the shipped task that training never draws."""
+    """A data set of its own, read like data.path; empty: rows of the shipped task that training never draws. Of a
+    folder that save_to_disk wrote with several splits, name the split's own folder."""
 
 
 @dataclass(frozen=True)
@@ -394,9 +395,9 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
             "end; raise max_staleness to that, or set partial_tokens to 0",
         ),
         (
-            ("data.path", "model.path"),
-            bool(config.data.path) and not config.model.path,
-            "the tiny model's tokenizer knows the shipped task's letters alone; give the folder of a model",
+            ("data.max_prompt_tokens", "sampling.max_tokens", "model.max_length"),
+            config.data.max_prompt_tokens + config.sampling.max_tokens > config.model.max_length,
+            "the longest prompt and completion don't fit the model; raise model.max_length",
         ),
         (
             ("eval.every", "eval.path", "data.path"),

@@ -1,232 +1,218 @@
-"""Where prompts come from: the shipped task, or the user's own rows from disk.
+"""Where prompts come from: the shipped task, or the user's own rows from a file or a folder.
 
-The prompts of a rollout are a function of the seed, the data and the rollout's number alone. No cursor is kept, so a
-resumed run, and every mode, draws the same rows.
+A batch is a function of the seed, the data and the batch's number alone. There is no cursor to save: a run that
+goes on after a restart, and a run in another mode, draw the same rows.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gzip
+import importlib
 import json
 import random
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_core import task
 from grpo_core.config import ConfigError
+from grpo_core.model import SEPARATOR, first_line
 from grpo_core.types import Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grpo_core.config import Config, DataConfig
-
-_FIRST_MESSAGE = "a text, or a list of messages with role and content"
+    from grpo_core.config import Config
 
 
 class Prompts(Protocol):
-    """The source of a run's prompts.
+    """What the trainer draws prompts from.
 
     Attributes:
-        dropped: Rows left out because their prompt is over the limit.
-        truncated: Rows whose prompt lost its first tokens for it.
+        dropped: Rows left out because they are over the limit.
+        truncated: Rows over the limit that lost their first tokens.
     """
 
     dropped: int
     truncated: int
 
     def batch(self, number: int, count: int) -> list[Prompt]:
-        """The prompts of rollout `number`, `count` in each rollout."""
-
-
-class _Task:
-    """The shipped task's words, drawn anew for each rollout."""
-
-    dropped = truncated = 0
-
-    def __init__(self, config: Config, tokenizer: Any) -> None:
-        self._config, self._tokenizer = config, tokenizer
-
-    def batch(self, number: int, count: int) -> list[Prompt]:
-        """Rows of their own for each number."""
-        seed = self._config.train.seed
-        return task.rows(self._config.task, self._tokenizer, seed=seed, step=number, count=count)
-
-
-class _Rows:
-    """Rows of a data set, epoch by epoch, each in an order of its own."""
-
-    def __init__(self, path: str, config: Config, tokenizer: Any) -> None:
-        options = config.data
-        self._seed = config.train.seed if options.shuffle else None
-        self.dropped = self.truncated = 0
-        limit = options.max_prompt_tokens or config.model.max_length - config.sampling.max_tokens
-        self._rows: list[tuple[str, tuple[int, ...], dict[str, Any]]] = []
-        for place, row in enumerate(_read(Path(path), options)):
-            where = f"{path}, row {place + 1}"
-            text, ids = _encoded(row, options, tokenizer, where)
-            if len(ids) > limit:
-                if options.over_limit == "error":
-                    raise ConfigError(
-                        f"{where}: the prompt has {len(ids)} tokens, allowed are {limit}; {_LIMITS}"
-                    )
-                self.dropped += options.over_limit == "drop"
-                self.truncated += options.over_limit == "truncate"
-                if options.over_limit == "drop":
-                    continue
-                ids = ids[-limit:]
-                text = str(tokenizer.decode(list(ids), skip_special_tokens=False))
-            columns = {name: value for name, value in row.items() if name != options.prompt}
-            self._rows.append((text, ids, columns))
-        if not self._rows:
-            why = (
-                f"all {self.dropped} prompts are over {limit} tokens; {_LIMITS}"
-                if self.dropped
-                else "no rows"
-            )
-            raise ConfigError(f"data.path = {path!r}: {why}")
-
-    def batch(self, number: int, count: int) -> list[Prompt]:
-        """Places `number * count` and on of the endless sequence of epochs."""
-        prompts = []
-        for place in range(count):
-            epoch, index = divmod(number * count + place, len(self._rows))
-            text, ids, columns = self._rows[self._order(epoch)[index]]
-            prompts.append(Prompt(f"{number}.{place}", text, ids, columns))
-        return prompts
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self._rows)))
-        if self._seed is not None:
-            random.Random(task.derived_seed(self._seed, "epoch", epoch)).shuffle(order)
-        return order
-
-
-_LIMITS = "see data.over_limit, data.max_prompt_tokens, model.max_length and sampling.max_tokens"
+        """Rows `number * count` up to `(number + 1) * count` of an endless sequence of epochs."""
 
 
 def build_prompts(config: Config, tokenizer: Any) -> Prompts:
-    """The prompts to train on.
+    """The prompts to train on; reads and tokenizes the data set, if there is one.
 
     Raises:
-        ConfigError: The data can't be read, or no row is left.
+        ConfigError: The data can't be read or used; says where and why.
     """
-    return _Rows(config.data.path, config, tokenizer) if config.data.path else _Task(config, tokenizer)
+    if not config.data.path:
+        return _Task(config, tokenizer)
+    return _DataSet(config, tokenizer, "data.path", config.data.path, config.data.split)
 
 
 def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:
-    """The prompts to evaluate on, the same each time; of a data set with fewer rows, each once."""
-    if not config.eval.path:
-        count, seed = config.eval.prompts, config.train.seed
-        return task.rows(config.task, tokenizer, seed=seed, step="eval", count=count)
-    rows = _Rows(config.eval.path, config, tokenizer)
-    return rows.batch(0, min(config.eval.prompts, len(rows)))
+    """The prompts of every evaluation: the first `eval.prompts` rows of eval.path, or all where there are fewer.
+
+    Raises:
+        ConfigError: As `build_prompts`; or there is a data set to train on and none to evaluate on.
+    """
+    if config.eval.path:
+        data = _DataSet(config, tokenizer, "eval.path", config.eval.path, "")
+        return [data.prompt(f"eval.{row}", row) for row in range(min(config.eval.prompts, len(data.rows)))]
+    if config.data.path:
+        raise ConfigError("eval.path = '': a run on data.path is evaluated on a data set of its own; name it")
+    return _Task(config, tokenizer).batch("eval", config.eval.prompts)
 
 
-def _read(path: Path, options: DataConfig) -> Iterator[dict[str, Any]]:
-    """The rows of a file or folder, all with the same columns."""
-    try:
-        if path.is_dir():
-            rows = _from_folder(path, options.split)
-        elif path.suffix == ".parquet":
-            rows = _from_parquet(path)
-        else:
-            rows = _from_lines(path)
-        columns: set[str] | None = None
-        for place, row in enumerate(rows):
-            if options.prompt not in row:
-                raise ConfigError(
-                    f"{path}, row {place + 1}: no column {options.prompt!r} (data.prompt); "
-                    f"there are {', '.join(map(repr, row)) or 'none'}"
-                )
-            columns = columns or set(row)
-            if set(row) != columns:
-                odd = ", ".join(map(repr, sorted(columns ^ set(row))))
-                raise ConfigError(
-                    f"{path}, row {place + 1}: it differs from row 1 in the columns {odd}; "
-                    "reward functions get every column of every row"
-                )
-            yield row
-    except OSError as error:
-        raise ConfigError(f"data.path = {str(path)!r}: {error.strerror or error}") from error
+class _Task:
+    """Rows of the shipped task, made on the spot."""
+
+    def __init__(self, config: Config, tokenizer: Any) -> None:
+        self.dropped = self.truncated = 0
+        self._rows = functools.partial(task.rows, config.task, tokenizer, seed=config.train.seed)
+
+    def batch(self, number: int | str, count: int) -> list[Prompt]:
+        return self._rows(step=number, count=count)
 
 
-def _from_lines(path: Path) -> Iterator[dict[str, Any]]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
+class _DataSet:
+    """Rows of a file or a folder, tokenized: those within the limit, and those that were cut to it."""
+
+    def __init__(self, config: Config, tokenizer: Any, key: str, path: str, split: str) -> None:
+        self._tokenizer, self._config, options = tokenizer, config, config.data
+        self.rows: list[tuple[array[int], dict[str, Any]]] = []  # ids, 4 bytes each; the columns beside them
+        self.dropped = self.truncated = 0
+        room = config.model.max_length - config.sampling.max_tokens
+        limit = min(options.max_prompt_tokens or room, room)
+        with _named(f"{key} = {path!r}"):
+            rows = _read(path, split)
+            begin = tokenizer("")["input_ids"][:1]
+        for number, row in enumerate(rows, start=1):
+            with _named(f"{key} = {path!r}, row {number}"):
+                ids = _ids(tokenizer, _prompt(config, row, rows[0]), begin)
+                if len(ids) > limit and (options.over_limit == "error" or limit < 1):
+                    raise ValueError(f"a prompt of {len(ids)} tokens; at most {limit} are allowed")
+            if len(ids) > limit and options.over_limit == "drop":
+                self.dropped += 1
                 continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{path}:{number}: not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise ConfigError(
-                    f"{path}:{number}: expected one JSON object a line, found {line.strip()[:60]!r}"
-                )
-            yield row
+            self.truncated += len(ids) > limit
+            columns = {name: value for name, value in row.items() if name != options.prompt}
+            self.rows.append((array("i", ids[-limit:]), columns))
+        if not self.rows:
+            found = f"{len(rows)} rows, {self.dropped} of them dropped for more than {limit} tokens"
+            raise ConfigError(f"{key} = {path!r}: no prompts: {found}")
+
+    def batch(self, number: int, count: int) -> list[Prompt]:
+        prompts = []
+        for place in range(count):
+            epoch, row = divmod(number * count + place, len(self.rows))
+            if self._config.data.shuffle:
+                row = _order(len(self.rows), self._config.train.seed, epoch)[row]
+            prompts.append(self.prompt(f"{number}.{place}", row))
+        return prompts
+
+    def prompt(self, name: str, row: int) -> Prompt:
+        ids = self.rows[row][0].tolist()
+        text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return Prompt(name, text, tuple(ids), self.rows[row][1])
 
 
-def _from_parquet(path: Path) -> Iterator[dict[str, Any]]:
+@functools.lru_cache(maxsize=2)  # a batch may end in the next epoch
+def _order(rows: int, seed: int, epoch: int) -> list[int]:
+    """The rows in the order of an epoch."""
+    order = list(range(rows))
+    random.Random(task.derived_seed(seed, "epoch", epoch)).shuffle(order)
+    return order
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Whatever is raised, by a template or a package, as one line that says where."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError(f"data.path = {str(path)!r}: Parquet needs pyarrow; pip install pyarrow") from error
-    try:
-        yield from pa.parquet.read_table(path).to_pylist()
-    except pa.ArrowInvalid as error:
-        raise ConfigError(f"data.path = {str(path)!r}: not Parquet: {error}") from error
-
-
-def _from_folder(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError(
-            f"data.path = {str(path)!r}: a folder needs datasets; pip install datasets"
-        ) from error
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except (FileNotFoundError, ValueError) as error:
-        raise ConfigError(f"data.path = {str(path)!r}: not a folder of save_to_disk: {error}") from error
-    if isinstance(loaded, datasets.DatasetDict):
-        if split not in loaded:
-            raise ConfigError(
-                f"data.split = {split!r}: {path} has {', '.join(map(repr, loaded))}; name one of them"
-            )
-        loaded = loaded[split]
-    elif split:
-        raise ConfigError(f"data.split = {split!r}: {path} has no splits; leave it empty")
-    yield from loaded
-
-
-def _encoded(
-    row: dict[str, Any], options: DataConfig, tokenizer: Any, where: str
-) -> tuple[str, tuple[int, ...]]:
-    """The prompt as the model sees it, as text and as ids."""
-    prompt = row[options.prompt]
-    messages = isinstance(prompt, list) and bool(prompt) and all(isinstance(m, dict) for m in prompt)
-    if not (messages or (isinstance(prompt, str) and prompt)):
-        raise ConfigError(f"{where}: {options.prompt} = {str(prompt)[:60]!r}: expected {_FIRST_MESSAGE}")
-    if options.template == "none" and messages:
-        raise ConfigError(f"{where}: data.template = 'none', but the prompt is a list of messages")
-    if not messages and options.template != "chat":
-        ids = tuple(tokenizer.encode(prompt))
-        twice = ids[:2] == (tokenizer.bos_token_id,) * 2  # a text that was rendered by a template before
-        return prompt, ids[1:] if twice else ids
-    if not tokenizer.chat_template:
-        raise ConfigError(f"{where}: a chat prompt, but the model's tokenizer has no chat template")
-    chat = prompt if messages else [{"role": "user", "content": prompt}]
-    try:
-        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        yield
     except Exception as error:
-        raise ConfigError(
-            f"{where}: the chat template refuses it: {type(error).__name__}: {error}"
-        ) from error
-    # The template has written the special tokens; the tokenizer must not put a second one in front.
-    return text, tuple(tokenizer.encode(text, add_special_tokens=False))
+        remedy = "; install it" if isinstance(error, ImportError) else ""
+        raise ConfigError(f"{where}: {first_line(error)}{remedy}") from error
+
+
+def _prompt(config: Config, row: dict[str, Any], first: dict[str, Any]) -> Any:
+    """A row's prompt, a text or a list of messages, if the row is made as the first one is."""
+    name, template = config.data.prompt, config.data.template
+    if name not in first:
+        raise ValueError(f"no column {name!r} (data.prompt); there are {', '.join(first)}")
+    if odd := sorted(row.keys() ^ first.keys()):
+        raise ValueError(f"not every row has a column {odd[0]!r}; write null where there is no value")
+    value, letters = _without_none(row[name]), config.task.letters + SEPARATOR
+    is_text = isinstance(value, str)
+    if is_text != isinstance(first[name], str) or not (is_text or _is_chat(value)) or not value:
+        wrong = "expected a text, or else in every row a list of messages with role and content"
+    elif not is_text and template == "none":
+        wrong = "messages need a template, and data.template is 'none'"
+    elif is_text and not config.model.path and not set(value) <= set(letters):
+        wrong = f"the tiny model reads {letters} only; set model.path"
+    else:
+        return [{"role": "user", "content": value}] if is_text and template == "chat" else value
+    raise ValueError(f"{name} = {repr(value)[:80]}: {wrong}")
+
+
+def _is_chat(value: Any) -> bool:
+    keys = {"role", "content"}
+    return isinstance(value, list) and all(isinstance(item, dict) and keys <= item.keys() for item in value)
+
+
+def _without_none(value: Any) -> Any:
+    """Arrow gives every message the keys that any has, with None; but templates ask whether a key is there."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+def _ids(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
+    """What the model is given.
+
+    A template writes its begin token itself; tokenizing its text as any other text would add a second one. A text
+    gets the begin token if the tokenizer begins with it, once, and never the end token that some tokenizers add.
+    """
+    if isinstance(prompt, str):
+        ids: list[int] = tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
+        if begin == [tokenizer.bos_token_id] != ids[:1]:
+            ids = begin + ids
+    else:
+        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    if not ids:
+        raise ValueError(f"the tokenizer makes no tokens of {prompt!r}")
+    return ids
+
+
+def _read(path: str, split: str) -> list[dict[str, Any]]:
+    """All rows of a file, or of a split of a folder."""
+    if Path(path).is_dir():
+        found = importlib.import_module("datasets").load_from_disk(path)
+        splits: dict[str, Any] = found if isinstance(found, dict) else {"": found}
+    elif path.endswith(".parquet"):
+        splits = {"": importlib.import_module("pyarrow.parquet").ParquetFile(path).read().to_pylist()}
+    else:
+        splits = {"": _json_lines(path)}
+    if len(splits) == 1 and not split:
+        (split,) = splits
+    if split not in splits:
+        names = ", ".join(filter(None, splits)) or "none"
+        raise ValueError(
+            f"no split {split!r} (data.split) among: {names}; the folder of a split is a path, too"
+        )
+    rows = splits[split]
+    return rows if isinstance(rows, list) else list(rows.to_list())
+
+
+def _json_lines(path: str) -> list[dict[str, Any]]:
+    """The rows of a file; blank lines are none."""
+    rows = []
+    with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                with _named(f"line {number}: expected a JSON object"):
+                    rows.append({**json.loads(line.strip())})
+    return rows

@@ -81,7 +81,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
         model = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"model.path = {str(folder)!r}: not a transformers checkpoint: {_first_line(error)}"
+            f"model.path = {str(folder)!r}: not a transformers checkpoint: {first_line(error)}"
         ) from error
     head = model.get_output_embeddings()
     odd = [name for name in ("final_logit_softcapping", "logit_scale") if getattr(model.config, name, None)]
@@ -101,7 +101,7 @@ def load_tokenizer(folder: Path | str) -> Any:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"model.path = {str(folder)!r}: no tokenizer there: {_first_line(error)}"
+            f"model.path = {str(folder)!r}: no tokenizer there: {first_line(error)}"
         ) from error
 
 
@@ -111,5 +111,6 @@ def _no_progress_bars() -> None:
     logging.disable_progress_bar()
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, short enough for one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

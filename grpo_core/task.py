@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def rows(options: TaskConfig, tokenizer: Any, *, seed: int, step: int | str, count: int) -> list[Prompt]:
-    """The prompts of one rollout: a function of seed and step alone, so the same in every mode.
+    """The prompts of one step: a function of seed and step alone, so the same in every mode.
+
+    A step with a name instead of a number has rows that no step of training has.
 
     Raises:
         ValueError: The tokenizer makes no tokens of a prompt.

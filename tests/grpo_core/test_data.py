@@ -1,193 +1,392 @@
-"""Prompts from disk: every format the same rows, every epoch its own order, nothing dropped in silence."""
-
-from __future__ import annotations
+"""Prompts come from the task or from the user's rows: the same ones for the same number, whatever the format."""
 
 import gzip
 import json
+import sys
+from dataclasses import replace
 
-import datasets
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
-from tokenizers import processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from grpo_core import task
-from grpo_core.config import ConfigError
-from grpo_core.data import build_eval_prompts, build_prompts
-from grpo_core.model import load_tokenizer
-from grpo_core.settings import load
-
-ROWS = [
-    {"prompt": word + ">", "answer": word, "level": i}
-    for i, word in enumerate(["ab", "cde", "f", "ghij", "a"])
-]
-TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{{ message['content'] }}>{% endfor %}"
-    "{% if add_generation_prompt %}a{% endif %}"
+from grpo_core.config import (
+    Config,
+    ConfigError,
+    DataConfig,
+    EvalConfig,
+    ModelConfig,
+    SamplingConfig,
+    TrainConfig,
 )
+from grpo_core.data import _order, build_eval_prompts, build_prompts
+from grpo_core.model import load_tokenizer
+
+SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('no role ' + m.role) }}{% endif %}"
+    "<{{ m.role }}>{% if m.name is defined %}{{ m.name }}: {% endif %}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TEXTS = [{"prompt": f"What is {n} + {n}?", "answer": str(2 * n), "hints": [n, n]} for n in range(7)]
+CHATS = [
+    {"prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": f"{n} + 1"}], "answer": n}
+    for n in range(6)
+] + [{"prompt": [{"role": "user", "content": "6 + 1", "name": "Ada"}], "answer": 6}]
 
 
-@pytest.fixture
-def tokenizer(model_dir):
-    """The tiny model's: single letters, no chat template, nothing put in front."""
-    return load_tokenizer(model_dir)
+def make_tokenizer(folder, *, begin=True, end=False, template=True):
+    """A tokenizer of single bytes that puts its begin and end token around a text if it is asked to."""
+    folder.mkdir(exist_ok=True)
+    vocabulary = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    if begin or end:
+        frame = f"{'<s>' if begin else ''} $A {'</s>' if end else ''}".strip()
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=frame, special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    settings |= {"chat_template": TEMPLATE} if template else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return load_tokenizer(folder)
 
 
-@pytest.fixture
-def build(tmp_path, tokenizer, model_dir):
-    """Prompts of rows, written as JSON lines, under settings given by key."""
-
-    def make(rows=None, path=None, **settings):
-        path = path or tmp_path / "rows.jsonl"
-        if rows is not None:
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        wanted = {"data.path": path, "model.path": model_dir, **settings}
-        return build_prompts(load(None, [f"--{key}={value}" for key, value in wanted.items()]), tokenizer)
-
-    return make
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """With a begin token and a chat template."""
+    return make_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
-def test_every_format_gives_the_same_prompts(build, tmp_path):
-    """JSON lines, the same compressed, Parquet, and a folder of save_to_disk with and without splits."""
-    plain = build(ROWS).batch(0, 5)
-    assert {prompt.text for prompt in plain} == {row["prompt"] for row in ROWS}
-    assert all(p.columns == {"answer": p.text[:-1], "level": p.columns["level"]} for p in plain)
-    with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(row) + "\n\n" for row in ROWS)
-    pa.parquet.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
-    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "one")
-    datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "several")
-    for name in ("rows.jsonl.gz", "rows.parquet", "one"):
-        assert build(path=tmp_path / name).batch(0, 5) == plain, name
-    assert build(path=tmp_path / "several", **{"data.split": "train"}).batch(0, 5) == plain
-    with pytest.raises(ConfigError, match=r"data.split = 'test': .* has 'train'; name one of them"):
-        build(path=tmp_path / "several", **{"data.split": "test"})
-    with pytest.raises(ConfigError, match=r"data.split = 'test': .* has no splits"):
-        build(path=tmp_path / "one", **{"data.split": "test"})
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
-def test_each_epoch_is_a_permutation_of_its_own(build):
-    """Every row once an epoch, in another order the next, the same order on another day, whatever the batch size."""
-    prompts = build(ROWS)
-    drawn = [prompt.text for number in range(10) for prompt in prompts.batch(number, 2)]
-    epochs = [drawn[start : start + 5] for start in range(0, 20, 5)]
-    assert all(sorted(epoch) == sorted(row["prompt"] for row in ROWS) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) > 1
-    assert [p.text for p in build(ROWS).batch(3, 2)] == drawn[6:8]
-    assert [p.text for number in range(4) for p in build(ROWS).batch(number, 5)] == drawn
-    assert [p.id for p in prompts.batch(3, 2)] == ["3.0", "3.1"]
-    in_order = build(ROWS, **{"data.shuffle": "false"})
-    assert [p.text for p in in_order.batch(0, 5)] == [row["prompt"] for row in ROWS]
-    other = build(ROWS, **{"train.seed": 1})
-    assert [p.text for number in range(4) for p in other.batch(number, 5)] != drawn
+def write(folder, kind, rows):
+    """The rows as a file or folder of that kind."""
+    if kind == "jsonl":
+        return write_lines(folder / "rows.jsonl", rows)
+    if kind == "jsonl.gz":
+        path = folder / "rows.jsonl.gz"
+        path.write_bytes(gzip.compress(write_lines(folder / "plain.jsonl", rows).read_bytes()))
+        return path
+    if kind == "parquet":
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(rows), folder / "rows.parquet")
+        return folder / "rows.parquet"
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_list(rows)
+    (table if kind == "folder" else datasets.DatasetDict({"train": table})).save_to_disk(str(folder / kind))
+    return folder / kind
 
 
-def test_prompts_over_the_limit_follow_the_policy_and_are_counted(build):
-    """Dropped, or cut at the front, or the end of the run."""
-    limit = {"data.max_prompt_tokens": 3, "data.shuffle": "false"}
-    dropped = build(ROWS, **limit)
-    assert [p.text for p in dropped.batch(0, 3)] == ["ab>", "f>", "a>"]
-    assert (dropped.dropped, dropped.truncated) == (2, 0)
-    cut = build(ROWS, **limit, **{"data.over_limit": "truncate"})
-    assert [p.text for p in cut.batch(0, 5)] == ["ab>", "de>", "f>", "ij>", "a>"]
-    assert all(len(p.ids) <= 3 for p in cut.batch(0, 5))
-    assert (cut.dropped, cut.truncated) == (0, 2)
-    with pytest.raises(ConfigError, match=r"row 2: the prompt has 4 tokens, allowed are 3"):
-        build(ROWS, **limit, **{"data.over_limit": "error"})
-    with pytest.raises(ConfigError, match=r"all 5 prompts are over 1 tokens"):
-        build(ROWS, **{"data.max_prompt_tokens": 1})
-
-
-def test_the_limit_comes_from_what_the_model_leaves(build):
-    """model.max_length less sampling.max_tokens."""
-    prompts = build(ROWS, **{"model.max_length": 9, "sampling.max_tokens": 6})
-    assert prompts.dropped == 2
-
-
-@pytest.fixture
-def chatty(tokenizer):
-    """A tokenizer with a chat template, and with a first token that it puts in front of every text itself."""
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.bos_token = "<pad>"
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<pad> $A", special_tokens=[("<pad>", tokenizer.bos_token_id)]
+def settings(path="", *, seed=0, max_length=256, max_tokens=6, eval_path="", eval_prompts=64, **data):
+    """Settings that are about data, with a model that is not the tiny one."""
+    return Config(
+        data=DataConfig(path=str(path), **data),
+        model=ModelConfig(path="elsewhere", max_length=max_length),
+        sampling=SamplingConfig(max_tokens=max_tokens),
+        train=TrainConfig(seed=seed),
+        eval=EvalConfig(path=str(eval_path), prompts=eval_prompts),
     )
-    return tokenizer
 
 
-MESSAGES = [{"role": "system", "content": "ab"}, {"role": "user", "content": "cd"}]
+def texts(prompts):
+    return [prompt.text for prompt in prompts]
 
 
-def test_chat_prompts_go_through_the_template_once(build, chatty):
-    """With one first token, not two: the ids are those of the tokenizer's own apply_chat_template."""
-    prompt = build([{"prompt": MESSAGES}]).batch(0, 1)[0]
-    expected = chatty.apply_chat_template(
-        MESSAGES, add_generation_prompt=True, tokenize=True, return_dict=False
-    )
-    assert list(prompt.ids) == list(expected)
-    assert prompt.text == "<pad>ab>cd>a"
-    assert prompt.ids.count(chatty.bos_token_id) == 1
-    as_text = build([{"prompt": "cd"}], **{"data.template": "chat"}).batch(0, 1)[0]
-    assert as_text.text == "<pad>cd>a"
+@pytest.mark.parametrize("rows", [TEXTS, CHATS], ids=["texts", "chats"])
+@pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "folder", "splits"])
+def test_every_format_gives_the_same_prompts(tmp_path, tokenizer, kind, rows):
+    """Ids, texts and columns are those of JSON lines, though Arrow fills in keys that other messages have."""
+    expected = build_prompts(settings(write(tmp_path, "jsonl", rows)), tokenizer).batch(3, 9)
+    assert build_prompts(settings(write(tmp_path, kind, rows)), tokenizer).batch(3, 9) == expected
 
 
-def test_texts_get_what_the_tokenizer_puts_in_front_once(build, chatty):
-    """Also where a template had already written it into the text."""
-    first = chatty.bos_token_id
-    assert build([{"prompt": "ab>"}]).batch(0, 1)[0].ids == (first, 0, 1, 10)
-    assert build([{"prompt": "<pad>ab>"}]).batch(0, 1)[0].ids == (first, 0, 1, 10)
+def test_an_epoch_is_a_permutation_and_each_has_its_own(tmp_path, tokenizer):
+    """Batches go through the rows without regard for where an epoch ends."""
+    path = write(tmp_path, "jsonl", TEXTS)
+    prompts = build_prompts(settings(path), tokenizer)
+    drawn = [text for number in range(7) for text in texts(prompts.batch(number, 5))]
+    epochs = [drawn[start : start + 7] for start in range(0, 35, 7)]
+    everything = sorted(f"<s>{row['prompt']}" for row in TEXTS)
+    assert [sorted(epoch) for epoch in epochs] == [everything] * 5
+    assert len({tuple(epoch) for epoch in epochs}) == 5
+    other = texts(build_prompts(settings(path, seed=1), tokenizer).batch(0, 7))
+    assert sorted(other) == everything
+    assert other != epochs[0]
+
+
+def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
+    """After a restart, in any order, and asked twice: the same prompts, whose ids are number and place."""
+    path = write(tmp_path, "jsonl", TEXTS)
+    prompts = build_prompts(settings(path), tokenizer)
+    first = [prompts.batch(number, 4) for number in range(6)]
+    again = build_prompts(settings(path), tokenizer)
+    assert [again.batch(number, 4) for number in reversed(range(6))] == first[::-1]
+    assert [prompt.id for prompt in first[5]] == ["5.0", "5.1", "5.2", "5.3"]
+    assert texts(first[0] + first[1]) == texts(prompts.batch(0, 8))
+
+
+def test_the_order_of_epochs_stays_as_it_is():
+    """Runs of today can be compared with runs of yesterday."""
+    assert _order(8, 0, 0) == [3, 5, 0, 6, 2, 4, 7, 1]
+    assert _order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
+
+
+def test_without_shuffling_rows_come_in_the_order_of_the_file(tmp_path, tokenizer):
+    """Epoch after epoch; the prompt's column is not among those for reward functions."""
+    prompts = build_prompts(settings(write(tmp_path, "jsonl", TEXTS), shuffle=False), tokenizer)
+    batch = prompts.batch(1, 5)
+    assert [prompt.columns["answer"] for prompt in batch] == ["10", "12", "0", "2", "4"]
+    assert batch[0].columns == {"answer": "10", "hints": [5, 5]}
+
+
+def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
+    """Words of seed 0, as before there were data sets."""
+    letters = load_tokenizer(model_dir)
+    prompts = build_prompts(Config(), letters)
+    assert (prompts.dropped, prompts.truncated) == (0, 0)
+    assert texts(prompts.batch(0, 4)) == ["hgj>", "ffh>", "fhh>", "hhg>"]
+    assert texts(prompts.batch(7, 4)) == ["fbb>", "fea>", "hdd>", "jfb>"]
+    assert prompts.batch(7, 4) == task.rows(Config().task, letters, seed=0, step=7, count=4)
+
+
+def test_evaluation_of_the_task_has_rows_of_its_own(model_dir):
+    """The same every time, from a step that has a name and no number."""
+    letters = load_tokenizer(model_dir)
+    found = build_eval_prompts(Config(), letters)
+    assert found == build_eval_prompts(Config(), letters)
+    assert [prompt.id for prompt in found] == [f"eval.{place}" for place in range(64)]
+
+
+def test_evaluation_takes_the_first_rows_of_its_data_set(tmp_path, tokenizer):
+    """Whatever the seed is; all rows, once, where there are fewer than asked for."""
+    path = write(tmp_path, "jsonl", TEXTS)
+    few = [build_eval_prompts(settings(eval_path=path, seed=s, eval_prompts=3), tokenizer) for s in (0, 1)]
+    assert few[0] == few[1]
+    assert texts(few[0]) == [f"<s>{row['prompt']}" for row in TEXTS[:3]]
+    assert len(build_eval_prompts(settings(eval_path=path), tokenizer)) == len(TEXTS)
+    with pytest.raises(ConfigError, match=r"eval.path = '': a run on data.path"):
+        build_eval_prompts(settings(path), tokenizer)
+
+
+@pytest.mark.parametrize("begin", [True, False])
+@pytest.mark.parametrize("end", [True, False])
+def test_a_chat_has_the_ids_of_the_template_and_one_begin_token(tmp_path, begin, end):
+    """The template writes it, so the tokenizer must not, and the text says what the model sees."""
+    made = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end)
+    prompts = build_prompts(settings(write(tmp_path, "jsonl", CHATS), shuffle=False), made).batch(0, 7)
+    for row, prompt in zip(CHATS, prompts, strict=True):
+        whole = made.apply_chat_template(
+            row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        assert list(prompt.ids) == list(whole["input_ids"])
+        assert prompt.text == made.apply_chat_template(
+            row["prompt"], add_generation_prompt=True, tokenize=False
+        )
+        assert prompt.ids.count(0) == 1
+    assert prompts[0].text == "<s><system>Add.<user>0 + 1<assistant>"
+
+
+@pytest.mark.parametrize("begin", [True, False])
+@pytest.mark.parametrize("end", [True, False])
+def test_a_text_has_one_begin_token_if_the_tokenizer_adds_one_and_no_end_token(tmp_path, begin, end):
+    """Also where the text brings its begin token along."""
+    made = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end, template=False)
+    rows = [{"prompt": "one"}, {"prompt": "<s>two"}]
+    prompts = build_prompts(settings(write(tmp_path, "jsonl", rows), shuffle=False), made).batch(0, 2)
+    assert texts(prompts) == ["<s>one" if begin else "one", "<s>two"]
+    assert [len(prompt.ids) for prompt in prompts] == [3 + begin, 4]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("template", "text"), [("auto", "<s>Hi"), ("none", "<s>Hi"), ("chat", "<s><user>Hi<assistant>")]
+)
+def test_a_text_goes_through_the_template_if_it_is_told_to(tmp_path, tokenizer, template, text):
+    """As one message of the user."""
+    path = write(tmp_path, "jsonl", [{"prompt": "Hi"}])
+    assert texts(build_prompts(settings(path, template=template), tokenizer).batch(0, 1)) == [text]
+
+
+ROWS_BY_LENGTH = [{"prompt": "x" * n, "answer": n} for n in (3, 9, 4, 12)]  # and a begin token each
+
+
+def test_prompts_over_the_limit_are_dropped_and_counted(tmp_path, tokenizer):
+    """Columns stay with their prompts."""
+    path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
+    prompts = build_prompts(settings(path, max_prompt_tokens=5, shuffle=False), tokenizer)
+    assert (prompts.dropped, prompts.truncated) == (2, 0)
+    batch = prompts.batch(0, 3)
+    assert [(prompt.text, prompt.columns["answer"]) for prompt in batch] == [
+        ("<s>xxx", 3),
+        ("<s>xxxx", 4),
+        ("<s>xxx", 3),
+    ]
+
+
+def test_prompts_over_the_limit_lose_their_first_tokens(tmp_path, tokenizer):
+    """The text is what is left: of a chat, the end of the question and the turn of the assistant."""
+    rows = [
+        {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abcdef"}]},
+        {"prompt": [{"role": "user", "content": "a"}]},
+    ]
+    path = write(tmp_path, "jsonl", rows)
+    config = settings(path, max_prompt_tokens=4, over_limit="truncate", shuffle=False)
+    prompts = build_prompts(config, tokenizer)
+    assert (prompts.dropped, prompts.truncated) == (0, 1)
+    assert texts(prompts.batch(0, 2)) == ["def<assistant>", "<s><user>a<assistant>"]
+
+
+def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
+    """By default, and where more is asked for."""
+    path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
+    for wanted in (0, 50):
+        config = settings(path, max_length=16, max_tokens=6, max_prompt_tokens=wanted)
+        assert build_prompts(config, tokenizer).dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
     [
-        ("", r"data.path = .*: no rows"),
-        ('{"prompt": "a"}\n{', r"rows.jsonl:2: not JSON"),
-        ("[1]", r"rows.jsonl:1: expected one JSON object a line, found '\[1\]'"),
-        ('{"question": "a"}', r"row 1: no column 'prompt' \(data.prompt\); there are 'question'"),
-        ('{"prompt": 3}', r"row 1: prompt = '3': expected a text, or a list of messages"),
-        ('{"prompt": ""}', r"row 1: prompt = '': expected a text"),
-        ('{"prompt": [{"role": "user", "content": "a"}]}', r"row 1: a chat prompt, but .* no chat template"),
-        ('{"prompt": "a", "x": 1}\n{"prompt": "b"}', r"row 2: it differs from row 1 in the columns 'x'"),
+        (
+            {"max_prompt_tokens": 8, "over_limit": "error"},
+            "row 2: a prompt of 10 tokens; at most 8 are allowed",
+        ),
+        ({"max_prompt_tokens": 2}, "no prompts: 4 rows, 4 of them dropped for more than 2 tokens"),
+        (
+            {"max_tokens": 300, "over_limit": "truncate"},
+            "row 1: a prompt of 4 tokens; at most -44 are allowed",
+        ),
     ],
 )
-def test_a_bad_file_is_refused_with_its_place(build, tmp_path, text, says):
-    """One line: file, row, what is wrong."""
-    (tmp_path / "bad").mkdir()
-    path = tmp_path / "bad" / "rows.jsonl"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=says) as caught:
-        build(path=path)
+def test_prompts_over_the_limit_end_the_run(tmp_path, tokenizer, options, says):
+    """If that is asked for, or nothing is left."""
+    path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
+    with pytest.raises(ConfigError) as caught:
+        build_prompts(settings(path, **options), tokenizer)
+    assert str(caught.value).startswith(f"data.path = '{path}'")
+    assert says in str(caught.value)
+
+
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        (None, {}, ": [Errno 2] No such file or directory"),
+        ("", {}, ": no prompts: 0 rows"),
+        ('{"prompt": "a"}\n\n{"prompt": \n', {}, ": line 3: expected a JSON object: Expecting value"),
+        ('{"prompt": "a"}\n["b"]\n', {}, ": line 2: expected a JSON object: 'list' object is not a mapping"),
+        (
+            [{"question": "a", "answer": 1}],
+            {},
+            ", row 1: no column 'prompt' (data.prompt); there are question, answer",
+        ),
+        ([{"prompt": "a"}, {"prompt": 5}], {}, ", row 2: prompt = 5: expected a text"),
+        ([{"prompt": "a"}, {"prompt": None}], {}, ", row 2: prompt = None: expected a text"),
+        ([{"prompt": "a"}, {"prompt": ""}], {}, ", row 2: prompt = '': expected a text"),
+        (
+            [{"prompt": "a"}, {"prompt": [USER]}],
+            {},
+            ", row 2: prompt = [{'role': 'user', 'content': 'Hi'}]: expected",
+        ),
+        ([{"prompt": [USER]}, {"prompt": "a"}], {}, ", row 2: prompt = 'a': expected"),
+        ([{"prompt": []}], {}, ", row 1: prompt = []: expected"),
+        ([{"prompt": [{"from": "human", "value": "a"}]}], {}, "a list of messages with role and content"),
+        ([{"prompt": [{"role": "user", "content": None}]}], {}, "a list of messages with role and content"),
+        ([{"prompt": [{"role": "wizard", "content": "a"}]}], {}, ", row 1: no role wizard"),
+        ([{"prompt": [USER]}], {"template": "none"}, "messages need a template, and data.template is 'none'"),
+        (
+            [{"prompt": "a", "x": 1}, {"prompt": "b"}],
+            {},
+            ", row 2: not every row has a column 'x'; write null",
+        ),
+        (
+            [{"prompt": "a"}, {"prompt": "b", "x": 1}],
+            {},
+            ", row 2: not every row has a column 'x'; write null",
+        ),
+        ([{"prompt": "a"}], {"split": "train"}, ": no split 'train' (data.split) among: none"),
+    ],
+)
+def test_bad_data_is_refused_with_key_file_and_place(tmp_path, tokenizer, content, options, says):
+    """One line each."""
+    path = tmp_path / "rows.jsonl"
+    if isinstance(content, str):
+        path.write_text(content)
+    elif content is not None:
+        write_lines(path, content)
+    with pytest.raises(ConfigError) as caught:
+        build_prompts(settings(path, **options), tokenizer)
+    assert str(caught.value).startswith(f"data.path = '{path}'")
+    assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_not_there_or_not_what_they_are_called(build, tmp_path):
-    """No traceback of a library."""
-    with pytest.raises(ConfigError, match="No such file"):
-        build(path=tmp_path / "nowhere.jsonl")
-    (tmp_path / "empty.parquet").write_bytes(b"")
-    with pytest.raises(ConfigError, match="not Parquet"):
-        build(path=tmp_path / "empty.parquet")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match="not a folder of save_to_disk"):
-        build(path=tmp_path / "folder")
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl.gz", "rows.jsonl"])
+def test_bytes_that_are_something_else_are_refused(tmp_path, tokenizer, name):
+    """With what the reader of that kind of file says."""
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    path = tmp_path / name
+    path.write_bytes(b"\xff\xfe neither of them")
+    with pytest.raises(ConfigError, match=rf"^data.path = '{path}': \S.*$"):
+        build_prompts(settings(path), tokenizer)
 
 
-def test_the_shipped_task_is_unchanged_and_evaluates_on_rows_of_its_own(tokenizer):
-    """Words of each rollout are those of its number; evaluation's are the same each time, and drawn apart."""
-    config = load(None, [])
-    prompts = build_prompts(config, tokenizer)
-    assert prompts.batch(3, 4) == task.rows(config.task, tokenizer, seed=0, step=3, count=4)
-    held_out = build_eval_prompts(config, tokenizer)
-    assert held_out == build_eval_prompts(config, tokenizer)
-    assert len(held_out) == config.eval.prompts
-    assert [p.text for p in held_out[:4]] != [p.text for p in prompts.batch(0, 4)]
+def test_a_folder_without_a_data_set_is_refused(tmp_path, tokenizer):
+    """With what was looked for."""
+    pytest.importorskip("datasets")
+    with pytest.raises(ConfigError, match="neither a `Dataset` directory nor a `DatasetDict` directory"):
+        build_prompts(settings(tmp_path), tokenizer)
 
 
-def test_a_data_set_to_evaluate_on(build, tmp_path, tokenizer, model_dir):
-    """Its first rows in a fixed order; no row twice where there are fewer than asked for."""
-    path = tmp_path / "eval.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    settings = {"data.path": path, "model.path": model_dir, "eval.path": path, "eval.every": 1}
-    config = load(None, [f"--{key}={value}" for key, value in settings.items()])
-    assert sorted(p.text for p in build_eval_prompts(config, tokenizer)) == sorted(r["prompt"] for r in ROWS)
+def test_a_split_is_chosen_by_name(tmp_path, tokenizer):
+    """One that is not there, or none where there are several, is answered with those there are."""
+    datasets = pytest.importorskip("datasets")
+    tables = {name: datasets.Dataset.from_list(TEXTS[:n]) for name, n in (("train", 5), ("test", 2))}
+    datasets.DatasetDict(tables).save_to_disk(str(tmp_path / "both"))
+    path = tmp_path / "both"
+    config = settings(path, split="test", eval_path=path / "test", shuffle=False)
+    assert texts(build_prompts(config, tokenizer).batch(0, 2)) == texts(build_eval_prompts(config, tokenizer))
+    for split in ("", "val"):
+        with pytest.raises(
+            ConfigError, match=rf"no split '{split}' \(data.split\) among: train, test; the folder"
+        ):
+            build_prompts(settings(path, split=split), tokenizer)
+
+
+@pytest.mark.parametrize(("name", "package"), [("rows.parquet", "pyarrow"), ("", "datasets")])
+def test_a_missing_package_is_named(tmp_path, tokenizer, monkeypatch, name, package):
+    """With the key that needs it."""
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.parquet", None)
+    with pytest.raises(ConfigError, match=rf"^data.path = .*{package}.*; install it$"):
+        build_prompts(settings(tmp_path / name), tokenizer)
+
+
+def test_a_tokenizer_without_a_template_is_named_where_one_is_needed(tmp_path):
+    """Which is for chats, and for texts that are to be one."""
+    made = make_tokenizer(tmp_path / "tokenizer", template=False)
+    path = write(tmp_path, "jsonl", CHATS)
+    with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
+        build_prompts(settings(path), made)
+    path = write(tmp_path, "jsonl", TEXTS)
+    with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
+        build_prompts(settings(path, template="chat"), made)
+
+
+def test_the_tiny_model_refuses_what_it_cannot_read(tmp_path, model_dir):
+    """Its tokenizer would make padding of it."""
+    config = replace(settings(write(tmp_path, "jsonl", [{"prompt": "abc>"}])), model=ModelConfig())
+    letters = load_tokenizer(model_dir)
+    assert build_prompts(config, letters).batch(0, 1)[0].ids == (0, 1, 2, 10)
+    config = replace(settings(write(tmp_path, "jsonl", TEXTS)), model=ModelConfig())
+    with pytest.raises(ConfigError, match=r"row 1: .*the tiny model reads abcdefghij> only; set model.path"):
+        build_prompts(config, letters)
