@@ -100,9 +100,7 @@ def load_tokenizer(folder: Path | str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model.path = {str(folder)!r}: no tokenizer there: {first_line(error)}"
-        ) from error
+        raise ConfigError(f"model.path = {str(folder)!r}: no tokenizer there: {first_line(error)}") from error
 
 
 def _no_progress_bars() -> None:
