@@ -48,6 +48,24 @@ def check_devices(config: Config, processes: int, visible: int) -> None:
         raise ConfigError(f"{shown}: {visible - len(used)} would be idle; hide them by CUDA_VISIBLE_DEVICES")
 
 
+def check_processes(config: Config, processes: int) -> None:
+    """Refuses what several processes can't share out.
+
+    Raises:
+        ConfigError: A step's prompts don't divide by the processes, or each would start vLLM beside its own trainer.
+    """
+    if config.train.prompts_per_step % processes:
+        raise ConfigError(
+            f"train.prompts_per_step = {config.train.prompts_per_step}: {processes} processes train on equal shares; "
+            f"expected a multiple of {processes}"
+        )
+    if processes > 1 and config.rollout.mode == "colocate" and config.rollout.engine == "vllm":
+        raise ConfigError(
+            f"rollout.engine = 'vllm' in colocate mode in {processes} processes: vLLM would join their process group; "
+            "set rollout.mode to 'async' or 'server'"
+        )
+
+
 def _gpus(device: str, processes: int) -> frozenset[int]:
     """`cuda` is one GPU a process, `cuda:N` that one, `cpu` none."""
     kind, _, number = device.partition(":")

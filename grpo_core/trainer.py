@@ -21,7 +21,7 @@ from grpo_core.engines.wire import check_answers
 from grpo_core.interrupts import Interrupts
 from grpo_core.policy import Policy
 from grpo_core.pool import Pool, cut_off
-from grpo_core.resources import check_devices
+from grpo_core.resources import check_devices, check_processes
 from grpo_core.rewards import build_rewards
 from grpo_core.runfiles import RunFiles, due
 from grpo_core.staleness import staleness
@@ -95,6 +95,7 @@ class Trainer:
         self.config, self.folder, self._report = config, folder, report
         self.world = World(config.train.device)
         check_devices(config, self.world.size, torch.cuda.device_count())
+        check_processes(config, self.world.size)
         found = checkpoint.load(folder / "checkpoints") if resume else None
         self.model_dir = config.model.path or str(folder / "model")
         if not config.model.path and found is None and self.world.first:

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_core.config import ConfigError
-from grpo_core.resources import check_devices
+from grpo_core.resources import check_devices, check_processes
 from grpo_core.settings import load
 
 
@@ -49,3 +49,18 @@ def test_splits_that_cannot_work_name_both_sides(split, says):
         check(*split)
     assert "train.device = " in str(caught.value)
     assert f"{split[4]} GPU(s) are visible" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"train.prompts_per_step": 15}, "train.prompts_per_step = 15: 2 processes train on equal shares"),
+        ({"rollout.engine": "vllm"}, "vLLM would join their process group; set rollout.mode"),
+    ],
+)
+def test_what_several_processes_cannot_share(settings, says):
+    """Alone it is fine, in two processes it is refused by key and value."""
+    config = load(None, [f"--{key}={value}" for key, value in settings.items()])
+    check_processes(config, 1)
+    with pytest.raises(ConfigError, match=says):
+        check_processes(config, 2)
