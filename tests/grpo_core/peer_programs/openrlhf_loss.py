@@ -84,10 +84,10 @@ def theirs(data, *, kind, token_level, dual_clip, kl, correction):
 
 def losses():
     worst = Worst()
-    for kind, token_level, dual_clip, kl, correction in itertools.product(
-        ("ppo", "gspo"), (True, False), (None, 3.0), (None, "k1", "k2", "k3"), CORRECTIONS
+    kinds = (("ppo", True), ("ppo", False), ("gspo", False))
+    for (kind, token_level), dual_clip, kl, correction in itertools.product(
+        kinds, (None, 3.0), (None, "k1", "k2", "k3"), CORRECTIONS
     ):
-        token_level = token_level and kind == "ppo"
         # Its GSPO takes the engine's log-probs for the proximal ones where it corrects; its KL is of tokens always.
         if (kind == "gspo" and correction) or (kl and not token_level):
             continue
@@ -118,9 +118,7 @@ def estimated(rewards, estimator):
             kl=SimpleNamespace(use_loss=True),
         ),
         rollout=SimpleNamespace(n_samples_per_prompt=3, max_new_tokens=LENGTHS[0]),
-        reward=SimpleNamespace(
-            clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None
-        ),
+        reward=SimpleNamespace(clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None),
     )
     maker = MAKER.RemoteExperienceMaker.__new__(MAKER.RemoteExperienceMaker)
     maker.strategy, maker.kl_ctl = SimpleNamespace(args=arguments), SimpleNamespace(value=0.0)

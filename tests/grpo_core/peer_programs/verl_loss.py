@@ -140,10 +140,11 @@ def advantages():
             return function(tokens, torch.ones(len(rewards), 4), index, **options)[0][:, 0]
 
         centred = our_advantages(groups, scale="none")
-        for name, suffix in (("grpo", ""), ("grpo_vectorized", "vectorized ")):
+        for name in ("grpo", "grpo_vectorized"):
             estimate = core_algos.get_adv_estimator_fn(name)
-            worst.add(f"grpo {suffix}", (our_advantages(groups, epsilon=1e-6), verls(estimate)))
-            worst.add(f"grpo {suffix}no std", (centred, verls(estimate, norm_adv_by_std_in_grpo=False)))
+            case = name.replace("_", " ")
+            worst.add(case, (our_advantages(groups, epsilon=1e-6), verls(estimate)))
+            worst.add(f"{case} no std", (centred, verls(estimate, norm_adv_by_std_in_grpo=False)))
         # The mean of the others of a group of n is what the group's own mean is, n / (n - 1) times as far away.
         worst.add("rloo", (centred * 3 / 2, verls(core_algos.compute_rloo_outcome_advantage)))
         worst.add(
