@@ -30,7 +30,7 @@ PYTHON = None if sys.version_info >= (3, 11) else "3.11"
 # real engine. GRPO_DOCTOR_TEST_CELLS names others; tests of cells that are not built are skipped, and say so.
 TEST_CELLS = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.31.0+trl-1.16.0")
 CELLS = ROOT / ".matrix" / "environments"
-# Other trainers, whose losses ours is compared to. An older verl, which weighs by the micro-batch, lies in a folder there.
+# Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_VERL = "verl==0.5.0"
 
