@@ -16,7 +16,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.matrix.uv import torch_arguments, uv_environment  # noqa: E402
+from diagnostics.matrix.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
@@ -30,6 +30,9 @@ PYTHON = None if sys.version_info >= (3, 11) else "3.11"
 # real engine. GRPO_DOCTOR_TEST_CELLS names others; tests of cells that are not built are skipped, and say so.
 TEST_CELLS = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.31.0+trl-1.16.0")
 CELLS = ROOT / ".matrix" / "environments"
+# Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
+PEERS = ROOT / ".matrix" / "peers"
+OLDER_VERL = "verl==0.5.0"
 
 
 def install(session: nox.Session, *requirements: str, torch: bool = False) -> None:
@@ -37,6 +40,19 @@ def install(session: nox.Session, *requirements: str, torch: bool = False) -> No
     session.env.update(uv_environment(os.environ))
     arguments = torch_arguments(os.environ) if torch else []
     session.install("--quiet", *arguments, *requirements)
+
+
+def build_peers(session: nox.Session) -> Path:
+    """Builds the environment of the peers, or brings it up to date, and returns its Python."""
+    session.env.update(uv_environment(os.environ))
+    uv, python = str(find_uv()), PEERS / "bin" / "python"
+    arguments = ["pip", "install", "--quiet", "--no-deps", "--python", str(python)]
+    cpu = torch_arguments(os.environ, python=(3, 11), version="2.13.0")
+    pins = ROOT / "tests" / "grpo_core" / "peers.txt"
+    session.run(uv, "venv", "--quiet", "--allow-existing", "--python", "3.11", str(PEERS), external=True)
+    session.run(uv, *arguments, *cpu, "--requirement", str(pins), external=True)
+    session.run(uv, *arguments, "--target", str(PEERS / "verl-0.5.0"), OLDER_VERL, external=True)
+    return python
 
 
 @nox.session(python=PYTHON)
@@ -64,7 +80,17 @@ def tests(session: nox.Session) -> None:
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
-    session.run("python", "-m", "pytest", *session.posargs, env={"GRPO_DOCTOR_CELLS": str(CELLS)})
+    found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
+    session.run("python", "-m", "pytest", *session.posargs, env=found)
+
+
+@nox.session(python=PYTHON)
+def peers(session: nox.Session) -> None:
+    """Compare the loss to other trainers' own code, called from their wheels. Arguments go to pytest."""
+    install(session, "--editable", ".[train]", "--group", "test", torch=True)
+    test = "tests/grpo_core/test_loss_against_peers.py"
+    found = {"GRPO_DOCTOR_PEERS": str(build_peers(session))}
+    session.run("python", "-m", "pytest", test, *session.posargs, env=found)
 
 
 @nox.session(python=PYTHON)

@@ -1,0 +1,93 @@
+"""What the programs beside this share: the tensors, our side of each comparison, and how far apart two results are.
+
+They run in the environment of `peers.txt`, in float64, and print JSON: for each case the largest relative difference of
+the loss and of its gradient.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+
+import torch
+
+from grpo_core.advantages import group_advantages
+from grpo_core.config import LossConfig
+from grpo_core.loss import Streams, policy_loss, token_weights
+
+LENGTHS = (9, 4, 1, 7, 2, 9)
+LONGEST = 12
+SEEDS = range(3)
+# A step is split like this, on both sides: a normaliser of a micro-batch alone would show.
+PARTS = (slice(0, 2), slice(2, 6))
+
+
+def tensors(seed):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(LENGTHS), max(LENGTHS))
+    noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
+    current = noise(0.5) - 1.5
+    return SimpleNamespace(
+        mask=torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None],
+        current=current,
+        # Wide enough for the dual clip, which needs ratios above 3.
+        proximal=current + noise(0.7),
+        reference=current + noise(0.4),
+        behaviour=current + noise(0.3),
+        advantages=torch.randn(shape[0], generator=generator, dtype=torch.float64),
+    )
+
+
+def ours(data, settings, length_epsilon=0.0):
+    """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
+    options = LossConfig(**settings)
+    current = data.current.clone().requires_grad_()
+    weights = token_weights(data.mask, options.aggregation, LONGEST)
+    if options.aggregation == "sequence":
+        lengths = torch.tensor(LENGTHS)[:, None]
+        weights = weights * (lengths / (lengths + length_epsilon))
+    reference = data.reference if options.kl_coefficient else None
+    total = torch.zeros(())
+    for rows in PARTS:
+        kept = None if reference is None else reference[rows]
+        streams = Streams(data.behaviour[rows], data.proximal[rows], kept)
+        part = policy_loss(
+            current[rows], streams, data.advantages[rows], data.mask[rows], weights[rows], options
+        )
+        part.value.backward()
+        total = total + part.value.detach()
+    return total, current.grad
+
+
+def our_advantages(groups, **settings):
+    return torch.tensor(group_advantages(groups, **settings).values).flatten()
+
+
+def relative(one, other):
+    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12))
+
+
+def reward_groups(seed):
+    """Four groups of three: two of any rewards, one of zeros and ones, one without a signal."""
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    return [*random.tolist(), [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+
+
+class Worst(dict):
+    """Case -> the largest difference seen."""
+
+    def add(self, name, *pairs):
+        for one, other in pairs:
+            self[name] = max(self.get(name, 0.0), relative(one, other))
+
+
+def answer(compare):
+    """Prints what `compare()` returns as JSON, and nothing else that the peer may print."""
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    json.dump(compare(), stream)
+    stream.close()

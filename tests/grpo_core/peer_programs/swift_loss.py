@@ -1,0 +1,139 @@
+"""ms-swift's `GRPOTrainer._compute_loss_and_metrics` and `compute_advantages` against ours, on the same tensors.
+
+Its trainer is made without `__init__` and handed prepared log-probs. Nothing of ms-swift is changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import torch
+from common import LENGTHS, LONGEST, PARTS, SEEDS, Worst, answer, our_advantages, ours, reward_groups, tensors
+
+CAP = 1.6
+# ms-swift's loss types, as settings of ours.
+LOSSES = {
+    "grpo": {"aggregation": "sequence"},
+    "bnpo": {"aggregation": "token"},
+    "dr_grpo": {"aggregation": "constant"},
+    "dapo": {"aggregation": "token"},
+    "cispo": {"aggregation": "token", "surrogate": "cispo", "clip_high": 1.0},
+    "sapo": {"aggregation": "sequence", "surrogate": "sapo"},
+}
+
+
+class Accelerator:
+    """One process: nothing to gather."""
+
+    num_processes = 1
+
+    def gather_for_metrics(self, values):
+        return values
+
+
+def theirs(data, *, loss, level, beta, delta, correction):
+    from swift.rl_core.data import GRPOBatch
+    from swift.rlhf_trainers.grpo_trainer import GRPOTrainer
+
+    trainer = GRPOTrainer.__new__(GRPOTrainer)
+    trainer.__dict__.update(
+        _has_teacher=False,
+        _metrics={"train": {}},
+        accelerator=Accelerator(),
+        args=SimpleNamespace(delta=delta, gradient_accumulation_steps=len(PARTS)),
+        beta=beta,
+        chord_sft_iterator=None,
+        compute_entropy=False,
+        compute_loss_func=None,
+        disable_rollout_importance_sampling=False,
+        epsilon_low=0.2,
+        epsilon_high=2.0 if loss == "cispo" else 0.28,
+        importance_sampling_level=level,
+        kl_in_reward=False,
+        log_rollout_offpolicy_metrics=False,
+        loss_type=loss,
+        max_completion_length=LONGEST,
+        model=SimpleNamespace(training=True),
+        model_accepts_loss_kwargs=False,
+        off_policy_sequence_mask_delta=None,
+        overlong_filter=False,
+        rollout_importance_sampling_mode=correction,
+        rollout_importance_sampling_threshold=CAP,
+        sdar_loss_coef=0.0,
+        tau_pos=1.0,
+        tau_neg=1.05,
+    )
+    current = data.current.clone().requires_grad_()
+    # A loss type that weighs by the micro-batch alone is given the step in one.
+    parts = PARTS if loss in ("dapo", "cispo") else (slice(0, len(LENGTHS)),)
+    trainer.current_gradient_accumulation_steps = len(parts)
+    total = torch.zeros(())
+    for rows in parts:
+        mask = data.mask[rows]
+        trainer._get_per_token_logps_and_entropies = lambda *_, rows=rows, **__: (current[rows], None)
+        batch = GRPOBatch(
+            completion_mask=mask,
+            truncated_mask=torch.zeros(len(mask), dtype=torch.bool),
+            seq_lengths=mask.sum(1),
+            old_per_token_logps=data.proximal[rows],
+            ref_per_token_logps=data.reference[rows],
+            rollout_per_token_logps=data.behaviour[rows],
+            advantages=data.advantages[rows, None].expand(mask.shape),
+            num_items_in_batch=data.mask.sum(),
+        )
+        part, _ = trainer._compute_loss_and_metrics(None, {}, batch)
+        part = part / len(parts)  # transformers' share of a micro-batch
+        part.backward()
+        total = total + part.detach()
+    return total, current.grad
+
+
+def losses():
+    worst = Worst()
+    for loss, level, beta, delta, correction in itertools.product(
+        LOSSES, ("token", "sequence"), (0.0, 0.04), (None, 1.5), (None, "token_truncate", "token_mask")
+    ):
+        if beta and correction:  # its correction weighs the KL, too
+            continue
+        settings = {
+            "ratio": level,
+            "clip_high": 0.28,
+            "ratio_cap": delta or 0.0,
+            "kl_coefficient": beta,
+            "correction": (correction or "token_none").removeprefix("token_"),
+            "correction_cap": CAP,
+            **LOSSES[loss],
+        }
+        for seed in SEEDS:
+            data = tensors(seed)
+            their = theirs(data, loss=loss, level=level, beta=beta, delta=delta, correction=correction)
+            worst.add(loss, *zip(ours(data, settings), their, strict=True))
+    return worst
+
+
+def advantages():
+    from swift.rl_core.advantage import compute_advantages
+
+    worst = Worst()
+    for seed in SEEDS:
+        groups = reward_groups(seed)
+        rewards = torch.tensor(groups).flatten()[:, None]
+        centred = our_advantages(groups, scale="none")
+        for name, our, options in (
+            ("grpo", our_advantages(groups), {}),
+            ("grpo no std", centred, {"scale_rewards": "none"}),
+            ("rloo", centred * 3 / 2, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
+        ):
+            worst.add(name, (our, compute_advantages(rewards, torch.ones(1), 3, **options)[0]))
+    return worst
+
+
+def main() -> None:
+    answer(lambda: {"version": version("ms-swift"), "losses": losses(), "advantages": advantages()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""verl's `ppo_loss` and `core_algos` against our loss, on the same tensors.
+
+`ppo_loss` is what verl's workers call for each micro-batch: it looks up the policy loss by name, adds the KL and weighs
+both by the totals of the whole batch. Nothing of verl is changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from common import LENGTHS, LONGEST, PARTS, SEEDS, Worst, answer, our_advantages, ours, reward_groups, tensors
+from tensordict import TensorDict
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
+from verl.utils import tensordict_utils
+from verl.workers.config import ActorConfig, PolicyLossConfig
+from verl.workers.utils.losses import ppo_loss
+
+CAP, FLOOR = 1.6, 0.5
+AGGREGATIONS = {
+    "token-mean": "token",
+    "seq-mean-token-mean": "sequence",
+    "seq-mean-token-sum": "sequence_sum",
+    "seq-mean-token-sum-norm": "constant",
+}
+# verl's policy losses, as settings of ours.
+LOSSES = {
+    "vanilla": {"dual_clip": 3.0, "log_ratio_limit": 20.0},
+    "gspo": {"ratio": "sequence", "log_ratio_limit": 10.0},
+    "sapo": {"surrogate": "sapo", "log_ratio_limit": 20.0},
+    "cispo": {"surrogate": "cispo", "log_ratio_limit": 20.0},
+    "gpg": {"surrogate": "cispo", "clip_high": 0.0},
+}
+KLS = {None: {}, "kl": {"kl_estimator": "k1"}, "mse": {"kl_estimator": "k2"}, "low_var_kl": {}}
+CORRECTIONS = {
+    None: {"correction": "none"},
+    "truncate": {"correction": "truncate", "correction_cap": CAP},
+    "mask": {"correction": "mask", "correction_cap": CAP, "correction_floor": FLOOR},
+}
+
+
+def theirs(data, *, loss, aggregation, kl, correction, level):
+    current = data.current.clone().requires_grad_()
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=3,
+        ppo_micro_batch_size_per_gpu=3,
+        # verl's CISPO has a lower bound, too; at 0 it bounds nothing.
+        clip_ratio_low=1.0 if loss == "cispo" else 0.2,
+        clip_ratio_high=0.28,
+        policy_loss=PolicyLossConfig(loss_mode=loss),
+        loss_agg_mode=aggregation,
+        loss_scale_factor=LONGEST,
+        use_kl_loss=kl is not None,
+        kl_loss_coef=0.04,
+        kl_loss_type=kl or "low_var_kl",
+    )
+    fields = {
+        "prompts": torch.zeros(len(LENGTHS), 1, dtype=torch.long),
+        "responses": torch.zeros(data.mask.shape, dtype=torch.long),
+        "attention_mask": torch.nn.functional.pad(data.mask.long(), (1, 0), value=1),
+        "response_mask": data.mask.long(),
+        "old_log_probs": data.proximal,
+        "ref_log_prob": data.reference,
+        "advantages": data.advantages[:, None] * data.mask,
+    }
+    if correction:
+        threshold = CAP if correction == "truncate" else f"{FLOOR}_{CAP}"
+        fields["rollout_is_weights"], _ = compute_rollout_correction_weights(
+            data.proximal - data.behaviour, data.mask.long(), level, threshold
+        )
+    total = torch.zeros(())
+    for rows in PARTS:
+        batch = TensorDict(
+            {name: field[rows] for name, field in fields.items()}, batch_size=rows.stop - rows.start
+        )
+        tensordict_utils.assign_non_tensor(
+            batch, dp_size=1, batch_num_tokens=sum(LENGTHS), global_batch_size=len(LENGTHS)
+        )
+        # The model answers for prompt and response without padding, each place with the next token's log-prob.
+        flat = torch.cat(
+            [
+                torch.cat([line[:length], torch.zeros(1)])
+                for line, length in zip(current[rows], LENGTHS[rows], strict=True)
+            ]
+        )
+        part, _ = ppo_loss(config, {"log_probs": flat}, batch)
+        part.backward()
+        total = total + part.detach()
+    return total, current.grad
+
+
+def losses():
+    worst = Worst()
+    for loss, aggregation, kl, correction, level in itertools.product(
+        LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence")
+    ):
+        # verl's SAPO is always a mean of means; its GSPO has a gradient for each token, which a token's weight changes.
+        if (loss == "sapo" and aggregation != "seq-mean-token-mean") or (
+            loss == "gspo" and correction and level == "token"
+        ):
+            continue
+        settings = {
+            "clip_high": 0.28,
+            "aggregation": AGGREGATIONS[aggregation],
+            "kl_coefficient": 0.04 if kl else 0.0,
+            "correction_level": level,
+            **KLS[kl],
+            **CORRECTIONS[correction],
+            **LOSSES[loss],
+        }
+        for seed in SEEDS:
+            data = tensors(seed)
+            their = theirs(
+                data, loss=loss, aggregation=aggregation, kl=kl, correction=correction, level=level
+            )
+            if loss == "gpg":  # no ratio: that of a policy that is its own proximal one
+                if correction:
+                    continue
+                data.proximal = data.current
+            our = ours(data, settings, length_epsilon=1e-8)
+            worst.add(f"{loss} {aggregation}", *zip(our, their, strict=True))
+    return worst
+
+
+def advantages():
+    worst = Worst()
+    for seed in SEEDS:
+        groups = reward_groups(seed)
+        rewards = torch.tensor(groups).flatten()
+        index = np.repeat(np.arange(len(groups)), 3)
+
+        def verls(function, rewards=rewards, index=index, **options):
+            tokens = torch.zeros(len(rewards), 4)
+            tokens[:, 2] = rewards
+            return function(tokens, torch.ones(len(rewards), 4), index, **options)[0][:, 0]
+
+        centred = our_advantages(groups, scale="none")
+        for name in ("grpo", "grpo_vectorized"):
+            estimate = core_algos.get_adv_estimator_fn(name)
+            case = name.replace("_", " ")
+            worst.add(case, (our_advantages(groups, epsilon=1e-6), verls(estimate)))
+            worst.add(f"{case} no std", (centred, verls(estimate, norm_adv_by_std_in_grpo=False)))
+        # The mean of the others of a group of n is what the group's own mean is, n / (n - 1) times as far away.
+        worst.add("rloo", (centred * 3 / 2, verls(core_algos.compute_rloo_outcome_advantage)))
+        worst.add(
+            "rloo vectorized", (centred * 3 / 2, verls(core_algos.compute_rloo_vectorized_outcome_advantage))
+        )
+    return worst
+
+
+def main() -> None:
+    answer(lambda: {"version": version("verl"), "losses": losses(), "advantages": advantages()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

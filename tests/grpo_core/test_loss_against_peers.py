@@ -1,0 +1,70 @@
+"""Our loss, its gradient and our advantages against verl's, OpenRLHF's and ms-swift's own code, on the same tensors."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).parent / "peer_programs"
+MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+# Program -> the version it must have met, the cases of the loss, those of the advantages.
+EXPECTED = {
+    "verl_loss.py": (
+        "0.9.1",
+        {f"{loss} {mode}" for loss in ("vanilla", "gspo", "cispo", "gpg") for mode in MODES}
+        | {"sapo seq-mean-token-mean"},
+        {"grpo", "grpo no std", "grpo vectorized", "grpo vectorized no std", "rloo", "rloo vectorized"},
+    ),
+    "verl_050_loss.py": ("0.5.0", set(MODES[:3]), {"grpo", "grpo no std", "rloo"}),
+    "openrlhf_loss.py": (
+        "0.11.2",
+        {"ppo without KL", "ppo with KL", "gspo without KL"},
+        {"group_norm", "dr_grpo", "rloo"},
+    ),
+    "swift_loss.py": (
+        "4.6.0",
+        {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"},
+        {"grpo", "grpo no std", "rloo"},
+    ),
+}
+# The peer itself computes these in float32, whatever it is given.
+SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std"}
+
+
+def run(program, stage):
+    """Runs a program with the peers' Python, with grpo_core and nothing else of ours to import; or skips."""
+    python = os.environ.get("GRPO_DOCTOR_PEERS")
+    if not python or not Path(python).exists():
+        pytest.skip(
+            f"no Python with the peers at GRPO_DOCTOR_PEERS={python or '(unset)'}; build it: nox -s peers"
+        )
+    (stage / "grpo_core").symlink_to(ROOT / "grpo_core")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment |= {
+        "PYTHONPATH": str(stage),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(stage / "huggingface"),
+        "MODELSCOPE_CACHE": str(stage / "modelscope"),
+    }
+    return subprocess.run(
+        [python, str(PROGRAMS / program)],
+        env=environment, cwd=stage, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", EXPECTED)
+def test_loss_gradient_and_advantages_are_the_peers(program, tmp_path):
+    """Each case that our settings can express is equal but for rounding, with the step split into micro-batches."""
+    done = run(program, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout)
+    version, losses, advantages = EXPECTED[program]
+    assert (seen["version"], set(seen["losses"]), set(seen["advantages"])) == (version, losses, advantages)
+    found = {**seen["losses"], **seen["advantages"]}
+    far = {name: worst for name, worst in found.items() if not worst < (1e-6 if name in SINGLE else 1e-12)}
+    assert far == {}
