@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grpo_core.advantages import group_advantages
 
@@ -33,6 +35,75 @@ def test_equal_rewards_give_exact_zeros_and_are_counted():
     assert found.zero_variance_groups == 1
 
 
-def test_a_group_of_one_carries_no_signal():
-    """Nothing to compare to: zero, not 0/0."""
-    assert group_advantages([[0.7]], ddof=1).values == ((0.0,),)
+@pytest.mark.parametrize(
+    ("baseline", "expected"),
+    [("group", 0.0), ("leave_one_out", 0.0), ("batch", 0.7 - 0.35), ("none", 0.7)],
+)
+@pytest.mark.parametrize("scale", ["group", "leave_one_out", "none"])
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_a_group_of_one_is_never_divided(baseline, expected, scale, ddof):
+    """There is no deviation within it: what is left is the reward less its baseline, never 0/0."""
+    found = group_advantages([[0.7], [0.1, 0.2, 0.4]], baseline=baseline, scale=scale, ddof=ddof)
+    np.testing.assert_allclose(found.values[0], [expected], rtol=1e-15)
+    assert found.zero_variance_groups == 1
+
+
+def test_a_batch_of_one_reward_is_its_own_baseline():
+    """The smallest batch: zero or the reward itself, under every scale."""
+    for baseline, expected in (("group", 0.0), ("leave_one_out", 0.0), ("batch", 0.0), ("none", 0.7)):
+        for scale in ("group", "leave_one_out", "batch", "none"):
+            assert group_advantages([[0.7]], baseline=baseline, scale=scale).values == ((expected,),)
+
+
+BASELINES = SCALES = ("group", "leave_one_out", "batch", "none")
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_every_baseline_with_every_scale(baseline, scale, ddof):
+    """Against numpy, written out sample by sample."""
+    rewards = np.random.default_rng(1).normal(size=(3, 4))
+    expected = np.zeros_like(rewards)
+    for (g, i), reward in np.ndenumerate(rewards):
+        peers = {"group": rewards[g], "leave_one_out": np.delete(rewards[g], i), "batch": rewards.flatten()}
+        mean = 0.0 if baseline == "none" else peers[baseline].mean()
+        divisor = 1.0 if scale == "none" else peers[scale].std(ddof=ddof) + 0.01
+        expected[g, i] = (reward - mean) / divisor
+    found = group_advantages(rewards.tolist(), baseline=baseline, scale=scale, ddof=ddof, epsilon=0.01)
+    np.testing.assert_allclose(found.values, expected, rtol=1e-12)
+
+
+def test_where_the_others_agree_nothing_is_divided():
+    """As in NeMo-RL: the one success of a group has others without deviation; 1 / epsilon would drown the step."""
+    found = group_advantages(
+        [[1.0, 0.0, 0.0, 0.0]], baseline="leave_one_out", scale="leave_one_out", epsilon=1e-6
+    )
+    third, deviation = 1 / 3, (2 / 9 / 2 + 1 / 9 + 1 / 9) ** 0.5
+    np.testing.assert_allclose(found.values, [[1.0] + [-third / (deviation + 1e-6)] * 3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_equal_rewards_of_a_whole_batch_are_no_signal(baseline, scale):
+    """Exactly zero under every baseline, exactly the reward without one."""
+    found = group_advantages([[0.1] * 3] * 3, baseline=baseline, scale=scale, epsilon=1e-12)
+    assert found.values == ((0.1 if baseline == "none" else 0.0,) * 3,) * 3
+    assert found.zero_variance_groups == 3
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(-2, 2), min_size=3, max_size=3), min_size=2, max_size=4),
+    st.sampled_from(BASELINES),
+    st.sampled_from(SCALES),
+    st.randoms(use_true_random=False),
+)
+def test_order_has_no_say(rewards, baseline, scale, random):
+    """A sample's advantage stays its own, bit for bit, however samples and groups are ordered."""
+    advantages = group_advantages(rewards, baseline=baseline, scale=scale).values
+    groups = random.sample(range(len(rewards)), len(rewards))
+    orders = [random.sample(range(3), 3) for _ in groups]
+    moved = [[rewards[g][i] for i in order] for g, order in zip(groups, orders, strict=True)]
+    expected = tuple(tuple(advantages[g][i] for i in order) for g, order in zip(groups, orders, strict=True))
+    assert group_advantages(moved, baseline=baseline, scale=scale).values == expected

@@ -1,14 +1,28 @@
 """The loss against closed forms in float64, and its gradient against finite differences."""
 
+from __future__ import annotations
+
 import math
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_core.advantages import group_advantages
 from grpo_core.config import LossConfig
-from grpo_core.loss import Streams, importance_weights, kl_estimate, policy_loss, ratios, token_weights
+from grpo_core.dialects import DIALECTS
+from grpo_core.loss import (
+    Streams,
+    entropy_mask,
+    importance_weights,
+    kl_estimate,
+    policy_loss,
+    ratios,
+    token_weights,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -163,27 +177,172 @@ def test_what_stands_behind_the_end_has_no_influence():
     assert current.grad.tolist() == [[-2.0, 0.0], [0.0, 0.0]]
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data())
-def test_micro_batches_change_nothing(lengths, data):
-    """Wherever a batch is split, the parts' losses add up to the whole one's."""
-    generator = torch.Generator().manual_seed(sum(lengths))
-    width = max(lengths)
-    mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
-    current, proximal, behaviour = (torch.randn(len(lengths), width, generator=generator) for _ in range(3))
-    advantages = torch.randn(len(lengths), generator=generator)
-    aggregation = data.draw(st.sampled_from(["token", "sequence", "constant"]))
-    split = data.draw(st.integers(1, len(lengths) - 1))
-    weights = token_weights(mask, aggregation, 5)
+# Properties of a whole step, from rewards to gradient, in every dialect -------------------------------------------
 
-    def part(rows: slice) -> torch.Tensor:
-        streams = Streams(behaviour[rows], proximal[rows])
-        return policy_loss(
-            current[rows], streams, advantages[rows], mask[rows], weights[rows], LossConfig()
-        ).value
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
+STREAMS = ("current", "proximal", "behaviour", "reference", "entropy")
 
-    whole = part(slice(None))
-    torch.testing.assert_close(part(slice(split)) + part(slice(split, None)), whole, rtol=1e-12, atol=1e-12)
+
+@dataclass(frozen=True)
+class Step:
+    """Groups of samples; a sample is its reward and, per token, the streams. No tokens: it was filtered."""
+
+    rewards: list[list[float]]
+    samples: list[list[torch.Tensor]]
+
+
+@st.composite
+def steps(draw) -> Step:
+    """Small steps, with ties among rewards, filtered samples and single tokens."""
+    groups, size = draw(st.integers(1, 3)), draw(st.integers(2, 4))
+    lengths = draw(st.lists(st.integers(0, 5), min_size=groups * size, max_size=groups * size))
+    rewards = draw(
+        st.lists(st.sampled_from([0.0, 0.1, 0.7, 1.0]), min_size=groups * size, max_size=groups * size)
+    )
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    samples = [
+        torch.randn(length, 1, generator=generator, dtype=torch.float64) * 0.5
+        - 1.5
+        + torch.randn(length, len(STREAMS), generator=generator, dtype=torch.float64) * 0.3
+        for length in lengths
+    ]
+    starts = range(0, groups * size, size)
+    return Step([rewards[i : i + size] for i in starts], [samples[i : i + size] for i in starts])
+
+
+def learn(
+    step: Step, options: LossConfig, padding: int = 0, micro_batch: int = 99
+) -> tuple[float, list[list]]:
+    """The loss of a step and the gradient of each sample's log-probs."""
+    flat = [sample for group in step.samples for sample in group]
+    width = max(1, *map(len, flat)) + padding
+    padded = torch.full((len(flat), width, len(STREAMS)), float("nan"))
+    for row, sample in zip(padded, flat, strict=True):
+        row[: len(sample)] = sample
+    current, proximal, behaviour, reference, entropy = padded.unbind(-1)
+    current = current.clone().requires_grad_()
+    mask = torch.arange(width)[None] < torch.tensor([len(sample) for sample in flat])[:, None]
+    advantages = group_advantages(
+        step.rewards,
+        baseline=options.advantage_baseline,
+        scale=options.advantage_scale,
+        ddof=options.advantage_ddof,
+        epsilon=options.advantage_epsilon,
+    )
+    advantages = torch.tensor([value for group in advantages.values for value in group])
+    weights = token_weights(mask, options.aggregation, 6)
+    learned = entropy_mask(entropy, mask, options.entropy_quantile)
+    value = 0.0
+    for start in range(0, len(flat), micro_batch):
+        rows = slice(start, start + micro_batch)
+        streams = Streams(behaviour[rows], proximal[rows], reference[rows])
+        part = policy_loss(
+            current[rows], streams, advantages[rows], mask[rows], weights[rows], options, learned[rows]
+        )
+        part.value.backward()
+        value += part.value.item()
+        assert all(map(math.isfinite, (part.value.item(), part.kl_sum, part.ratio_sum)))
+    assert not current.grad[~mask].any()
+    gradients = iter(row[kept] for row, kept in zip(current.grad, mask, strict=True))
+    return value, [[next(gradients) for _ in group] for group in step.samples]
+
+
+def assert_same(one: tuple, other: tuple, dtype: str) -> None:
+    """Losses and gradients, but for rounding of what the sums are made of."""
+    size = max(1.0, sum(float(gradient.abs().sum()) for gradient in chain(*one[1])))
+    tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * size}
+    torch.testing.assert_close(torch.tensor(one[0]), torch.tensor(other[0]), **tolerance)
+    for mine, yours in zip(chain(*one[1]), chain(*other[1]), strict=True):
+        torch.testing.assert_close(mine, yours, **tolerance)
+
+
+configurations = st.builds(
+    lambda name, quantile, estimator: replace(
+        DIALECTS[name].loss, kl_coefficient=0.05, entropy_quantile=quantile, kl_estimator=estimator
+    ),
+    st.sampled_from(sorted(DIALECTS)),
+    st.sampled_from([0.0, 0.2]),
+    st.sampled_from(["k1", "k2", "k3"]),
+)
+each_precision = pytest.mark.parametrize("dtype", ["float64", "float32"])
+
+
+@each_precision
+@settings(max_examples=60, deadline=None)
+@given(step=steps(), options=configurations, random=st.randoms(use_true_random=False))
+def test_order_changes_nothing(dtype, step, options, random):
+    """Samples within their groups, and groups within the step, may stand in any order."""
+    torch.set_default_dtype(getattr(torch, dtype))
+    value, gradients = learn(step, options)
+    size = len(step.rewards[0])
+    groups = random.sample(range(len(step.rewards)), len(step.rewards))
+    orders = [random.sample(range(size), size) for _ in groups]
+
+    def moved(nested):
+        return [[nested[g][i] for i in order] for g, order in zip(groups, orders, strict=True)]
+
+    assert_same(
+        learn(Step(moved(step.rewards), moved(step.samples)), options), (value, moved(gradients)), dtype
+    )
+
+
+@each_precision
+@settings(max_examples=60, deadline=None)
+@given(step=steps(), options=configurations, padding=st.integers(1, 4), micro_batch=st.integers(1, 5))
+def test_padding_and_micro_batches_change_nothing(dtype, step, options, padding, micro_batch):
+    """However wide the padding, NaN here, and wherever the step is split, it is the same loss and gradient."""
+    torch.set_default_dtype(getattr(torch, dtype))
+    assert_same(learn(step, options, padding, micro_batch), learn(step, options), dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(step=steps(), options=configurations)
+def test_a_filtered_sample_has_no_loss(step, options):
+    """A step of nothing but filtered samples: exactly zero, and nothing is NaN."""
+    empty = Step(step.rewards, [[sample[:0] for sample in group] for group in step.samples])
+    value, gradients = learn(empty, options)
+    assert value == 0.0
+    assert all(gradient.shape == (0,) for group in gradients for gradient in group)
+
+
+@each_precision
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), options=configurations)
+def test_the_ratio_is_one_in_bits(dtype, lengths, options):
+    """Where current is proximal, of tokens and of sequences, whatever the dialect."""
+    torch.set_default_dtype(getattr(torch, dtype))
+    mask = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
+    current = torch.randn(len(lengths), 5)
+    assert (ratios(current, current.clone(), mask, options) == 1.0).all()
+    streams = Streams(current, current)
+    weights = token_weights(mask, options.aggregation, 5)
+    loss = policy_loss(current, streams, torch.ones(len(lengths)), mask, weights, options)
+    assert (loss.ratio_sum, loss.clipped) == (float(sum(lengths)), 0)
+
+
+def test_the_entropy_mask_keeps_the_upper_share():
+    """Of five real tokens the lowest fifth and no more; what is behind the end doesn't count."""
+    entropy = torch.tensor([[0.1, 0.2, float("nan")], [0.3, 0.4, 0.5]])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    assert entropy_mask(entropy, mask, 0.2).tolist() == [[False, True, False], [True, True, True]]
+    assert entropy_mask(entropy, mask, 0.75).tolist() == [[False, False, False], [False, True, True]]
+    assert entropy_mask(entropy, mask, 0.0) is mask
+    nothing = torch.zeros_like(mask)
+    assert entropy_mask(entropy, nothing, 0.2) is nothing
+
+
+def test_tokens_of_low_entropy_keep_their_weight_and_their_kl():
+    """Their surrogate goes, the normaliser and the KL to the reference stay, as in TRL."""
+    current = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+    still = current.detach()
+    mask, learned = torch.tensor([[True, True]]), torch.tensor([[False, True]])
+    options = LossConfig(kl_coefficient=0.5, kl_estimator="k2", correction="none")
+    streams = Streams(still, still, still - 1.0)
+    weights = token_weights(mask, "token", 2)
+    loss = policy_loss(current, streams, torch.tensor([3.0]), mask, weights, options, learned)
+    loss.value.backward()
+    assert loss.value.item() == (0.25 + (0.25 - 3.0)) / 2
+    assert current.grad.tolist() == [[0.25, (0.5 - 3.0) / 2]]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +353,8 @@ def test_micro_batches_change_nothing(lengths, data):
         ({"ratio_cap": 1.5}, 5.0, -2.0, 3.0),  # the free branch is capped
         ({"ratio_cap": 1.1}, 1.15, 2.0, -2.2),
         ({"surrogate": "cispo", "clip_high": 1.0}, 5.0, 2.0, -2.0 * 2.0 * math.log(5.0)),
+        ({"surrogate": "cispo"}, 0.5, 2.0, -0.8 * 2.0 * math.log(0.5)),  # bounded below
+        ({"surrogate": "cispo", "clip_low": 1.0}, 0.5, 2.0, -0.5 * 2.0 * math.log(0.5)),  # or not
         ({"surrogate": "sapo"}, 1.0, 2.0, -4.0),  # at ratio 1 the gate is 2 / temperature
         ({"log_ratio_limit": 0.1}, 5.0, -2.0, 2.0 * math.exp(0.1)),
     ],

@@ -1,0 +1,353 @@
+"""Each dialect against its project's formula, written out in plain Python, a token at a time, with its numbers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grpo_core.advantages import group_advantages
+from grpo_core.config import ConfigError, LossConfig
+from grpo_core.dialects import DIALECTS, NOT_EXPRESSIBLE, dialect
+from grpo_core.loss import Streams, completion_kl, policy_loss, token_weights
+
+LONGEST = 5
+# Two groups of three; log-probs of each token: current, proximal, behaviour, reference.
+# There are ratios beyond each clip, on both sides, and beyond 3 (dual clip) and 5 (CISPO); log-ratios to the reference
+# of 3 (its k3 is above 10); and corrections of a sequence by more than 3, and by more than 2.
+REWARDS = [[1.0, 0.0, 0.25], [0.1, 0.9, 0.3]]
+SAMPLES = [
+    [(-1.0, -1.5, -1.4, -1.2), (-0.5, -0.3, -0.6, -0.1), (-4.0, -4.1, -3.9, -1.0)],
+    [(-0.4, -1.9, -1.7, -0.9)],
+    [(-1.1, -0.6, -0.5, -1.4), (-0.2, -1.2, -1.1, -0.3)],
+    [(-0.3, -2.1, -2.2, -0.7), (-1.6, -1.5, -2.0, -1.0)],
+    [(-0.1, -2.0, -2.1, -0.2), (-0.8, -0.7, -2.4, -0.9), (-0.7, -0.7, -0.7, -0.7), (-1.3, -1.0, -0.9, -1.6)],
+    [(-2.2, -1.1, -2.0, -1.9)],
+]
+
+
+# What the projects do with a token ---------------------------------------------------------------------------------
+
+
+def ppo(token, low, high, ratio=None):
+    """The pessimistic one of ratio * A and clipped ratio * A."""
+    ratio = token.ratio if ratio is None else ratio
+    return -min(ratio * token.advantage, min(max(ratio, 1 - low), 1 + high) * token.advantage)
+
+
+def dual(token, low, high):
+    """PPO's, and for negative advantages no more than three times them."""
+    loss = ppo(token, low, high)
+    return min(loss, -3.0 * token.advantage) if token.advantage < 0 else loss
+
+
+def cispo(token, low, high):
+    """The clipped ratio is a number, the log-prob is what is trained."""
+    return -min(max(token.ratio, low), high) * token.advantage * token.current
+
+
+def sapo(token):
+    """A sigmoid takes the clip's place."""
+    heat = 1.0 if token.advantage > 0 else 1.05
+    return -4 / heat / (1 + math.exp(-heat * (token.ratio - 1))) * token.advantage
+
+
+def k3(token, limit=math.inf):
+    """exp(x) - x - 1 of x = reference - current."""
+    x = token.reference - token.current
+    return min(math.exp(x) - x - 1, limit)
+
+
+def masked_sequence(token):
+    """TRL's default correction: a sequence whose product of weights is above 3 is dropped."""
+    return token.sequence_weight if token.sequence_weight <= 3.0 else 0.0
+
+
+def truncated(token):
+    """Open-instruct's correction."""
+    return min(token.weight, 2.0)
+
+
+# What the projects do with rewards ---------------------------------------------------------------------------------
+
+
+def normalised(epsilon, deviation=statistics.stdev):
+    return lambda rewards: [
+        (one - statistics.fmean(rewards)) / (deviation(rewards) + epsilon) for one in rewards
+    ]
+
+
+def centred(rewards):
+    return [one - statistics.fmean(rewards) for one in rewards]
+
+
+def nemo(rewards):
+    others = [rewards[:i] + rewards[i + 1 :] for i in range(len(rewards))]
+    return [
+        (one - statistics.fmean(rest)) / (statistics.stdev(rest) + 1e-6)
+        for one, rest in zip(rewards, others, strict=True)
+    ]
+
+
+# What the projects do with all tokens' losses ----------------------------------------------------------------------
+
+
+def by_token(rows):
+    return sum(map(sum, rows)) / sum(map(len, rows))
+
+
+def by_sequence(rows):
+    return statistics.fmean(sum(row) / len(row) for row in rows)
+
+
+def by_place(rows):
+    return sum(map(sum, rows)) / (len(rows) * LONGEST)
+
+
+def by_sum(rows):
+    return statistics.fmean(map(sum, rows))
+
+
+def trl(loss):
+    return lambda token: masked_sequence(token) * loss(token)
+
+
+def with_kl(loss, coefficient, limit=math.inf):
+    return lambda token: loss(token) + coefficient * k3(token, limit)
+
+
+def clip(token):
+    return ppo(token, 0.2, 0.2)
+
+
+def gspo(token):
+    return ppo(token, 0.2, 0.2, token.sequence_ratio)
+
+
+def capped(token):
+    return cispo(token, 0.0, 5.0)
+
+
+TRL, VERL, SWIFT = normalised(1e-4), normalised(1e-6), normalised(1e-4)
+FORMULAS = {
+    "trl-1.16.0/grpo": (TRL, trl(clip), by_sequence),
+    "trl-1.16.0/bnpo": (TRL, trl(clip), by_token),
+    "trl-1.16.0/dapo": (TRL, trl(clip), by_token),
+    "trl-1.16.0/dr_grpo": (TRL, trl(clip), by_place),
+    "trl-1.16.0/luspo": (TRL, trl(clip), by_sum),
+    "trl-1.16.0/cispo": (TRL, trl(capped), by_token),
+    "trl-1.16.0/sapo": (TRL, trl(sapo), by_sequence),
+    "trl-0.17.0/grpo": (TRL, with_kl(clip, 0.04), by_sequence),
+    "trl-0.17.0/bnpo": (TRL, with_kl(clip, 0.04), by_token),
+    "trl-0.17.0/dr_grpo": (TRL, with_kl(clip, 0.04), by_place),
+    "ms-swift-4.6.0/grpo": (SWIFT, with_kl(clip, 0.04, 10), by_sequence),
+    "ms-swift-4.6.0/bnpo": (SWIFT, with_kl(clip, 0.04, 10), by_token),
+    "ms-swift-4.6.0/dapo": (SWIFT, with_kl(clip, 0.04, 10), by_token),
+    "ms-swift-4.6.0/dr_grpo": (SWIFT, with_kl(clip, 0.04, 10), by_place),
+    "ms-swift-4.6.0/cispo": (SWIFT, with_kl(capped, 0.04, 10), by_token),
+    "ms-swift-4.6.0/sapo": (SWIFT, with_kl(sapo, 0.04, 10), by_sequence),
+    "verl-0.9.1/grpo": (VERL, lambda token: dual(token, 0.2, 0.2), by_token),
+    "verl-0.9.1/gspo": (VERL, gspo, by_token),
+    "verl-0.9.1/cispo": (VERL, lambda token: cispo(token, 0.8, 1.2), by_token),
+    "verl-0.9.1/sapo": (VERL, sapo, by_sequence),
+    "easyr1-0.3.2/grpo": (VERL, with_kl(lambda token: dual(token, 0.2, 0.3), 0.01, 10), by_token),
+    "openrlhf-0.11.2/group_norm": (normalised(1e-9), clip, by_token),
+    "openrlhf-0.11.2/gspo": (normalised(1e-9), gspo, by_sequence),
+    "open-instruct-0.3.0/dapo": (
+        centred,
+        with_kl(lambda token: truncated(token) * ppo(token, 0.2, 0.272), 0.05),
+        by_token,
+    ),
+    "open-instruct-0.3.0/dapo-standard": (
+        normalised(1e-8, statistics.pstdev),
+        with_kl(lambda token: truncated(token) * ppo(token, 0.2, 0.272), 0.05),
+        by_token,
+    ),
+    "open-instruct-0.3.0/cispo": (
+        centred,
+        with_kl(lambda token: truncated(token) * cispo(token, 0.0, 1.272), 0.05),
+        by_token,
+    ),
+    "nemo-rl-0.7.0/grpo": (
+        nemo,
+        lambda token: clip(token) + 0.01 * min(k3(token), 10) * token.ratio,
+        by_token,
+    ),
+    "prime-rl-0.8.0/default": (
+        centred,
+        lambda token: -token.advantage * math.exp(token.current - token.behaviour),
+        by_token,
+    ),
+}
+
+
+def expected_loss(name: str) -> float:
+    """From rewards and log-probs to the step's loss."""
+    advantages_of, loss_of, total = FORMULAS[name]
+    advantages = [advantage for group in REWARDS for advantage in advantages_of(group)]
+    rows = []
+    for sample, advantage in zip(SAMPLES, advantages, strict=True):
+        policy = sum(current - proximal for current, proximal, _, _ in sample)
+        engine = sum(proximal - behaviour for _, proximal, behaviour, _ in sample)
+        rows.append(
+            [
+                loss_of(
+                    SimpleNamespace(
+                        advantage=advantage,
+                        current=current,
+                        behaviour=behaviour,
+                        reference=reference,
+                        ratio=math.exp(current - proximal),
+                        sequence_ratio=math.exp(policy / len(sample)),
+                        weight=math.exp(proximal - behaviour),
+                        sequence_weight=math.exp(engine),
+                    )
+                )
+                for current, proximal, behaviour, reference in sample
+            ]
+        )
+    return total(rows)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    """Closed forms are compared in float64."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def loss_function(options: LossConfig):
+    """Our loss of the same samples as a function of the current log-probs, and these."""
+    width = max(map(len, SAMPLES))
+    padded = torch.tensor([[*sample, *[(0.0,) * 4] * (width - len(sample))] for sample in SAMPLES])
+    mask = torch.arange(width)[None] < torch.tensor([len(sample) for sample in SAMPLES])[:, None]
+    current, proximal, behaviour, reference = padded.unbind(-1)
+    found = group_advantages(
+        REWARDS,
+        baseline=options.advantage_baseline,
+        scale=options.advantage_scale,
+        ddof=options.advantage_ddof,
+        epsilon=options.advantage_epsilon,
+    )
+    advantages = torch.tensor(found.values).flatten()
+    weights = token_weights(mask, options.aggregation, LONGEST)
+    streams = Streams(behaviour, proximal, reference if options.kl_coefficient else None)
+    return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current
+
+
+def test_every_dialect_has_a_formula():
+    """A new record comes with its formula."""
+    assert set(FORMULAS) == set(DIALECTS)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_closed_form(name):
+    """The whole way, from rewards and log-probs to the loss, to twelve digits."""
+    ours, current = loss_function(DIALECTS[name].loss)
+    assert math.isclose(ours(current).item(), expected_loss(name), rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form != "cispo"])
+def test_gradient_is_that_of_the_value(name):
+    """Against finite differences; CISPO's is not meant to be."""
+    ours, current = loss_function(DIALECTS[name].loss)
+    assert torch.autograd.gradcheck(ours, (current.clone().requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form == "cispo"])
+def test_cispos_gradient_is_that_of_the_log_prob(name):
+    """The policy's part of the value is linear in the log-prob: times it, the gradient gives the value back."""
+    ours, current = loss_function(LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0}))
+    current = current.clone().requires_grad_()
+    value = ours(current)
+    value.backward()
+    torch.testing.assert_close((current.grad * current).sum(), value, rtol=1e-12, atol=0)
+
+
+def test_names_say_project_version_and_form():
+    """What a record is found by, and what it says of itself, are the same."""
+    for name, record in DIALECTS.items():
+        assert name == record.name == f"{record.project}-{record.version}/{record.form}"
+        assert dialect(name) is record
+
+
+def test_an_unknown_dialect_names_the_nearest():
+    """A mistyped version finds its neighbour."""
+    with pytest.raises(ConfigError, match=r"no dialect 'trl-1.15.0/dapo'; the nearest: .*trl-1.16.0/dapo"):
+        dialect("trl-1.15.0/dapo")
+
+
+@pytest.mark.parametrize("name", NOT_EXPRESSIBLE)
+def test_what_cannot_be_expressed_says_why(name):
+    """Asked for by name, it is refused with the reason."""
+    with pytest.raises(ConfigError, match="can't be said in settings of grpo_core: a gamma weight"):
+        dialect(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "difference", "expected"),
+    [
+        ({"kl_estimator": "k3", "kl_log_ratio_limit": 2.0}, -5.0, math.exp(-2.0) + 2.0 - 1.0),
+        ({"kl_estimator": "k1", "kl_log_ratio_limit": 2.0}, 5.0, -2.0),
+        ({"kl_estimator": "k2", "kl_limit": 10.0}, 5.0, 10.0),
+        ({"kl_estimator": "k1", "kl_limit": 1.0}, 5.0, -1.0),
+        ({"kl_estimator": "k3", "kl_limit": 10.0, "kl_log_ratio_limit": 20.0}, 900.0, 10.0),
+    ],
+)
+def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
+    """By the difference reference - current; 900 would overflow without the limits."""
+    options = LossConfig(kl_coefficient=1.0, correction="none", **options)
+    current = torch.tensor([[-1.0]], requires_grad=True)
+    still = current.detach()
+    mask = torch.tensor([[True]])
+    loss = policy_loss(
+        current,
+        Streams(still, still, still + difference),
+        torch.zeros(1),
+        mask,
+        token_weights(mask, "token", 1),
+        options,
+    )
+    loss.value.backward()
+    assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
+    assert current.grad.item() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "log_ratio", "advantage", "expected"),
+    [
+        ("verl-0.9.1/grpo", -30.0, 1.0, -math.exp(-20)),
+        ("verl-0.9.1/gspo", 30.0, -1.0, math.exp(10)),
+        ("verl-0.9.1/sapo", -30.0, 1.0, -4 / (1 + math.exp(1 - math.exp(-20)))),
+        ("easyr1-0.3.2/grpo", -30.0, 1.0, -math.exp(-20)),
+        ("openrlhf-0.11.2/group_norm", 30.0, -1.0, math.exp(20)),
+        ("openrlhf-0.11.2/gspo", 30.0, -1.0, math.exp(30)),
+        ("trl-0.17.0/bnpo", 30.0, -1.0, math.exp(30)),
+    ],
+)
+def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
+    """One token far away from the policy that was before."""
+    options = LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0})
+    proximal, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
+    weights = token_weights(mask, options.aggregation, 1)
+    streams = Streams(proximal, proximal)
+    loss = policy_loss(proximal + log_ratio, streams, torch.tensor([advantage]), mask, weights, options)
+    assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
+
+
+def test_kl_in_the_reward_is_a_sum_over_the_completion():
+    """As verl and ms-swift take it off: k1 by default there, real tokens alone, and then none in the loss."""
+    options = LossConfig(kl_coefficient=0.5, kl_placement="reward", kl_estimator="k1", correction="none")
+    proximal = torch.tensor([[-1.0, -2.0], [-0.5, math.nan]])
+    reference = torch.tensor([[-1.5, -2.25], [-0.75, math.inf]])
+    mask = torch.tensor([[True, True], [True, False]])
+    found = completion_kl(proximal, reference, mask, options)
+    torch.testing.assert_close(found, torch.tensor([0.75, 0.25]), rtol=1e-12, atol=0)
+    weights = token_weights(mask, "token", 2)
+    streams = Streams(proximal, proximal, reference)
+    loss = policy_loss(proximal, streams, torch.tensor([1.0, 1.0]), mask, weights, options)
+    assert (loss.value.item(), loss.kl_sum) == (-1.0, 1.0)
