@@ -33,6 +33,7 @@ CELLS = ROOT / ".matrix" / "environments"
 # Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_VERL = "verl==0.5.0"
+OLDER_TRL = ROOT / ".matrix" / "peers-trl-0.17.0"
 
 
 def install(session: nox.Session, *requirements: str, torch: bool = False) -> None:
@@ -43,16 +44,17 @@ def install(session: nox.Session, *requirements: str, torch: bool = False) -> No
 
 
 def build_peers(session: nox.Session) -> Path:
-    """Builds the environment of the peers, or brings it up to date, and returns its Python."""
+    """Builds the environments of the peers, or brings them up to date, and returns the Python of the first."""
     session.env.update(uv_environment(os.environ))
-    uv, python = str(find_uv()), PEERS / "bin" / "python"
-    arguments = ["pip", "install", "--quiet", "--no-deps", "--python", str(python)]
-    cpu = torch_arguments(os.environ, python=(3, 11), version="2.13.0")
-    pins = ROOT / "tests" / "grpo_core" / "peers.txt"
-    session.run(uv, "venv", "--quiet", "--allow-existing", "--python", "3.11", str(PEERS), external=True)
-    session.run(uv, *arguments, *cpu, "--requirement", str(pins), external=True)
-    session.run(uv, *arguments, "--target", str(PEERS / "verl-0.5.0"), OLDER_VERL, external=True)
-    return python
+    uv, cpu = str(find_uv()), torch_arguments(os.environ, python=(3, 11), version="2.13.0")
+    arguments = ["pip", "install", "--quiet", "--no-deps", "--python"]
+    for folder in (PEERS, OLDER_TRL):
+        python, pins = str(folder / "bin" / "python"), ROOT / "tests" / "grpo_core" / f"{folder.name}.txt"
+        session.run(uv, "venv", "--quiet", "--allow-existing", "--python", "3.11", str(folder), external=True)
+        session.run(uv, *arguments, python, *cpu, "--requirement", str(pins), external=True)
+    older = ["--target", str(PEERS / "verl-0.5.0"), OLDER_VERL]
+    session.run(uv, *arguments, str(PEERS / "bin" / "python"), *older, external=True)
+    return PEERS / "bin" / "python"
 
 
 @nox.session(python=PYTHON)
@@ -88,9 +90,9 @@ def tests(session: nox.Session) -> None:
 def peers(session: nox.Session) -> None:
     """Compare the loss to other trainers' own code, called from their wheels. Arguments go to pytest."""
     install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    test = "tests/grpo_core/test_loss_against_peers.py"
-    found = {"GRPO_DOCTOR_PEERS": str(build_peers(session))}
-    session.run("python", "-m", "pytest", test, *session.posargs, env=found)
+    compared = [f"tests/grpo_core/test_loss_against_{peers}.py" for peers in ("peers", "trl")]
+    found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
+    session.run("python", "-m", "pytest", *compared, *session.posargs, env=found)
 
 
 @nox.session(python=PYTHON)
