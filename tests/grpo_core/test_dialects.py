@@ -339,6 +339,26 @@ def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
     assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "difference", "expected"),
+    [
+        ("trl-0.17.0/bnpo", 50.0, 0.04 * (math.exp(50) - 51)),
+        ("open-instruct-0.3.0/dapo", 50.0, 0.05 * (math.exp(40) - 41)),
+        ("open-instruct-0.3.0/dapo", -50.0, 0.05 * (math.exp(-40) + 39)),
+        ("ms-swift-4.6.0/grpo", -50.0, 0.04 * 10),
+        ("easyr1-0.3.2/grpo", 50.0, 0.01 * 10),
+        ("nemo-rl-0.7.0/grpo", -50.0, 0.01 * 10),
+    ],
+)
+def test_limits_of_the_kl(name, difference, expected):
+    """One token far away from the reference, without an advantage."""
+    options, same, mask = DIALECTS[name].loss, torch.tensor([[-1.0]]), torch.tensor([[True]])
+    weights = token_weights(mask, options.aggregation, 1)
+    streams = Streams(same, same, same + difference)
+    loss = policy_loss(same, streams, torch.zeros(1), mask, weights, options)
+    assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
+
+
 def test_kl_in_the_reward_is_a_sum_over_the_completion():
     """As verl and ms-swift take it off: k1 by default there, real tokens alone, and then none in the loss."""
     options = LossConfig(kl_coefficient=0.5, kl_placement="reward", kl_estimator="k1", correction="none")
