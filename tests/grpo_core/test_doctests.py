@@ -5,7 +5,17 @@ import importlib
 
 import pytest
 
-MODULES = ("advantages", "logprobs", "metrics", "picture", "record", "reward_functions", "task", "weights")
+MODULES = (
+    "advantages",
+    "logprobs",
+    "dialects",
+    "metrics",
+    "picture",
+    "record",
+    "reward_functions",
+    "task",
+    "weights",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -13,7 +23,9 @@ def test_examples_in_docstrings(name):
     """Each runs and gives what it says."""
     module = importlib.import_module(f"grpo_core.{name}")
     names = (
-        {} if name in ("advantages", "metrics", "picture") else {"torch": importlib.import_module("torch")}
+        {}
+        if name in ("advantages", "dialects", "metrics", "picture")
+        else {"torch": importlib.import_module("torch")}
     )
     result = doctest.testmod(module, extraglobs=names)
     assert (result.failed, result.attempted > 0) == (0, True)

@@ -20,7 +20,7 @@ LOSSES = {
     "bnpo": {"aggregation": "token"},
     "dr_grpo": {"aggregation": "constant"},
     "dapo": {"aggregation": "token"},
-    "cispo": {"aggregation": "token", "surrogate": "cispo", "clip_high": 1.0},
+    "cispo": {"aggregation": "token", "surrogate": "cispo", "clip_low": 1.0, "clip_high": 1.0},
     "sapo": {"aggregation": "sequence", "surrogate": "sapo"},
 }
 

@@ -50,7 +50,7 @@ def theirs(data, *, loss, aggregation, kl, correction, level):
         rollout_n=3,
         ppo_micro_batch_size_per_gpu=3,
         # verl's CISPO has a lower bound, too; at 0 it bounds nothing.
-        clip_ratio_low=1.0 if loss == "cispo" else 0.2,
+        clip_ratio_low=0.2,
         clip_ratio_high=0.28,
         policy_loss=PolicyLossConfig(loss_mode=loss),
         loss_agg_mode=aggregation,
