@@ -1,0 +1,343 @@
+"""Does the reference trainer learn, in every mode, and as well as TRL? Reward curves over several seeds.
+
+    python benchmarks/learning.py [--seeds 5] [--steps 170] [--arms colocate,async,server,trl] [--trl PYTHON]
+
+Ours is run by its public command line, TRL by `benchmarks/programs/trl_learning.py` in an environment that has it.
+A finished run is kept in `--results` and not run again, so an interrupted benchmark goes on where it was. Exit
+codes: 0 every run of ours met the criterion, 1 one did not, 2 a run failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CELL = "vllm-0.31.0+trl-1.16.0"
+MODES = ("colocate", "async", "server")
+AT_ONCE = 2
+CRITERION = 0.75  # of the mean reward over the last tenth of the steps, for every seed and mode
+
+# All that the numbers depend on, so that they don't change with a default.
+SETTINGS: dict[str, Any] = {
+    "task.kind": "repeat",
+    "task.letters": "abcdefghij",
+    "task.min_length": 3,
+    "task.max_length": 3,
+    "model.hidden_size": 64,
+    "model.layers": 1,
+    "rollout.engine": "transformers",
+    "rollout.max_staleness": 1,  # async alone
+    "sampling.group_size": 16,
+    "sampling.max_tokens": 6,
+    "sampling.temperature": 1.0,
+    "train.prompts_per_step": 16,
+    "train.micro_batch": 256,
+    "train.iterations": 1,
+    "train.learning_rate": 1.5e-3,
+    "train.warmup_updates": 10,
+    "train.weight_decay": 0.0,
+    "train.max_grad_norm": 1.0,
+    "train.threads": 1,
+    "loss.aggregation": "token",
+    "loss.advantage_scale": "group",
+    "loss.clip_low": 0.2,
+    "loss.clip_high": 0.2,
+    "loss.kl_coefficient": 0.0,
+    "output.completions_every": 0,
+    "output.page": "false",
+    "checkpoint.every": 0,
+}
+
+
+class RunFailedError(RuntimeError):
+    """Raised when a run ended without a result; names its log."""
+
+
+def settings(arm: str, seed: int, steps: int) -> list[str]:
+    """The command line of one run."""
+    mode = "colocate" if arm == "trl" else arm
+    wanted = {**SETTINGS, "rollout.mode": mode, "train.steps": steps, "train.seed": seed}
+    return [f"--{key}={value}" for key, value in wanted.items()]
+
+
+def one_run(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The result of one run: the kept one, if it was made with these settings."""
+    asked = settings(arm, seed, options.steps)
+    kept = options.results / f"{arm}-{seed}.json"
+    if kept.exists():
+        result: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+        if result["settings"] == asked:
+            return result
+    started = time.perf_counter()
+    made = _trl if arm == "trl" else _ours
+    result = {"arm": arm, "seed": seed, "settings": asked, **made(arm, seed, asked, options)}
+    result["wall_s"] = time.perf_counter() - started
+    partial = kept.with_suffix(".partial")
+    partial.write_text(json.dumps(result), encoding="utf-8")
+    partial.replace(kept)
+    print(f"{arm}, seed {seed}: {final(result):.3f}, {result['wall_s']:.0f} s", file=sys.stderr, flush=True)
+    return result
+
+
+def _ours(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    folder = options.results / f"{arm}-{seed}"
+    where = [f"--output.dir={folder.parent}", f"--output.name={folder.name}"]
+    command = [sys.executable, "-m", "grpo_core", "train", *asked, *where, "--json"]
+    document = json.loads(_output(command, folder.with_suffix(".log")))
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    weights = (folder / "model" / "model.safetensors").read_bytes()
+    return {
+        "curve": [json.loads(line)["reward/mean"] for line in lines],
+        "weights": sha256(weights).hexdigest(),
+        "max_staleness": document["max_staleness"],
+    }
+
+
+def _trl(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    answer = options.results / f"{arm}-{seed}.answer"
+    program = ROOT / "benchmarks" / "programs" / "trl_learning.py"
+    _output(
+        [str(options.trl), "-P", str(program), str(answer), *asked], options.results / f"{arm}-{seed}.log"
+    )
+    result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    answer.unlink()
+    if not result["same_prompts"]:
+        raise RunFailedError(f"{arm}, seed {seed}: TRL did not train on the prompts it was given")
+    return result
+
+
+def _output(command: list[str], log: Path) -> str:
+    """What a program printed; the rest goes to the log.
+
+    Raises:
+        RunFailedError: It failed.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with log.open("w", encoding="utf-8") as errors:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, check=False
+        )
+    if done.returncode:
+        raise RunFailedError(f"{' '.join(command[:4])} ... ended with {done.returncode}; see {log}")
+    return done.stdout
+
+
+def final(result: dict[str, Any]) -> float:
+    """The mean reward over the last tenth of the steps."""
+    curve = result["curve"]
+    return fmean(curve[-max(len(curve) // 10, 1) :])
+
+
+def whole(result: dict[str, Any]) -> float:
+    """The mean reward over all steps: how early it learned."""
+    return fmean(result["curve"])
+
+
+def student_t(freedom: float) -> float:
+    """The bound that 95 % of Student's t distribution stays within, either side of 0.
+
+    >>> round(student_t(4), 3), round(student_t(19), 3)
+    (2.776, 2.093)
+    """
+    log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+
+    def inside(bound: float) -> float:  # Simpson's rule, from 0
+        parts = 2000
+        step = bound / parts
+        heights = [(1 + (step * i) ** 2 / freedom) ** (-(freedom + 1) / 2) for i in range(parts + 1)]
+        ends, odd, even = heights[0] + heights[-1], sum(heights[1:-1:2]), sum(heights[2:-1:2])
+        return 2 * math.exp(log_scale) * step / 3 * (ends + 4 * odd + 2 * even)
+
+    low, high = 0.0, 64.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < 0.95 else (low, middle)
+    return high
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the mean over seeds.
+
+    >>> [round(bound, 3) for bound in interval([1.0, 2.0, 3.0, 4.0, 5.0])]
+    [1.037, 4.963]
+    """
+    half = student_t(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
+
+
+def difference(ours: list[float], theirs: list[float]) -> tuple[float, float]:
+    """Welch's 95 % confidence interval of the difference of the means, ours less theirs."""
+    a, b = stdev(ours) ** 2 / len(ours), stdev(theirs) ** 2 / len(theirs)
+    if a + b == 0:
+        return fmean(ours) - fmean(theirs), fmean(ours) - fmean(theirs)
+    freedom = (a + b) ** 2 / (a**2 / (len(ours) - 1) + b**2 / (len(theirs) - 1))
+    half = student_t(freedom) * math.sqrt(a + b)
+    return fmean(ours) - fmean(theirs) - half, fmean(ours) - fmean(theirs) + half
+
+
+def table(results: dict[str, list[dict[str, Any]]], steps: int) -> str:
+    """Markdown: each arm's seeds and intervals, for both measures; then the verdicts."""
+    lines = []
+    for measure, name in (
+        (final, f"mean reward, last {max(steps // 10, 1)} steps"),
+        (whole, f"mean reward, all {steps} steps"),
+    ):
+        seeds = " | ".join(f"seed {result['seed']}" for result in next(iter(results.values())))
+        lines += [f"| {name} | {seeds} | mean | 95 % interval |", "|---" * (seeds.count("|") + 4) + "|"]
+        for arm, runs in results.items():
+            values = [measure(run) for run in runs]
+            low, high = interval(values)
+            cells = " | ".join(f"{value:.3f}" for value in values)
+            lines.append(f"| {arm} | {cells} | {fmean(values):.3f} | {low:.3f} to {high:.3f} |")
+        lines += ["", *_verdicts(results, measure), ""]
+    return "\n".join(lines)
+
+
+def _verdicts(results: dict[str, list[dict[str, Any]]], measure: Any) -> list[str]:
+    if "trl" not in results:
+        return []
+    theirs = [measure(run) for run in results["trl"]]
+    lines = []
+    for arm in (arm for arm in results if arm != "trl"):
+        ours = [measure(run) for run in results[arm]]
+        low, high = difference(ours, theirs)
+        lines.append(
+            f"- {arm}: TRL's mean is {_inside(fmean(theirs), interval(ours))} our interval, "
+            f"ours {_inside(fmean(ours), interval(theirs))} TRL's; "
+            f"ours less TRL's: {low:+.3f} to {high:+.3f} (Welch), {_inside(0.0, (low, high), of='0')}."
+        )
+    return lines
+
+
+def _inside(value: float, bounds: tuple[float, float], of: str = "") -> str:
+    within = bounds[0] <= value <= bounds[1]
+    if of:
+        return f"{of} {'is' if within else 'is not'} in it"
+    return "in" if within else "NOT in"
+
+
+def picture(results: dict[str, list[dict[str, Any]]]) -> str:
+    """SVG: a panel a mode, with its mean over seeds and TRL's; bands from the worst to the best seed."""
+    modes = [arm for arm in results if arm != "trl"]
+    width, height, left, top, gap, bottom = 330, 230, 44, 60, 20, 36
+    total = left + len(modes) * (width + gap)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {top + height + bottom}" '
+        'font-family="sans-serif" font-size="12" fill="#333">',
+        f'<rect width="{total}" height="{top + height + bottom}" fill="#fff"/>',
+        f'<text x="{left}" y="22" font-size="15">Mean reward per step over seeds; '
+        "bands: worst to best seed</text>",
+    ]
+    for place, mode in enumerate(modes):
+        x0 = left + place * (width + gap)
+        steps = len(results[mode][0]["curve"])
+        for quarter in range(5):
+            y = top + height * (1 - quarter / 4)
+            parts.append(f'<line x1="{x0}" x2="{x0 + width}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+            if not place:
+                parts.append(f'<text x="{x0 - 8}" y="{y + 4}" text-anchor="end">{quarter / 4:.2f}</text>')
+        parts.append(f'<text x="{x0}" y="{top + height + 20}">step 1</text>')
+        parts.append(f'<text x="{x0 + width}" y="{top + height + 20}" text-anchor="end">step {steps}</text>')
+        drawn = [("trl", "#b0561f"), (mode, "#0b6fa4")] if "trl" in results else [(mode, "#0b6fa4")]
+        for row, (arm, colour) in enumerate(reversed(drawn)):
+            name = "TRL" if arm == "trl" else f"ours, {arm}"
+            parts.append(
+                f'<text x="{x0 + 130 * row}" y="{top - 14}" fill="{colour}" font-weight="bold">{name}</text>'
+            )
+        for arm, colour in drawn:
+            parts += _band([run["curve"] for run in results[arm]], colour, (x0, top, width, height))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _band(curves: list[list[float]], colour: str, box: tuple[int, int, int, int]) -> list[str]:
+    x0, top, width, height = box
+    columns = list(zip(*curves, strict=True))
+
+    def points(values: list[float]) -> list[str]:
+        return [
+            f"{x0 + width * i / max(len(values) - 1, 1):.1f},{top + height * (1 - value):.1f}"
+            for i, value in enumerate(values)
+        ]
+
+    upper, lower = points([max(column) for column in columns]), points([min(column) for column in columns])
+    mean = " ".join(points([fmean(column) for column in columns]))
+    around = " ".join([*upper, *reversed(lower)])
+    return [
+        f'<polygon points="{around}" fill="{colour}" fill-opacity="0.13"/>',
+        f'<polyline points="{mean}" fill="none" stroke="{colour}" stroke-width="2"/>',
+    ]
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Reward curves of the reference trainer and of TRL.")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to this less one; at least 2")
+    parser.add_argument("--steps", type=int, default=170, help="optimizer steps a run")
+    parser.add_argument("--arms", default="colocate,async,server,trl", help="what to run, of these")
+    parser.add_argument(
+        "--trl", type=Path, default=ROOT / ".matrix" / "environments" / CELL / "bin" / "python"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "runs" / "learning", help="folder of finished runs"
+    )
+    options = parser.parse_args(arguments)
+    options.arms = [arm for arm in options.arms.split(",") if arm]
+    unknown = sorted(set(options.arms) - {*MODES, "trl"})
+    if unknown or not options.arms or options.seeds < 2 or options.steps < 1:
+        parser.error(f"expected two or more seeds, one or more steps, and arms of {', '.join(MODES)}, trl")
+    if "trl" in options.arms and not options.trl.exists():
+        print(
+            f"TRL is left out: no {options.trl}. Build it: nox -s matrix -- --cells {CELL} --layers install, "
+            "or give --trl PYTHON of an environment that has TRL 1.16.0",
+            file=sys.stderr,
+        )
+        options.arms.remove("trl")
+    options.results = options.results.resolve()
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    """Runs what is missing, then prints, draws and judges."""
+    options = parsed(arguments)
+    options.results.mkdir(parents=True, exist_ok=True)
+    order = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = [pool.submit(one_run, arm, seed, options) for arm, seed in order]
+        try:
+            done = [run.result() for run in runs]
+        except (KeyboardInterrupt, RunFailedError) as error:
+            pool.shutdown(wait=True, cancel_futures=True)
+            print(f"{error or 'interrupted'}; finished runs are kept in {options.results}", file=sys.stderr)
+            return 2 if isinstance(error, RunFailedError) else 130
+    results = {arm: [run for run in done if run["arm"] == arm] for arm in options.arms}
+    unlike = [
+        seed for seed in range(options.seeds) if len({r["weights"] for r in done if r["seed"] == seed}) != 1
+    ]
+    if unlike:
+        print(f"initial weights differ between arms, for seeds {unlike}", file=sys.stderr)
+        return 2
+    (options.results / "learning.svg").write_text(picture(results), encoding="utf-8")
+    (options.results / "learning.json").write_text(json.dumps(results), encoding="utf-8")
+    worst = min((final(run) for run in done if run["arm"] != "trl"), default=math.inf)
+    print(table(results, options.steps))
+    print(
+        f"Criterion, every seed and mode of ours at least {CRITERION} in the last tenth: worst {worst:.3f}."
+    )
+    print(f"Curves: {options.results / 'learning.json'}, {options.results / 'learning.svg'}")
+    return 0 if worst >= CRITERION else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""Runs in a cell that has TRL: unmodified `GRPOTrainer` on the reference trainer's task, with its settings.
+
+Usage: python trl_learning.py RESULT.json [--section.key VALUE ...], the keys being those of `python -m grpo_core
+train`. Writes the mean reward of each step, as TRL logs it, and what shows that both trained the same thing: the
+digest of the initial weights, and TRL's own word on which prompts it used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_core import model, task
+from grpo_core.config import Config, ConfigError, LossConfig
+from grpo_core.rewards import letters_in_place
+from grpo_core.settings import load
+
+LOSS_TYPES = {"token": "dapo", "sequence": "grpo", "sequence_sum": "luspo", "constant": "dr_grpo"}
+BETAS = (0.9, 0.95)  # grpo_core.update's
+
+
+class Reward:
+    """The shipped task's reward, on the text that the reference trainer makes of the same ids.
+
+    TRL's own text leaves out every special token, so a policy could write padding for free; ours leaves out the
+    end token alone.
+    """
+
+    __name__ = "letters_in_place"
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.prompts: list[str] = []
+
+    def __call__(
+        self, prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
+    ) -> list[float]:
+        """One number a completion; remembers the prompts."""
+        self.prompts += prompts
+        end = self._tokenizer.eos_token_id
+        kept = [ids[:-1] if ids[-1] == end else ids for ids in completion_ids]
+        texts = [self._tokenizer.decode(ids, skip_special_tokens=False) for ids in kept]
+        return letters_in_place(prompts, texts, answer)
+
+
+def arguments(config: Config, folder: str) -> GRPOConfig:
+    """The settings as TRL's; one rollout batch is one generation batch is one optimizer step.
+
+    Raises:
+        ConfigError: A setting has no counterpart here, so the comparison would not be one.
+    """
+    train, sampling, loss = config.train, config.sampling, config.loss
+    comparable = LossConfig(
+        clip_low=loss.clip_low,
+        clip_high=loss.clip_high,
+        aggregation=loss.aggregation,
+        advantage_scale=loss.advantage_scale,
+        kl_coefficient=0.0,
+    )
+    batch = train.prompts_per_step * sampling.group_size
+    if loss != comparable or train.micro_batch < batch or loss.advantage_scale == "leave_one_out":
+        raise ConfigError("trl_learning.py: a setting of [loss] or train.micro_batch has no counterpart here")
+    return GRPOConfig(
+        output_dir=folder,
+        seed=train.seed,
+        max_steps=train.steps,
+        # the batch
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        num_iterations=train.iterations,
+        num_generations=sampling.group_size,
+        shuffle_dataset=False,
+        remove_unused_columns=False,
+        # sampling
+        use_vllm=False,
+        max_completion_length=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=1.0,
+        top_k=0,
+        min_p=None,
+        repetition_penalty=1.0,
+        mask_truncated_completions=False,
+        # the loss
+        loss_type=LOSS_TYPES[loss.aggregation],
+        importance_sampling_level="token",
+        scale_rewards=loss.advantage_scale,
+        epsilon=loss.clip_low,
+        epsilon_high=loss.clip_high,
+        beta=0.0,
+        # the optimizer is handed over ready-made; this is all that is left of it
+        max_grad_norm=train.max_grad_norm,
+        disable_dropout=True,
+        # float32 on the CPU, all activations kept
+        use_cpu=True,
+        bf16=False,
+        fp16=False,
+        gradient_checkpointing=False,
+        dataloader_num_workers=0,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def optimizer(policy: Any, config: Config) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+    """The reference trainer's AdamW, and its warm-up: update number u (from 1) at u / warmup_updates.
+
+    The `constant_with_warmup` of transformers would be one update behind, its first one at 0.
+    """
+    train = config.train
+    adamw = torch.optim.AdamW(
+        policy.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay, betas=BETAS
+    )
+    warm = torch.optim.lr_scheduler.LambdaLR(
+        adamw, lambda done: min((done + 1) / max(train.warmup_updates, 1), 1.0)
+    )
+    return adamw, warm
+
+
+def main(result: Path, settings: list[str]) -> None:
+    """Trains, and writes what was seen."""
+    started = time.perf_counter()
+    config = load(None, settings)
+    torch.set_num_threads(config.train.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        model_dir = Path(folder) / "model"
+        model.make_tiny(model_dir, config.model, config.task.letters, config.train.seed)
+        weights = hashlib.sha256((model_dir / "model.safetensors").read_bytes()).hexdigest()
+        policy, tokenizer = model.load_model(model_dir), model.load_tokenizer(model_dir)
+        prompts = [
+            prompt
+            for step in range(config.train.steps)
+            for prompt in task.rows(
+                config.task,
+                tokenizer,
+                seed=config.train.seed,
+                step=step,
+                count=config.train.prompts_per_step,
+            )
+        ]
+        reward = Reward(tokenizer)
+        trainer = GRPOTrainer(
+            model=policy,
+            reward_funcs=reward,
+            args=arguments(config, folder),
+            train_dataset=Dataset.from_list([{"prompt": p.text, **p.columns} for p in prompts]),
+            processing_class=tokenizer,
+            optimizers=optimizer(policy, config),
+        )
+        cpu = time.process_time()
+        trainer.train()
+    curve = [entry for entry in trainer.state.log_history if "reward" in entry]
+    expected = [prompt.text for prompt in prompts for _ in range(config.sampling.group_size)]
+    document = {
+        "trl": version("trl"),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+        "curve": [entry["reward"] for entry in curve],
+        "learning_rates": [entry["learning_rate"] for entry in curve],
+        "weights": weights,
+        "same_prompts": reward.prompts == expected,
+        "cpu_s": time.process_time() - cpu,
+        "wall_s": time.perf_counter() - started,
+    }
+    partial = result.with_suffix(".partial")
+    partial.write_text(json.dumps(document), encoding="utf-8")
+    partial.replace(result)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        main(Path(sys.argv[1]), sys.argv[2:])
+    except ConfigError as error:
+        sys.exit(str(error))
