@@ -83,7 +83,8 @@ def tests(session: nox.Session) -> None:
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
     found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
-    session.run("python", "-m", "pytest", *session.posargs, env=found)
+    # Two at a time: most of the suite is real processes that start, and each computes in one thread.
+    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs, env=found)
 
 
 @nox.session(python=PYTHON)
