@@ -107,22 +107,16 @@ class RewardSet:
             return {name: call(name) for name in self.functions}
         from concurrent.futures import ThreadPoolExecutor
 
-        import torch
-
-        # torch counts threads per thread, and sums are split by thread: another number would round differently.
-        with ThreadPoolExecutor(
-            self.threads, "reward", torch.set_num_threads, (torch.get_num_threads(),)
-        ) as pool:
+        with ThreadPoolExecutor(self.threads, "reward") as pool:
             return dict(zip(self.functions, pool.map(call, self.functions), strict=True))
 
 
-def build_rewards(config: Config, model_dir: str) -> RewardSet:
+def build_rewards(config: Config) -> RewardSet:
     """The reward that the settings ask for.
 
     Raises:
         ConfigError: A function, its file or a package is not there, or a function is named twice.
     """
-    del model_dir  # rewards see texts; none needs the policy's own folder
     options, built = config.reward, dict[str, "Function"]()
     shipped = () if config.data.path or options.model else ("letters_in_place",)
     for spec in options.functions or shipped:

@@ -181,7 +181,7 @@ def test_an_expected_answer_that_can_not_be_read_names_its_sample():
         Prompt(str(place), "2+2?", (1,), {"answer": gold}) for place, gold in enumerate(["4", "", "4"])
     ]
     completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
-    math_set = build_rewards(Config(reward=RewardConfig(functions=("math",))), "")
+    math_set = build_rewards(Config(reward=RewardConfig(functions=("math",))))
     with pytest.raises(
         RewardError, match=r"math raised ValueError: math-verify .* expected answer ''"
     ) as caught:
@@ -221,7 +221,7 @@ def test_mathematics_needs_its_package(monkeypatch):
     """The message names the key and the package."""
     monkeypatch.setattr(rewards.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):
-        build_rewards(Config(reward=RewardConfig(functions=("math",))), "")
+        build_rewards(Config(reward=RewardConfig(functions=("math",))))
 
 
 # A reward model.
@@ -292,7 +292,7 @@ def test_the_reward_model_gives_what_it_gives_one_by_one(reward_model):
 def test_the_reward_model_is_one_more_function(reward_model):
     """By the name `model`, the last; a text too long for it is refused with its sample, not cut."""
     config = Config(reward=RewardConfig(functions=("exact",), weights=(1.0, 0.5), model=str(reward_model)))
-    both = build_rewards(config, "")
+    both = build_rewards(config)
     prompts = [Prompt(str(place), "abc>", (1,), {"answer": "abc"}) for place in range(3)]
     completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
     found = both.score(prompts, completions, ["abc", "ab", "a"])
@@ -306,7 +306,7 @@ def test_the_reward_model_is_one_more_function(reward_model):
 
 def test_a_reward_model_alone_is_the_reward(reward_model):
     """Then the shipped task's own is not asked."""
-    built = build_rewards(Config(reward=RewardConfig(model=str(reward_model))), "")
+    built = build_rewards(Config(reward=RewardConfig(model=str(reward_model))))
     assert list(built.functions) == ["model"]
 
 

@@ -134,7 +134,7 @@ def test_a_batch_of_none_is_scored_without_a_call():
 
 @pytest.fixture
 def three_torch_threads():
-    """torch computes with three threads in this one, as it does in no other that nobody told."""
+    """Sums of torch depend on its number of threads, which new threads must share."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -243,7 +243,7 @@ def test_a_function_that_raises_only_on_the_batch_blames_no_sample():
 
 def test_nothing_asked_for_is_the_shipped_tasks_reward():
     """The share of letters in place, unweighted."""
-    found = build_rewards(Config(), "").score(*batch(["abc", "ab"], answer=["abc", "abc"]))
+    found = build_rewards(Config()).score(*batch(["abc", "ab"], answer=["abc", "abc"]))
     assert found.totals == [1.0, 2 / 3]
     assert found.by_function == {"letters_in_place": [1.0, 2 / 3]}
 
@@ -253,7 +253,7 @@ def test_functions_weights_and_the_overlong_penalty_come_together():
     config = settings(
         functions=("exact", "repetition"), weights=(2.0, 1.0), overlong_buffer=4, overlong_penalty=0.5
     )
-    found = build_rewards(config, "").score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
+    found = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
     assert found.totals == [2.0, -0.25, -0.5]
     assert found.by_function == {
         "exact": [1.0, 0.0, 0.0],
@@ -277,7 +277,7 @@ def test_functions_of_ones_own_files(tmp_path):
         f"{tmp_path}/a/random.py:count",
         f"{tmp_path}/b/random.py:first2",
     ]
-    found = build_rewards(settings(functions=tuple(specs)), "").score(*batch(["x"]))
+    found = build_rewards(settings(functions=tuple(specs))).score(*batch(["x"]))
     assert found.by_function == {
         "random.py:first1": [1.0],
         "random.py:count": [2.0],
@@ -304,7 +304,7 @@ def test_a_function_that_is_not_there_is_a_setting_to_mend(tmp_path, spec, says)
     )
     (tmp_path / "wrong.py").write_text("import math\ndef judge(\n")
     with pytest.raises(ConfigError) as caught:
-        build_rewards(settings(functions=(spec.format(tmp=tmp_path),)), "")
+        build_rewards(settings(functions=(spec.format(tmp=tmp_path),)))
     assert str(caught.value).startswith(f"reward.functions: {spec.format(tmp=tmp_path)!r}: ")
     assert says.format(tmp=tmp_path) in str(caught.value)
 
@@ -312,10 +312,10 @@ def test_a_function_that_is_not_there_is_a_setting_to_mend(tmp_path, spec, says)
 def test_one_function_can_not_be_asked_for_twice():
     """Their numbers could not be told apart."""
     with pytest.raises(ConfigError, match=r"reward\.functions: 'exact' is named twice"):
-        build_rewards(settings(functions=("exact", "exact")), "")
+        build_rewards(settings(functions=("exact", "exact")))
 
 
 def test_ones_own_data_needs_a_reward_of_ones_own():
     """The shipped task's reward is not for other tasks."""
     with pytest.raises(ConfigError, match=r"reward\.functions: expected one or more, or reward\.model"):
-        build_rewards(settings(data="rows.jsonl"), "")
+        build_rewards(settings(data="rows.jsonl"))
