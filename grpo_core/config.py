@@ -411,6 +411,11 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
             "expected one weight for each function (and one for reward.model, last), or none",
         ),
         (
+            ("reward.overlong_buffer", "sampling.max_tokens"),
+            config.reward.overlong_buffer > config.sampling.max_tokens,
+            "the buffer is the end of max_tokens and can't be longer",
+        ),
+        (
             ("loss.entropy_quantile",),
             loss.entropy_quantile >= 1,
             "expected less than 1: some tokens must be left to learn from",

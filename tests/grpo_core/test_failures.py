@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core import run
+from grpo_core import reward_functions, run
 from grpo_core.engines.transformers import TransformersEngine
 from grpo_core.trainer import Trainer
 
@@ -51,7 +51,7 @@ def test_an_engine_that_dies_ends_the_run_by_name(short_run, children, mode, mod
     assert document["error"].startswith("EngineError: ")
     assert re.search(says, document["error"]), document["error"]
     assert 2 <= document["steps"] < 5
-    assert not [command for command in children(os.getpid()).values() if "grpo_core" in command]
+    assert not [command for command in children(os.getpid()).values() if module in command]
 
 
 def test_stale_weights_end_the_run(short_run, monkeypatch):
@@ -73,7 +73,7 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
 
 def test_a_broken_reward_ends_the_run(short_run, monkeypatch):
     """By the function's name."""
-    monkeypatch.setattr("grpo_core.rewards.letters_in_place", lambda prompts, completions, answer: [])
+    monkeypatch.setitem(reward_functions.BUILT_IN, "letters_in_place", lambda completions, answer: [])
     document = run.train(short_run(), lambda entry: None)
     assert document["outcome"] == "failed"
     assert "returned 0 rewards for 16 completions" in document["error"]

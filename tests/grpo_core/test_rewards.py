@@ -1,254 +1,321 @@
-"""Reward functions are called right, and wrong ones are named."""
+"""Reward functions are found, called right and summed up, and wrong ones are named."""
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from grpo_core.config import ConfigError
-from grpo_core.reward_functions import letters_in_place, math_accuracy
-from grpo_core.rewards import RewardError, build_rewards, score
-from grpo_core.settings import load
+from grpo_core.config import Config, ConfigError, DataConfig, RewardConfig, SamplingConfig
+from grpo_core.rewards import RewardError, RewardSet, build_rewards
 from grpo_core.types import Completion, Prompt
 
-PROMPTS, COMPLETIONS, COLUMNS = ["abc>", "abd>"], ["abc", "xyz"], {"answer": ["abc", "abd"]}
+
+def batch(texts, **columns):
+    """Prompts, completions and texts for `score`; each column is a list, aligned with the texts."""
+    prompts, completions = [], []
+    for place, text in enumerate(texts):
+        row = {key: values[place] for key, values in columns.items()}
+        prompts.append(Prompt(f"p{place}", f"prompt {place}", (1,), row))
+        ids = (7,) * len(text)
+        completions.append(Completion(f"r{place}", ids, (-1.0,) * len(ids), (0,) * len(ids), "stop"))
+    return prompts, completions, texts
 
 
-def test_the_shipped_reward_is_the_share_of_letters_in_place():
-    """Missing and superfluous letters cost alike; nothing at all is zero."""
-    found = score(
-        "letters", letters_in_place, ["abc>"] * 5, ["abc", "ab", "abcab", "", "cab"], {"answer": ["abc"] * 5}
+def scored(function, texts, **columns):
+    """What one function is taken to have said."""
+    return RewardSet({"it": function}, (1.0,)).score(*batch(texts, **columns)).by_function["it"]
+
+
+def settings(tokens=8, data="", **reward):
+    return Config(
+        reward=RewardConfig(**reward), sampling=SamplingConfig(max_tokens=tokens), data=DataConfig(path=data)
     )
-    assert found == [1.0, 2 / 3, 3 / 5, 0.0, 0.0]
 
 
-def test_columns_reach_the_function_by_name():
-    """Each as a list, aligned with the prompts."""
+# How a function is called.
+
+
+def test_a_function_gets_what_it_has_parameters_for():
+    """By name, whatever their order: TRL's functions needn't take prompts."""
+    seen = {}
+
+    def spy(completions, answer, prompts=None, absent="default"):
+        seen.update(completions=completions, answer=answer, prompts=prompts, absent=absent)
+        return [0, True]
+
+    assert scored(spy, ["a", "b"], answer=["x", "y"], level=[1, 2]) == [0.0, 1.0]
+    assert seen == {
+        "completions": ["a", "b"],
+        "answer": ["x", "y"],
+        "prompts": ["prompt 0", "prompt 1"],
+        "absent": "default",
+    }
+
+
+def test_open_parameters_get_every_column():
+    """Those that only some rows have are None elsewhere."""
     seen = {}
 
     def spy(prompts, completions, **columns):
-        seen.update(columns, prompts=prompts, completions=completions)
-        return [0, True]
+        seen.update(columns)
+        return [0.0] * len(prompts)
 
-    assert score("spy", spy, PROMPTS, COMPLETIONS, COLUMNS) == [0.0, 1.0]
-    assert seen == {"answer": ["abc", "abd"], "prompts": PROMPTS, "completions": COMPLETIONS}
+    prompts, completions, texts = batch(["a", "b"], answer=["x", "y"])
+    prompts[1] = Prompt("p1", "prompt 1", (1,), {"answer": "y", "level": 3})
+    RewardSet({"spy": spy}, (1.0,)).score(prompts, completions, texts)
+    assert seen == {"answer": ["x", "y"], "level": [None, 3]}
+
+
+def test_a_column_that_the_data_lacks_is_a_setting_to_mend():
+    """The message names the function, the column, and the columns there are."""
+
+    def judge(completions, solution):
+        raise AssertionError
+
+    with pytest.raises(ConfigError) as caught:
+        RewardSet({"judge": judge}, (1.0,)).score(*batch(["a"], answer=["x"]))
+    assert str(caught.value) == (
+        "reward function judge needs a column solution, found answer, prompts, completions"
+    )
+
+
+def test_what_a_function_does_to_its_lists_stays_its_own():
+    """The next function, in any thread, sees the columns whole."""
+
+    def vandal(completions, answer):
+        answer.clear()
+        return [1.0] * len(completions)
+
+    def reader(completions, answer):
+        return [float(len(answer))] * len(completions)
+
+    found = RewardSet({"vandal": vandal, "reader": reader}, (1.0, 1.0)).score(*batch(["a"], answer=["x"]))
+    assert found.by_function["reader"] == [1.0]
+
+
+# What comes of the numbers.
+
+
+def test_the_sum_is_weighted_and_leaves_out_who_says_nothing():
+    """None is not zero: it takes no part; scores by function are those before weights."""
+    functions = {
+        "first": lambda completions: [1.0, None, 3.0],
+        "second": lambda completions: [10.0, 20.0, None],
+    }
+    found = RewardSet(functions, (0.5, -2.0)).score(*batch(["a", "b", "c"]))
+    assert found.totals == [0.5 - 20.0, -40.0, 1.5]
+    assert found.by_function == {"first": [1.0, None, 3.0], "second": [10.0, 20.0, None]}
+
+
+def test_a_sample_that_nobody_has_a_reward_for_is_named():
+    """An overlong penalty is no judgement: it does not count."""
+    silent = RewardSet({"a": lambda completions: [1.0, None]}, (1.0,), overlong=lambda tokens: -1.0)
+    with pytest.raises(RewardError, match=r"a: None has a reward for sample 1 \(request r1\)"):
+        silent.score(*batch(["x", "y"]))
 
 
 def test_numbers_of_numpy_and_torch_are_numbers():
-    """They come out as Python floats."""
-    found = score("numbers", lambda *_: [np.float32(0.5), torch.tensor(1.0)], PROMPTS, COMPLETIONS, {})
-    assert found == [0.5, 1.0]
-    assert [type(value) for value in found] == [float, float]
+    """They come out as Python floats, also out of an array."""
+    found = scored(lambda completions: [np.float32(0.5), torch.tensor(1.0)], ["a", "b"])
+    assert (found, [type(value) for value in found]) == ([0.5, 1.0], [float, float])
+    assert scored(lambda completions: np.array([0.5, 2]), ["a", "b"]) == [0.5, 2.0]
+
+
+def test_a_batch_of_none_is_scored_without_a_call():
+    """A process whose share is empty has nothing to say."""
+
+    def never(completions):
+        raise AssertionError
+
+    found = RewardSet({"never": never}, (1.0,)).score([], [], [])
+    assert (found.totals, found.by_function) == ([], {})
+
+
+@pytest.fixture
+def three_torch_threads():
+    """Sums of torch depend on its number of threads, which new threads must share."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_change_nothing_but_who_calls(three_torch_threads):
+    """Same bits with torch inside, in the functions' order; at the same time, each in its own thread."""
+    together, callers = threading.Barrier(3, timeout=60), set()
+
+    def make(seed):
+        def function(completions):
+            if threading.current_thread() is not threading.main_thread():
+                together.wait()  # passes only when all three are inside
+                callers.add(threading.get_ident())
+            numbers = torch.randn(1_000_000, generator=torch.Generator().manual_seed(seed))
+            return [numbers.sum(), torch.get_num_threads()]
+
+        return function
+
+    functions = {f"f{seed}": make(seed) for seed in range(3)}
+    alone, threaded = (RewardSet(functions, (1.0, 0.1, 0.01), n).score(*batch(["a", "b"])) for n in (1, 3))
+    assert alone == threaded
+    assert [values[1] for values in threaded.by_function.values()] == [3.0] * 3
+    assert list(threaded.by_function) == ["f0", "f1", "f2"]
+    assert len(callers) == 3
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_of_several_errors_the_first_functions_is_raised(threads):
+    """Whichever came first in time."""
+
+    def fails(name):
+        def function(completions):
+            raise ValueError(name)
+
+        return function
+
+    with pytest.raises(RewardError, match="function b raised ValueError: b"):
+        RewardSet(
+            {"a": lambda completions: [1.0], "b": fails("b"), "c": fails("c")}, (1,) * 3, threads
+        ).score(*batch(["x"]))
+
+
+# What is refused.
+
+SAMPLE_1 = (
+    "for sample 1 (request r1), the completion 'xyz' to the prompt 'prompt 1'; a reward is a finite number"
+)
 
 
 @pytest.mark.parametrize(
     ("returned", "says"),
     [
         ([1.0], "returned 1 rewards for 2 completions"),
-        ([1.0, float("nan")], "returned nan for sample 1, the completion 'xyz' to the prompt 'abd>'"),
-        ([float("inf"), 0.0], "returned inf for sample 0"),
-        ([0.0, "1"], "returned '1' for sample 1"),
-        (None, "raised TypeError"),
+        (None, "returned None rewards for 2 completions"),
+        ([1.0, float("nan")], f"returned nan {SAMPLE_1}"),
+        ([1.0, float("-inf")], f"returned -inf {SAMPLE_1}"),
+        ([1.0, 10**400], f"returned 1{'0' * 400} {SAMPLE_1}"),
+        ([0.0, "1"], f"returned '1' {SAMPLE_1}"),
+        ([0.0, 1j], f"returned 1j {SAMPLE_1}"),
+        ([0.0, [1.0]], f"returned [1.0] {SAMPLE_1}"),
+        (torch.ones(2, 2), "returned tensor([1., 1.]) for sample 0 (request r0)"),
+        (0.5, "raised TypeError: 'float' object is not iterable"),
     ],
 )
 def test_what_is_no_reward_is_refused_by_name(returned, says):
-    """The message names the function, the sample and the value."""
-
-    def broken(prompts, completions, **columns):
-        return returned
-
-    with pytest.raises(RewardError, match="reward function broken") as caught:
-        score("broken", broken, PROMPTS, COMPLETIONS, COLUMNS)
+    """The message names the function, the sample, its request and the value."""
+    with pytest.raises(RewardError, match=r"^reward function it ") as caught:
+        scored(lambda completions: returned, ["abc", "xyz"])
     assert says in str(caught.value)
 
 
-def test_a_reward_function_that_raises_is_named():
-    """With the error it raised."""
-
-    def careless(prompts, completions, **columns):
-        return [1 / 0]
-
-    with pytest.raises(RewardError, match="careless raised ZeroDivisionError: division by zero"):
-        score("careless", careless, PROMPTS, COMPLETIONS, COLUMNS)
-
-
-def test_the_sample_that_makes_it_raise_is_found():
-    """One in a thousand, by a few more calls; and a function that raises on the whole batch alone is said to."""
+@pytest.mark.parametrize("wrong", [0, 37, 63])
+def test_the_sample_on_which_a_function_raises_is_found_in_few_calls(wrong):
+    """By halving: one call for the batch, and log2(n) + 1 to find it."""
     calls = []
 
-    def careless(prompts, completions, answer):
+    def careless(completions):
         calls.append(len(completions))
-        return [1.0 / len(text) for text in completions]
+        return [1 / float(text) for text in completions]
 
-    texts = ["a"] * 613 + [""] + ["a"] * 386
-    with pytest.raises(
-        RewardError, match=r"careless raised ZeroDivisionError.* on sample 613: .* to the prompt 'p613'"
-    ):
-        score("careless", careless, [f"p{i}" for i in range(1000)], texts, {"answer": texts})
-    assert len(calls) < 15
+    texts = ["1"] * 64
+    texts[wrong] = "0"
+    with pytest.raises(RewardError, match=r"it raised ZeroDivisionError: .*division by zero") as caught:
+        scored(careless, texts)
+    assert f"on sample {wrong} (request r{wrong}), the completion '0'" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert calls == [64, 32, 16, 8, 4, 2, 1, 1]
 
-    def moody(prompts, completions):
+
+def test_a_function_that_raises_only_on_the_batch_blames_no_sample():
+    """No sample is named that is not at fault."""
+
+    def impatient(completions):
         if len(completions) > 1:
-            raise ValueError("too many")
+            raise TimeoutError("too much")
         return [0.0]
 
-    with pytest.raises(RewardError, match="on a batch, though on no sample of it alone"):
-        score("moody", moody, PROMPTS, COMPLETIONS, {})
+    with pytest.raises(RewardError, match="raised TimeoutError: too much, on a batch of 4, but on none"):
+        scored(impatient, list("abcd"))
 
 
-def rewards(tmp_path, source="", **settings):
-    """The functions of a file `mine.py` and settings given by key."""
-    (tmp_path / "mine.py").write_text(source)
-    wanted = {
-        key: str(value).replace("mine.py", str(tmp_path / "mine.py")) for key, value in settings.items()
+# What the settings make of it.
+
+
+def test_nothing_asked_for_is_the_shipped_tasks_reward():
+    """The share of letters in place, unweighted."""
+    found = build_rewards(Config()).score(*batch(["abc", "ab"], answer=["abc", "abc"]))
+    assert found.totals == [1.0, 2 / 3]
+    assert found.by_function == {"letters_in_place": [1.0, 2 / 3]}
+
+
+def test_functions_weights_and_the_overlong_penalty_come_together():
+    """The penalty counts tokens, and has a column of its own; weights are not for it."""
+    config = settings(
+        functions=("exact", "repetition"), weights=(2.0, 1.0), overlong_buffer=4, overlong_penalty=0.5
+    )
+    found = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
+    assert found.totals == [2.0, -0.25, -0.5]
+    assert found.by_function == {
+        "exact": [1.0, 0.0, 0.0],
+        "repetition": [0.0, 0.0, 0.0],
+        "overlong": [0.0, -0.25, -0.5],
     }
-    return build_rewards(load(None, [f"--{key}={value}" for key, value in wanted.items()]))
 
 
-def samples(texts, lengths=None, **columns):
-    """Prompts, completions and texts."""
-    prompts = [
-        Prompt(f"p{i}", f"q{i}", (1,), {k: v[i] for k, v in columns.items()}) for i in range(len(texts))
+def test_functions_of_ones_own_files(tmp_path):
+    """Each file runs once, as a module of its own: two of one name don't meet, nor does one hide another's."""
+    for folder, value in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "random.py").write_text(
+            "from dataclasses import dataclass\nimport random\n@dataclass\nclass Held:\n    x: 'int'\n"
+            f"runs = [0]\nruns[0] += 1\ndef first{value}(completions):\n"
+            f"    return [Held({value}).x + random.Random(0).random() * 0] * len(completions)\n"
+            "def count(completions):\n    runs[0] += 1\n    return [runs[0]] * len(completions)\n"
+        )
+    specs = [
+        f"{tmp_path}/a/random.py:first1",
+        f"{tmp_path}/a/random.py:count",
+        f"{tmp_path}/b/random.py:first2",
     ]
-    lengths = lengths or [1] * len(texts)
-    completions = [
-        Completion(f"r{i}", (1,) * n, (-1.0,) * n, (0,) * n, "stop") for i, n in enumerate(lengths)
-    ]
-    return prompts, completions, texts
-
-
-MINE = """
-def long(prompts, completions, **columns):
-    return [len(text) for text in completions]
-
-def picky(prompts, completions, level):
-    return [None if n < 2 else n / 10 for n in level]
-"""
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_several_functions_add_up_with_weights(tmp_path, threads):
-    """One that has nothing to say of a sample counts as nothing there; how many threads call them changes nothing."""
-    found = rewards(
-        tmp_path,
-        MINE,
-        **{
-            "reward.functions": "mine.py:long,mine.py:picky,exact",
-            "reward.weights": "0.5,2,1",
-            "reward.threads": threads,
-        },
-    ).score(*samples(["ab", "abc", "x"], level=[1, 2, 3], answer=["ab", "b", "x"]))
-    assert found.by_function == {"long": [2.0, 3.0, 1.0], "picky": [None, 0.2, 0.3], "exact": [1.0, 0.0, 1.0]}
-    assert found.totals == pytest.approx([0.5 * 2 + 1, 0.5 * 3 + 2 * 0.2, 0.5 + 2 * 0.3 + 1])
-
-
-def test_a_sample_of_which_nobody_has_anything_to_say(tmp_path):
-    """Is no zero."""
-    with pytest.raises(
-        RewardError, match=r"no reward function has anything to say of sample 0, the completion 'a'"
-    ):
-        rewards(tmp_path, MINE, **{"reward.functions": "mine.py:picky"}).score(*samples(["a"], level=[1]))
-
-
-def test_the_soft_overlong_penalty_is_taken_off(tmp_path):
-    """DAPO, equation 13: nothing, then linear over the buffer, then all of it at full length."""
-    found = rewards(
-        tmp_path,
-        MINE,
-        **{
-            "reward.functions": "exact",
-            "reward.overlong_buffer": 4,
-            "sampling.max_tokens": 10,
-            "reward.overlong_penalty": 2,
-        },
-    ).score(*samples(["a"] * 4, [5, 6, 8, 10], answer=["a"] * 4))
-    assert found.totals == [1.0, 1.0, 0.0, -1.0]
+    found = build_rewards(settings(functions=tuple(specs))).score(*batch(["x"]))
+    assert found.by_function == {
+        "random.py:first1": [1.0],
+        "random.py:count": [2.0],
+        "random.py:first2": [2.0],
+    }
 
 
 @pytest.mark.parametrize(
-    ("functions", "says"),
+    ("spec", "says"),
     [
-        (
-            "nothing",
-            "'nothing': expected file.py:function or one of letters, exact, math, format, repetition",
-        ),
-        ("mine.py:absent", "mine.py has no function absent; it has long, picky"),
-        ("/nowhere/other.py:long", "there is no file /nowhere/other.py"),
-        ("exact,exact", "two have the same name"),
+        ("exakt", "no function 'exakt' in what is built in"),
+        ("exakt", "there are: exact, format, letters_in_place, math, repetition"),
+        ("{tmp}/none.py:judge", "running {tmp}/none.py raised FileNotFoundError"),
+        ("{tmp}/mine.py:judge", "no function 'judge' in {tmp}/mine.py; there are: correct, short"),
+        ("{tmp}/mine.py:LIMIT", "no function 'LIMIT' in {tmp}/mine.py; there are: correct, short"),
+        ("{tmp}/wrong.py:judge", "running {tmp}/wrong.py raised SyntaxError"),
+        ("{tmp}/wrong.py:judge", "wrong.py, line 2"),
     ],
 )
-def test_a_function_that_is_not_there(tmp_path, functions, says):
-    """One line: key, name, what there is."""
+def test_a_function_that_is_not_there_is_a_setting_to_mend(tmp_path, spec, says):
+    """The message names what was asked for, and what was found."""
+    (tmp_path / "mine.py").write_text(
+        "LIMIT = 3\ndef correct(completions): ...\ndef short(completions): ...\n"
+    )
+    (tmp_path / "wrong.py").write_text("import math\ndef judge(\n")
     with pytest.raises(ConfigError) as caught:
-        rewards(tmp_path, MINE, **{"reward.functions": functions})
-    assert says in str(caught.value)
+        build_rewards(settings(functions=(spec.format(tmp=tmp_path),)))
+    assert str(caught.value).startswith(f"reward.functions: {spec.format(tmp=tmp_path)!r}: ")
+    assert says.format(tmp=tmp_path) in str(caught.value)
 
 
-def test_a_file_that_does_not_run(tmp_path):
-    """Its own error, and where."""
-    with pytest.raises(ConfigError, match=r"mine.py: ZeroDivisionError: division by zero"):
-        rewards(tmp_path, "1 / 0", **{"reward.functions": "mine.py:long"})
+def test_one_function_can_not_be_asked_for_twice():
+    """Their numbers could not be told apart."""
+    with pytest.raises(ConfigError, match=r"reward\.functions: 'exact' is named twice"):
+        build_rewards(settings(functions=("exact", "exact")))
 
 
-def test_a_column_that_the_data_does_not_have(tmp_path):
-    """Names the function, the column and those that there are."""
-    with pytest.raises(
-        ConfigError, match="reward function picky needs the column 'level'; the data has 'answer'"
-    ):
-        rewards(tmp_path, MINE, **{"reward.functions": "mine.py:picky"}).score(*samples(["a"], answer=["a"]))
-
-
-ANSWERS = ["1/2", "\\frac{3}{4}", "$x^2+2x+1$", "5"]
-GIVEN = ["It is $0.5$.", "so we get $\\boxed{0.75}$", "$(x+1)^2$", "it's six, $6$"]
-
-
-def test_mathematics_is_compared_by_value_in_any_thread():
-    """math-verify's time limit is an alarm, which only the main thread has: elsewhere it must not turn into zeros."""
-    expected = [1.0, 1.0, 1.0, 0.0]
-    assert math_accuracy([""] * 4, GIVEN, ANSWERS) == expected
-    with ThreadPoolExecutor(2) as pool:
-        assert pool.submit(math_accuracy, [""] * 4, GIVEN, ANSWERS).result() == expected
-
-
-def test_an_answer_that_cannot_be_read_is_no_zero():
-    """No completion could ever be right."""
-    with pytest.raises(RewardError, match=r"sample 1 has the answer '', which math-verify can't read"):
-        math_accuracy(["", ""], ["1", "2"], ["1", ""])
-
-
-@pytest.fixture
-def classifier(model_dir, tmp_path):
-    """A tiny random sequence classifier with one output, beside the tiny model's tokenizer."""
-    config = LlamaConfig.from_pretrained(model_dir, num_labels=1)
-    torch.manual_seed(0)
-    LlamaForSequenceClassification(config).save_pretrained(tmp_path / "classifier")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "classifier" / name).write_bytes((model_dir / name).read_bytes())
-    return tmp_path / "classifier"
-
-
-def test_a_reward_model_scores_each_text_as_alone(tmp_path, classifier):
-    """Whatever its neighbours and their padding."""
-    texts = ["a", "abc", "jihgfedcba" * 3, "", "bb"] * 5
-    prompts, completions, _ = samples(texts)
-    prompts = [Prompt(p.id, "cab>", p.ids, p.columns) for p in prompts]
-    found = rewards(tmp_path, **{"reward.model": classifier}).score(prompts, completions, texts)
-    model = LlamaForSequenceClassification.from_pretrained(classifier).eval()
-    letters = "abcdefghij>"
-    for text, total in zip(texts, found.totals, strict=True):
-        ids = torch.tensor([[letters.index(letter) for letter in "cab>" + text]])
-        with torch.no_grad():
-            assert total == pytest.approx(float(model(ids).logits[0, 0]), abs=1e-6)
-    assert len({round(total, 5) for total in found.totals}) == 5
-
-
-def test_a_reward_model_refuses_what_it_cannot_read(tmp_path, classifier):
-    """A text that would have to be cut, and a folder that holds something else."""
-    with pytest.raises(
-        RewardError, match=r"sample 1 has 303 tokens with its prompt, the reward model reads 256"
-    ):
-        rewards(tmp_path, **{"reward.model": classifier}).score(*samples(["a", "a" * 301]))
-    with pytest.raises(ConfigError, match="not a sequence classifier"):
-        rewards(tmp_path, **{"reward.model": tmp_path})
+def test_ones_own_data_needs_a_reward_of_ones_own():
+    """The shipped task's reward is not for other tasks."""
+    with pytest.raises(ConfigError, match=r"reward\.functions: expected one or more, or reward\.model"):
+        build_rewards(settings(data="rows.jsonl"))

@@ -1,0 +1,318 @@
+"""The reward functions that come with the trainer say what they should."""
+
+import doctest
+import importlib.util
+import os
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_core import reward_functions, rewards
+from grpo_core.config import Config, ConfigError, RewardConfig
+from grpo_core.reward_functions import (
+    RewardModel,
+    exact,
+    letters_in_place,
+    math_answers,
+    repetition,
+    soft_overlong,
+    tags,
+)
+from grpo_core.rewards import RewardError, build_rewards
+from grpo_core.types import Completion, Prompt
+
+# In CI its absence is a failure, not a reason to skip.
+needs_math_verify = pytest.mark.skipif(
+    importlib.util.find_spec("math_verify") is None and "CI" not in os.environ, reason="needs math-verify"
+)
+
+
+def test_the_examples_in_docstrings_hold():
+    """Each runs and gives what it says."""
+    result = doctest.testmod(reward_functions)
+    assert (result.failed, result.attempted) == (0, 5)
+
+
+def test_the_shipped_reward_is_the_share_of_letters_in_place():
+    """Missing and superfluous letters cost alike; nothing at all is zero."""
+    found = letters_in_place(["abc", "ab", "abcab", "", "cab"], answer=["abc"] * 5)
+    assert found == [1.0, 2 / 3, 3 / 5, 0.0, 0.0]
+
+
+def test_an_exact_answer_is_exact():
+    """White space around does not matter, within it does; numbers are compared as text."""
+    found = exact(["\n42 ", "4 2", "42.0", "", "x"], answer=["42", "42", 42, "", None])
+    assert found == [1.0, 0.0, 0.0, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("completion", "value"),
+    [
+        ("<think>\na\nb\n</think>\n\n<answer>\n4\n</answer>\n", 1.0),
+        ("<think></think><answer></answer>", 1.0),
+        ("<think>a</think><answer>4</answer> bye", 0.0),
+        ("well <think>a</think><answer>4</answer>", 0.0),
+        ("<think>a</think> so <answer>4</answer>", 0.0),
+        ("<think>a<think>b</think><answer>4</answer>", 0.0),
+        ("<think>a</think><answer>4</answer><answer>5</answer>", 0.0),
+        ("<answer>4</answer><think>a</think>", 0.0),
+        ("<THINK>a</THINK><answer>4</answer>", 0.0),
+        ("<think>a</think><answer>4", 0.0),
+        ("a</think><answer>4</answer>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_format_is_two_pairs_of_tags_and_nothing_else(completion, value):
+    """Each tag once, in order, with nothing but white space around the pairs."""
+    assert tags(["2+2?"], [completion]) == [value]
+
+
+def test_a_prompt_may_have_opened_the_thinking():
+    """As chat templates of reasoning models do; then a second opening is wrong."""
+    opened = "2+2?<|assistant|><think>\n"
+    assert tags([opened] * 2, ["a</think><answer>4</answer>", "<think>a</think><answer>4</answer>"]) == [
+        1.0,
+        0.0,
+    ]
+
+
+@pytest.mark.timeout(20)
+def test_the_format_of_a_hostile_text_takes_no_longer():
+    """Megabytes of openings, on which a pattern with two lazy spans takes hours."""
+    hostile = [
+        "<think>" * 300_000,
+        "<think>a</think>" + "<answer>" * 300_000,
+        "<think" * 300_000,
+        "<" * 3_000_000,
+    ]
+    assert tags([""] * 4, hostile) == [0.0] * 4
+
+
+def test_repetition_counts_ngrams_that_were_there_before():
+    """By hand: of "a b c a b c a b" six trigrams, three different; case and spaces do not matter."""
+    found = repetition(["a b c a b c a b", "A b\nc  a B c a b", "a a a a a a", "a b", "", "a b c"])
+    assert found == [-0.5, -0.5, -0.75, 0.0, 0.0, 0.0]
+
+
+@given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 4))
+def test_the_overlong_punishment_is_equation_13_of_dapo(buffer, room, tokens, penalty):
+    """Its three cases, as the paper writes them, with L_cache = buffer and L_max = buffer + room."""
+    longest = buffer + room
+    if tokens <= longest - buffer:
+        expected = 0.0
+    elif tokens <= longest:
+        expected = ((longest - buffer) - tokens) / buffer
+    else:
+        expected = -1.0
+    assert soft_overlong(tokens, longest, buffer, penalty) == pytest.approx(penalty * expected, abs=1e-12)
+
+
+# Mathematics.
+
+GIVEN = [
+    r"so \boxed{\frac{1}{2}}",
+    "it is 0.5",
+    "$0.4$",
+    "no idea",
+    r"$x = \frac{2}{4}$",
+    r"\boxed{\frac{1}{2",
+]
+
+
+@needs_math_verify
+def test_mathematics_is_compared_by_value():
+    """Right, right in other words, wrong, and not readable at all; and a row without an answer."""
+    found = math_answers([*GIVEN[:5], "1"], answer=[r"\frac{1}{2}"] * 5 + [None])
+    assert found == [1.0, 1.0, 0.0, 0.0, 1.0, None]
+
+
+@needs_math_verify
+def test_a_worker_thread_finds_what_the_main_thread_finds():
+    """math-verify's own time limit works in a main thread alone; some versions then silently find all wrong."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(math_answers(GIVEN, answer=["1/2"] * 6)))
+    thread.start()
+    thread.join()
+    assert found == [math_answers(GIVEN, answer=["1/2"] * 6)]
+    assert found[0][:4] == [1.0, 1.0, 0.0, 0.0]
+
+
+@needs_math_verify
+def test_two_threads_do_not_get_each_others_verdicts():
+    """A user's function may call it while the built-in one runs."""
+    right, wrong = [], []
+    math_answers(["1"], answer=["1"])  # both use the process that now runs
+    calls = [
+        threading.Thread(target=lambda: right.extend(math_answers(["1"] * 300, answer=["1"] * 300))),
+        threading.Thread(target=lambda: wrong.extend(math_answers(["1"] * 300, answer=["2"] * 300))),
+    ]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    assert (right, wrong) == ([1.0] * 300, [0.0] * 300)
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        (r"2\sqrt{3}", r"\boxed{2\sqrt{3}}", r"\boxed{2}"),
+        (r"10^{-3}", r"\boxed{0.001}", r"\boxed{10}"),
+        ("(1,2)", r"\boxed{(1,2)}", r"\boxed{(1,3)}"),
+        ("x+1", r"$1+x$", r"$x$"),
+        (r"\$5", r"\boxed{5}", r"\boxed{6}"),
+        (72, "The answer is 72.", "The answer is 27."),
+        (r"We add: $1+1=2$. So \boxed{2}", r"\boxed{2}", r"\boxed{1}"),
+    ],
+)
+def test_an_expected_answer_is_read_whole(gold, right, wrong):
+    """Bare LaTeX is: math-verify itself would read the first number of it."""
+    assert math_answers([right, wrong], solution=[gold, gold]) == [1.0, 0.0]
+
+
+@needs_math_verify
+def test_an_expected_answer_that_can_not_be_read_names_its_sample():
+    """Nothing could ever be right there: that is no zero."""
+    prompts = [
+        Prompt(str(place), "2+2?", (1,), {"answer": gold}) for place, gold in enumerate(["4", "", "4"])
+    ]
+    completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
+    math_set = build_rewards(Config(reward=RewardConfig(functions=("math",))))
+    with pytest.raises(
+        RewardError, match=r"math raised ValueError: math-verify .* expected answer ''"
+    ) as caught:
+        math_set.score(prompts, completions, ["4"] * 3)
+    assert "on sample 1 (request 1.0), the completion '4' to the prompt '2+2?'" in str(caught.value)
+
+
+@needs_math_verify
+def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
+    """And what comes behind it is checked as ever."""
+    monkeypatch.setattr(reward_functions, "CPU_S", 0.5)
+    with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
+        found = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
+    assert found == [0.0, 1.0]
+
+
+@needs_math_verify
+def test_the_death_of_the_checking_process_is_an_error_and_not_a_zero():
+    """The next call starts another."""
+    assert math_answers(["1"], answer=["1"]) == [1.0]
+    child = reward_functions._checker()
+    child.kill()
+    child.wait()
+    with pytest.raises((ChildProcessError, BrokenPipeError)):
+        math_answers(["1"], answer=["1"])
+    assert math_answers(["1"], answer=["1"]) == [1.0]
+    assert reward_functions._checker().pid != child.pid
+
+
+def test_mathematics_needs_its_column():
+    """One of two."""
+    with pytest.raises(ConfigError, match=r"math needs a column answer or solution, found level"):
+        math_answers(["1"], level=[1])
+
+
+def test_mathematics_needs_its_package(monkeypatch):
+    """The message names the key and the package."""
+    monkeypatch.setattr(rewards.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):
+        build_rewards(Config(reward=RewardConfig(functions=("math",))))
+
+
+# A reward model.
+
+
+SIZES = {
+    "vocab_size": 13,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 24,
+    "initializer_range": 0.1,  # at 0.5, rounding in float32 alone is 6e-6
+    "num_labels": 1,
+    "pad_token_id": 12,
+    "bos_token_id": None,
+    "eos_token_id": 11,
+}
+
+
+@pytest.fixture(scope="module", params=["Llama", "Bert"])
+def reward_model(request, tmp_path_factory):
+    """A folder with a tiny random classifier of one label, and a tokenizer of letters.
+
+    Llama reads the last token that is no padding; Bert looks both ways, so that it sees padding that is not masked.
+    """
+    import transformers
+
+    from grpo_core import model as policies
+
+    folder = tmp_path_factory.mktemp("reward-model")
+    policies._write_tokenizer(folder, [*"abcdefghij>", "<end>", "<pad>"])
+    dropout = {"Llama": {"attention_dropout": 0.5}, "Bert": {"hidden_dropout_prob": 0.5}}[request.param]
+    config = getattr(transformers, f"{request.param}Config")(**SIZES, **dropout)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        getattr(transformers, f"{request.param}ForSequenceClassification")(config).save_pretrained(folder)
+    return folder
+
+
+def test_the_reward_model_gives_what_it_gives_one_by_one(reward_model):
+    """Batched and padded as in a plain forward of each text: within 1e-6, and 1e-12 in float64; same bits twice."""
+    from transformers import AutoModelForSequenceClassification
+
+    plain = AutoModelForSequenceClassification.from_pretrained(reward_model).float().eval()
+    completions = ["abcdefghij"[: 1 + place % 10] * (1 + place % 2) for place in range(40)]
+    prompts = [f"{'abcdefghij'[place % 7 :][:3]}>" for place in range(40)]
+    rows = [
+        ["abcdefghij>".index(letter) for letter in "".join(pair)]
+        for pair in zip(prompts, completions, strict=True)
+    ]
+
+    def one_by_one():
+        with torch.no_grad():
+            return [plain(input_ids=torch.tensor([row])).logits.item() for row in rows]
+
+    adapter = RewardModel(str(reward_model), "cpu")
+    found, expected = adapter(prompts, completions), one_by_one()
+    assert found == pytest.approx(expected, rel=0, abs=1e-6)
+    assert max(expected) - min(expected) > 0.1
+    assert adapter(prompts, completions) == found
+    # Rounding aside, nothing is left: padding takes no part.
+    adapter._model.double()
+    plain.double()
+    assert adapter(prompts, completions) == pytest.approx(one_by_one(), rel=0, abs=1e-12)
+
+
+def test_the_reward_model_is_one_more_function(reward_model):
+    """By the name `model`, the last; a text too long for it is refused with its sample, not cut."""
+    config = Config(reward=RewardConfig(functions=("exact",), weights=(1.0, 0.5), model=str(reward_model)))
+    both = build_rewards(config)
+    prompts = [Prompt(str(place), "abc>", (1,), {"answer": "abc"}) for place in range(3)]
+    completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
+    found = both.score(prompts, completions, ["abc", "ab", "a"])
+    assert list(found.by_function) == ["exact", "model"]
+    assert found.totals == [
+        a + 0.5 * b for a, b in zip(found.by_function["exact"], found.by_function["model"], strict=True)
+    ]
+    with pytest.raises(RewardError, match=r"model raised ValueError: 25 tokens, .* takes 24, on sample 1"):
+        both.score(prompts, completions, ["abc", "a" * 21, "a"])
+
+
+def test_a_reward_model_alone_is_the_reward(reward_model):
+    """Then the shipped task's own is not asked."""
+    built = build_rewards(Config(reward=RewardConfig(model=str(reward_model))))
+    assert list(built.functions) == ["model"]
+
+
+def test_what_is_no_reward_model_is_a_setting_to_mend(reward_model, model_dir, tmp_path):
+    """A policy has no head for it, which transformers would make up; a missing folder is named."""
+    with pytest.raises(ConfigError, match=r"reward\.model = .*missing weights: score\.weight"):
+        RewardModel(str(model_dir), "cpu")
+    with pytest.raises(ConfigError, match=r"reward\.model = '.*nowhere': expected a sequence classification"):
+        RewardModel(str(tmp_path / "nowhere"), "cpu")
