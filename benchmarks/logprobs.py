@@ -1,0 +1,76 @@
+"""Peak memory and CPU time of chunked log-probs against the whole logits: 6,144 tokens, a vocabulary of 32,000.
+
+`python benchmarks/logprobs.py`. Each measurement is a process of its own; the peak is what its resident memory rose by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOKENS, VOCABULARY, WIDTH = 6144, 32000, 256
+GOALS = {"forward": 0.10, "forward and backward": 0.45}
+
+
+def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
+    """One measurement, in this process."""
+    import torch
+
+    from grpo_core.logprobs import chunked_logprobs
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    hidden = torch.randn(TOKENS, WIDTH, requires_grad=backward)
+    weight = (torch.randn(VOCABULARY, WIDTH) * 0.02).requires_grad_(backward)
+    ids = torch.randint(VOCABULARY, (TOKENS,))
+    torch.log_softmax(hidden[:8] @ weight.T, -1)  # libraries have allocated what they keep
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with torch.set_grad_enabled(backward):
+        if kind == "naive":
+            found = torch.log_softmax(hidden @ weight.T, -1).gather(-1, ids[:, None])[:, 0]
+        else:
+            found, _ = chunked_logprobs(hidden, weight, ids, temperature=1.0, chunk=chunk)
+        if backward:
+            found.sum().backward()
+    cpu_s = time.process_time() - started
+    return {"mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, "cpu_s": cpu_s}
+
+
+def child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
+    """The same in a process of its own."""
+    root = str(Path(__file__).resolve().parent.parent)
+    command = [sys.executable, __file__, kind, str(chunk), str(int(backward))]
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def main() -> None:
+    """Interleaved pairs; medians of ratios with intervals."""
+    from benchmarks.measure import interval
+
+    print(f"{TOKENS} tokens x {VOCABULARY} ids, float32, one thread; chunked / naive, median [95 %]")
+    for backward, name in enumerate(GOALS):
+        for chunk in (256, 1024):
+            pairs = [
+                (child("chunked", chunk, backward=bool(backward)), child("naive", 0, backward=bool(backward)))
+                for _ in range(5)
+            ]
+            for key, goal in (("mib", GOALS[name]), ("cpu_s", 1.5)):
+                middle, low, high = interval([ours[key] / naive[key] for ours, naive in pairs])
+                verdict = "pass" if middle <= goal else "MISS"
+                sides = f"{pairs[0][0][key]:8.1f} / {pairs[0][1][key]:8.1f} {key}"
+                print(f"{name:21} chunk {chunk:5} {sides:28} {middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps(once(sys.argv[1], int(sys.argv[2]), backward=sys.argv[3] == "1")))
+    else:
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        main()
