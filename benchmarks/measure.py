@@ -1,0 +1,78 @@
+"""What every benchmark measures with: two programs in turns, medians of ratios, bootstrap intervals.
+
+Both sides of a comparison run at the same time, each in a process of its own, and take steps in turns: what
+the machine does to one it does to the other. What is counted is a process's CPU time, on one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Program:
+    """A program that takes a step each time it is asked to, and says what the step cost."""
+
+    def __init__(self, python: str, *arguments: str, **environment: str) -> None:
+        """Starts it, with this repository to import and one thread."""
+        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
+        self._process = subprocess.Popen(
+            [python, *arguments], env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def step(self) -> dict[str, Any]:
+        """Lets it go on to the end of its next step, and returns what it says of it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._process.args!r} ended with exit code {self._process.wait()}")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class Turns:
+    """The program's side: `turns.end()` after each step. Whatever else it prints goes to stderr."""
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+
+    def begin(self) -> None:
+        """Waits for the next turn."""
+        if not sys.stdin.readline():
+            os._exit(0)
+        self._cpu_s = time.process_time()
+
+    def end(self, **facts: object) -> None:
+        """Says what the step cost, and waits for the next turn."""
+        cpu_s = time.process_time() - self._cpu_s
+        self._answers.write(json.dumps({"cpu_s": cpu_s, **facts}) + "\n")
+        self.begin()
+
+
+def pairs(first: Program, second: Program, count: int, warm: int = 2) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Steps in turns: one, two, one, two; the first `warm` pairs don't count."""
+    return [(first.step(), second.step()) for _ in range(count + warm)][warm:]
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """The median and its 95 % bootstrap interval."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
+    return statistics.median(values), medians[50], medians[1949]
