@@ -1,8 +1,8 @@
 """The embedded engine: a transformers model with a KV cache, sampling in this process.
 
 What is sampled for a request depends on its prompt and its seed alone. Each request draws from a generator of
-its own; requests are run together only with prompts of the same length, so there is no padding; and a token is
-chosen by inverse CDF in float64. The log-probs themselves may differ in the last digit with other neighbours,
+its own; the padding between prompts of different lengths is seen by no token (of a model that `can_share`; any
+other runs prompts of one length at a time); and a token is chosen by inverse CDF in float64. The log-probs themselves may differ in the last digit with other neighbours,
 as a matrix product's rounding depends on its shape; the same requests in the same order give the same bits.
 """
 
@@ -14,14 +14,18 @@ import torch
 
 from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.model import load_model
+from grpo_core.sharing import SharedPrompts, can_share
 from grpo_core.types import Completion
 from grpo_core.weights import fingerprint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+    from typing import TypeAlias
 
     from grpo_core.types import FinishReason, Request, SamplingParams
+
+    _Follow: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class TransformersEngine:
@@ -53,14 +57,14 @@ class TransformersEngine:
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
         self._check(requests, params)
-        alike: dict[tuple[int, int, int], list[int]] = {}
+        alike: dict[tuple[int, int], list[int]] = {}
+        sharing = can_share(self._model)
         for place, request in enumerate(requests):
-            shape = (len(request.prompt_ids), len(request.prefix), request.budget)
-            alike.setdefault(shape, []).append(place)
+            left = params.max_tokens - len(request.prefix)
+            length = 0 if sharing else len(request.prompt_ids) + len(request.prefix)
+            alike.setdefault((length, min(request.budget or left, left)), []).append(place)
         answers: dict[int, Completion] = {}
-        for (_, done, budget), places in alike.items():
-            left = params.max_tokens - done
-            most = min(budget or left, left)
+        for (_, most), places in alike.items():
             for start in range(0, len(places), self._max_batch):
                 part = places[start : start + self._max_batch]
                 sampled = self._sample([requests[i] for i in part], params, most)
@@ -133,13 +137,8 @@ class TransformersEngine:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _sample(self, requests: Sequence[Request], params: SamplingParams, most: int) -> list[Completion]:
         """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
-        # A group shares its prompt: each prompt goes through the model once, then its keys are copied.
-        whole = [request.prompt_ids + request.prefix for request in requests]
-        prompts = {ids: place for place, ids in enumerate(dict.fromkeys(whole))}
-        rows = torch.tensor([prompts[ids] for ids in whole], device=self._device)
-        out = self._model(torch.tensor(list(prompts), device=self._device), use_cache=True)
-        cache, logits_BV = out.past_key_values, out.logits[:, -1][rows]
-        cache.reorder_cache(rows)
+        begin = self._begin_shared if can_share(self._model) else self._begin_alike
+        logits_BV, follow = begin([request.prompt_ids + request.prefix for request in requests], most)
         draws_BT = _draws(requests, most).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
@@ -147,8 +146,7 @@ class TransformersEngine:
         logprobs: list[torch.Tensor] = []
         for place in range(most):
             if place:
-                out = self._model(ids[-1][:, None], past_key_values=cache, use_cache=True)
-                logits_BV = out.logits[:, -1]
+                logits_BV = follow(ids[-1])
             id_B, logprob_B = choose(logits_BV, draws_BT[:, place], params.temperature)
             ids.append(id_B)
             logprobs.append(logprob_B)
@@ -160,6 +158,24 @@ class TransformersEngine:
             self._completion(request, row, values, params)
             for request, row, values in zip(requests, ids_BT, logprobs_BT, strict=True)
         ]
+
+    def _begin_shared(self, prompts: list[tuple[int, ...]], most: int) -> tuple[torch.Tensor, _Follow]:
+        """The logits behind prompts of any lengths, and what gives those behind one more token of each."""
+        shared, head = SharedPrompts(self._model, prompts, room=most), self._model.get_output_embeddings()
+        return head(shared.last_BH), lambda id_B: head(shared.follow(id_B[:, None])[:, 0])
+
+    def _begin_alike(self, prompts: list[tuple[int, ...]], _: int) -> tuple[torch.Tensor, _Follow]:
+        """The same for prompts of one length, for every model that has a cache."""
+        places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
+        rows = torch.tensor([places[ids] for ids in prompts], device=self._device)
+        out = self._model(torch.tensor(list(places), device=self._device), use_cache=True)
+        cache = out.past_key_values
+        cache.reorder_cache(rows)
+
+        def follow(id_B: torch.Tensor) -> torch.Tensor:
+            return self._model(id_B[:, None], past_key_values=cache, use_cache=True).logits[:, -1]  # type: ignore[no-any-return]
+
+        return out.logits[:, -1][rows], follow
 
     def _completion(
         self, request: Request, ids: list[int], logprobs: list[float], params: SamplingParams
@@ -176,13 +192,13 @@ def choose(
     logits_BV: torch.Tensor, draw_B: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The token each uniform draw in [0, 1) falls on, and its log-prob under the distribution sampled from."""
-    scaled = logits_BV.float() / temperature
+    logprobs_BV = torch.log_softmax(logits_BV.float() / temperature, -1)
     # In float64 the sums are exact enough that a draw near 1 can't fall behind the last token.
-    cumulative = torch.softmax(scaled.double(), -1).cumsum(-1)
+    cumulative = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
     # `right`: the first token whose sum exceeds the draw, so never one of probability zero.
     target = draw_B.double()[:, None] * cumulative[:, -1:]
-    id_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=scaled.shape[-1] - 1)
-    return id_B, torch.log_softmax(scaled, -1).gather(-1, id_B[:, None])[:, 0]
+    id_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=logprobs_BV.shape[-1] - 1)
+    return id_B, logprobs_BV.gather(-1, id_B[:, None])[:, 0]
 
 
 def _draws(requests: Sequence[Request], count: int) -> torch.Tensor:
