@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from grpo_core.sharing import can_share, read_prompts
+
 
 def chunked_logprobs(
     hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *, temperature: float, chunk: int
@@ -140,19 +142,25 @@ def _hidden_behind_shared(
     first_BT: torch.Tensor,
     mask_BT: torch.Tensor,
 ) -> torch.Tensor | None:
-    """The hidden states that predict the completions, each prompt read once; None where that can't be or saves nothing."""
-    from grpo_core.sharing import SharedPrompts, can_share
-
+    """The hidden states that predict the completions, each prompt read once; None where it can't be or saves nothing."""
     if not can_share(model):
         return None
-    prompts = [
-        tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), prompt_lengths_B.tolist(), strict=True)
-    ]
+    lengths, width = prompt_lengths_B.tolist(), mask_BT.shape[1] - 1
+    prompts = [tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), lengths)]  # noqa: B905 - Python 3.10
     if len(set(prompts)) == len(prompts):
         return None
-    shared = SharedPrompts(model, prompts)
+    shared = read_prompts(model, prompts)
     hidden_BTH = shared.last_BH[:, None]
-    if mask_BT.shape[1] > 1:
-        completions_BT = ids_BL.gather(1, first_BT[:, 1:].clamp(max=ids_BL.shape[1] - 1))
-        hidden_BTH = torch.cat([hidden_BTH, shared.follow(completions_BT)], 1)
+    if width:
+        places_BT = first_BT[:, 1:]
+        shape = (len(prompts), 1, width, -1)
+        before_TT = torch.full((width, width), -torch.inf, device=ids_BL.device).triu(1)
+        hidden = model.base_model(
+            input_ids=ids_BL.gather(1, places_BT.clamp(max=ids_BL.shape[1] - 1)),
+            position_ids=places_BT,
+            attention_mask=torch.cat([shared.gap_BW[:, None, None].expand(shape), before_TT.expand(shape)], -1),
+            past_key_values=shared.cache,
+            use_cache=True,
+        ).last_hidden_state
+        hidden_BTH = torch.cat([hidden_BTH, hidden], 1)
     return hidden_BTH[mask_BT]

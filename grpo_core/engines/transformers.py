@@ -8,24 +8,22 @@ as a matrix product's rounding depends on its shape; the same requests in the sa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grpo_core.engines.base import Capabilities, EngineError
+from grpo_core.engines.decoding import Decoder
 from grpo_core.model import load_model
-from grpo_core.sharing import SharedPrompts, can_share
+from grpo_core.sharing import can_share
 from grpo_core.types import Completion
 from grpo_core.weights import fingerprint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     from grpo_core.types import FinishReason, Request, SamplingParams
-
-    _Follow: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class TransformersEngine:
@@ -137,8 +135,8 @@ class TransformersEngine:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _sample(self, requests: Sequence[Request], params: SamplingParams, most: int) -> list[Completion]:
         """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
-        begin = self._begin_shared if can_share(self._model) else self._begin_alike
-        logits_BV, follow = begin([request.prompt_ids + request.prefix for request in requests], most)
+        begin = Decoder if can_share(self._model) else _Alike
+        decoder = begin(self._model, [request.prompt_ids + request.prefix for request in requests], most)
         draws_BT = _draws(requests, most).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
@@ -146,8 +144,8 @@ class TransformersEngine:
         logprobs: list[torch.Tensor] = []
         for place in range(most):
             if place:
-                logits_BV = follow(ids[-1])
-            id_B, logprob_B = choose(logits_BV, draws_BT[:, place], params.temperature)
+                decoder.follow(ids[-1])
+            id_B, logprob_B = choose(decoder.logits_BV, draws_BT[:, place], params.temperature)
             ids.append(id_B)
             logprobs.append(logprob_B)
             running_B = running_B & ~torch.isin(id_B, stops)
@@ -159,24 +157,6 @@ class TransformersEngine:
             for request, row, values in zip(requests, ids_BT, logprobs_BT, strict=True)
         ]
 
-    def _begin_shared(self, prompts: list[tuple[int, ...]], most: int) -> tuple[torch.Tensor, _Follow]:
-        """The logits behind prompts of any lengths, and what gives those behind one more token of each."""
-        shared, head = SharedPrompts(self._model, prompts, room=most), self._model.get_output_embeddings()
-        return head(shared.last_BH), lambda id_B: head(shared.follow(id_B[:, None])[:, 0])
-
-    def _begin_alike(self, prompts: list[tuple[int, ...]], _: int) -> tuple[torch.Tensor, _Follow]:
-        """The same for prompts of one length, for every model that has a cache."""
-        places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
-        rows = torch.tensor([places[ids] for ids in prompts], device=self._device)
-        out = self._model(torch.tensor(list(places), device=self._device), use_cache=True)
-        cache = out.past_key_values
-        cache.reorder_cache(rows)
-
-        def follow(id_B: torch.Tensor) -> torch.Tensor:
-            return self._model(id_B[:, None], past_key_values=cache, use_cache=True).logits[:, -1]  # type: ignore[no-any-return]
-
-        return out.logits[:, -1][rows], follow
-
     def _completion(
         self, request: Request, ids: list[int], logprobs: list[float], params: SamplingParams
     ) -> Completion:
@@ -186,6 +166,23 @@ class TransformersEngine:
         full = len(request.prefix) + len(kept) == params.max_tokens
         reason: FinishReason = "stop" if end is not None else "length" if full else "abort"
         return Completion(request.id, kept, tuple(logprobs[:end]), (self._version,) * len(kept), reason)
+
+
+class _Alike:
+    """As `Decoder`, for every model that has a cache: rows behind prompts of one length."""
+
+    def __init__(self, model: Any, prompts: list[tuple[int, ...]], _: int) -> None:
+        places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
+        rows_B = torch.tensor([places[ids] for ids in prompts], device=model.device)
+        out = model(torch.tensor(list(places), device=model.device), use_cache=True)
+        self._model, self._cache = model, out.past_key_values
+        self._cache.reorder_cache(rows_B)
+        self.logits_BV = out.logits[:, -1][rows_B]
+
+    def follow(self, id_B: torch.Tensor) -> None:
+        """Goes on behind one more token of each row."""
+        out = self._model(id_B[:, None], past_key_values=self._cache, use_cache=True)
+        self.logits_BV = out.logits[:, -1]
 
 
 def choose(
