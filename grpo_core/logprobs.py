@@ -62,8 +62,7 @@ class _Chunked(torch.autograd.Function):
         for part in _slices(len(ids), ctx.chunk):
             # d logprob[id] / d logits = (1 at the id, else 0) - probabilities, over the temperature
             grad = _logprobs_of_chunk(hidden[part], weight, ctx.temperature).exp_()
-            rows = torch.arange(len(grad), device=grad.device)
-            grad[rows, ids[part]] -= 1
+            grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
             grad = grad.mul_(-upstream[part, None] / ctx.temperature).to(weight.dtype)
             if hidden_grad is not None:
                 torch.mm(grad, weight, out=hidden_grad[part])
@@ -74,7 +73,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def _logprobs_of_chunk(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probs of every id at each position: the largest tensor there is, twice at one time."""
+    """Log-probs of every id at each position: the largest tensor there is."""
     logits = hidden @ weight.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
     return torch.log_softmax(logits, dim=-1)

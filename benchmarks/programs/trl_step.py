@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from datasets import load_dataset
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.measure import Turns
@@ -41,5 +41,6 @@ trainer = GRPOTrainer(
     processing_class=AutoTokenizer.from_pretrained(folder / "model"),
     callbacks=[EndTurn()],
 )
+trainer.remove_callback(PrinterCallback)
 turns.begin()
 trainer.train()

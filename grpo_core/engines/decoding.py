@@ -36,6 +36,7 @@ class Decoder:
             self._mask = functional.pad(shared.gap_BW, (0, room))[:, None, None]
         positions_BT = shared.lengths_B[:, None] + torch.arange(room, device=model.device)
         self._cos, self._sin = self._base.rotary_emb(shared.last_BH[:, None], positions_BT)
+        self._sin[..., : self._sin.shape[-1] // 2].neg_()
         self.logits_BV = self._head(shared.last_BH)
 
     def follow(self, id_B: torch.Tensor) -> None:
@@ -78,6 +79,5 @@ def _normed(norm: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _turned(x_BND: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary positions, in the layout of Llama: the halves of a head are pairs."""
-    left, right = x_BND.chunk(2, -1)
-    return x_BND * cos + torch.cat((-right, left), -1) * sin
+    """Rotary positions, in the layout of Llama: the halves of a head are pairs. `sin` has the sign of its half."""
+    return (x_BND * cos).addcmul_(x_BND.roll(x_BND.shape[-1] // 2, -1), sin)

@@ -132,7 +132,7 @@ class TransformersEngine:
             if not all(0 <= token < vocabulary for token in request.prompt_ids + request.prefix):
                 raise EngineError(f"{where} has a token id outside of 0 to {vocabulary - 1}")
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _sample(self, requests: Sequence[Request], params: SamplingParams, most: int) -> list[Completion]:
         """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
         begin = Decoder if can_share(self._model) else _Alike
