@@ -26,7 +26,11 @@ class Program:
         """Starts it, with this repository to import and one thread."""
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
         self._process = subprocess.Popen(
-            [python, *arguments], env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, *arguments],
+            env=os.environ | own,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def step(self) -> dict[str, Any]:
@@ -66,7 +70,9 @@ class Turns:
         self.begin()
 
 
-def pairs(first: Program, second: Program, count: int, warm: int = 2) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def pairs(
+    first: Program, second: Program, count: int, warm: int = 2
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Steps in turns: one, two, one, two; the first `warm` pairs don't count."""
     return [(first.step(), second.step()) for _ in range(count + warm)][warm:]
 

@@ -40,7 +40,12 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, temperature: float, chunk: int
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        ids: torch.Tensor,
+        temperature: float,
+        chunk: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk = temperature, chunk
@@ -157,7 +162,9 @@ def _hidden_behind_shared(
         hidden = model.base_model(
             input_ids=ids_BL.gather(1, places_BT.clamp(max=ids_BL.shape[1] - 1)),
             position_ids=places_BT,
-            attention_mask=torch.cat([shared.gap_BW[:, None, None].expand(shape), before_TT.expand(shape)], -1),
+            attention_mask=torch.cat(
+                [shared.gap_BW[:, None, None].expand(shape), before_TT.expand(shape)], -1
+            ),
             past_key_values=shared.cache,
             use_cache=True,
         ).last_hidden_state

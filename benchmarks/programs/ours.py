@@ -29,4 +29,10 @@ def report(entry: dict[str, Any]) -> None:
 
 
 turns.begin()
-sys.exit(str(train(load(None, [f"--{key}={value}" for key, value in settings.items()] + overrides), report)["error"]))
+sys.exit(
+    str(
+        train(load(None, [f"--{key}={value}" for key, value in settings.items()] + overrides), report)[
+            "error"
+        ]
+    )
+)

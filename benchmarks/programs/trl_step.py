@@ -37,7 +37,9 @@ trainer = GRPOTrainer(
     model=str(folder / "model"),
     reward_funcs=even_words,
     args=options,
-    train_dataset=load_dataset("json", data_files=str(folder / "prompts.jsonl"), split="train", cache_dir=str(folder / "cache")),
+    train_dataset=load_dataset(
+        "json", data_files=str(folder / "prompts.jsonl"), split="train", cache_dir=str(folder / "cache")
+    ),
     processing_class=AutoTokenizer.from_pretrained(folder / "model"),
     callbacks=[EndTurn()],
 )

@@ -176,7 +176,10 @@ class _Alike:
         rows_B = torch.tensor([places[ids] for ids in prompts], device=model.device)
         out = model(torch.tensor(list(places), device=model.device), use_cache=True)
         self._model, self._cache = model, out.past_key_values
-        self._cache.reorder_cache(rows_B)
+        if isinstance(self._cache, tuple):  # as older models of transformers 4.48 keep them
+            self._cache = model._reorder_cache(self._cache, rows_B)  # noqa: SLF001
+        else:
+            self._cache.reorder_cache(rows_B)
         self.logits_BV = out.logits[:, -1][rows_B]
 
     def follow(self, id_B: torch.Tensor) -> None:
