@@ -7,6 +7,7 @@ one core each.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import sys
@@ -47,6 +48,7 @@ class TimedEngine:
         return getattr(self._engine, name)
 
     def start_generate(self, requests: Any, params: Any) -> None:
+        """Starts the thread."""
         answer: list[Any] = []
 
         def work() -> None:
@@ -59,6 +61,7 @@ class TimedEngine:
         self._calls.append((thread, answer))
 
     def finish_generate(self) -> list[Any]:
+        """Waits for the oldest."""
         thread, answer = self._calls.pop(0)
         thread.join()
         return answer
@@ -93,7 +96,7 @@ def simulated(generate_s: float, train_s: float) -> float:
             train(config, lambda _: started.append(time.perf_counter()))
     finally:
         asynchronous.ProcessEngine, Trainer.learn = real_engine, real_learn  # type: ignore[misc,method-assign]
-    step_s = statistics.median(b - a for a, b in zip(started[1:], started[2:], strict=False))
+    step_s = statistics.median(b - a for a, b in itertools.pairwise(started[1:]))
     return max(generate_s, train_s) / step_s
 
 
@@ -101,7 +104,12 @@ def real() -> tuple[float, float, float, float]:
     """Efficiency, and seconds of generate, train and step, with real work on one core each."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     work = {"train.steps": 24, "sampling.max_tokens": 24, "model.hidden_size": 128, "model.layers": 4}
-    work |= {"train.prompts_per_step": 16, "sampling.group_size": 8, "checkpoint.every": 0, "output.page": "false"}
+    work |= {
+        "train.prompts_per_step": 16,
+        "sampling.group_size": 8,
+        "checkpoint.every": 0,
+        "output.page": "false",
+    }
     real_engine = asynchronous.ProcessEngine
 
     class Pinned(real_engine):  # type: ignore[misc,valid-type]
@@ -135,7 +143,9 @@ def main() -> None:
     runs = sorted(real() for _ in range(3))
     verdict = "pass" if runs[1][0] >= 0.80 else "MISS"
     for efficiency, generate_s, train_s, step_s in runs:
-        print(f"real work: {efficiency:.3f} (generate {generate_s:.3f} s, train {train_s:.3f} s, step {step_s:.3f} s)")
+        print(
+            f"real work: {efficiency:.3f} (generate {generate_s:.3f} s, train {train_s:.3f} s, step {step_s:.3f} s)"
+        )
     print(f"real work, one core each: median {runs[1][0]:.3f}; goal 0.80 {verdict}")
 
 

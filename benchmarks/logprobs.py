@@ -65,7 +65,8 @@ def main() -> None:
                 middle, low, high = interval([ours[key] / naive[key] for ours, naive in pairs])
                 verdict = "pass" if middle <= goal else "MISS"
                 sides = f"{pairs[0][0][key]:8.1f} / {pairs[0][1][key]:8.1f} {key}"
-                print(f"{name:21} chunk {chunk:5} {sides:28} {middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}")
+                found = f"{middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}"
+                print(f"{name:21} chunk {chunk:5} {sides:28} {found}", flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def main() -> None:
         make(Path(folder), (24, 40), prompts=64)
         for name, (options, goal) in CASES.items():
             sides = [
-                Program(sys.executable, "-m", "benchmarks.programs.ours", folder, f"--output.name={place}", *extra)
+                Program(
+                    sys.executable, "-m", "benchmarks.programs.ours", folder, f"--output.name={place}", *extra
+                )
                 for place, extra in enumerate(([], options))
             ]
             found = pairs(*sides, PAIRS)
@@ -39,7 +41,9 @@ def main() -> None:
             middle, low, high = interval([b["cpu_s"] / a["cpu_s"] - 1 for a, b in found])
             verdict = "" if goal is None else f"; goal {goal:.1%} {'pass' if middle <= goal else 'MISS'}"
             cost = f"{found[0][0]['cpu_s']:.3f} s a step without"
-            print(f"{name}: {middle:+.2%} [{low:+.2%}, {high:+.2%}] of CPU time ({cost}){verdict}", flush=True)
+            print(
+                f"{name}: {middle:+.2%} [{low:+.2%}, {high:+.2%}] of CPU time ({cost}){verdict}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
+
+from grpo_core.sharing import can_share, read_prompts
 
 
 def chunked_logprobs(
@@ -28,30 +29,63 @@ def chunked_logprobs(
     Returns:
         Log-probs [N] with a gradient, entropies [N] without, both in nats and in float32 or wider.
     """
-    logprobs, entropies = [], []
-    for start in range(0, len(ids_N), chunk):
-        part = slice(start, start + chunk)
-        arguments = (hidden_NH[part], weight_VH, ids_N[part], temperature)
-        if torch.is_grad_enabled():
-            logprob, entropy = checkpoint(_logprobs_of_chunk, *arguments, use_reentrant=False)
-        else:
-            logprob, entropy = _logprobs_of_chunk(*arguments)
-        logprobs.append(logprob)
-        entropies.append(entropy)
-    if not logprobs:
+    if not len(ids_N):
         return hidden_NH.new_zeros(0), hidden_NH.new_zeros(0)
-    return torch.cat(logprobs), torch.cat(entropies)
+    logprobs_N, entropies_N = _Chunked.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
+    return logprobs_N, entropies_N
 
 
-def _logprobs_of_chunk(
-    hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+class _Chunked(torch.autograd.Function):  # type: ignore[misc]
+    """Keeps no logits for the backward pass, which computes each chunk's again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        ids: torch.Tensor,
+        temperature: float,
+        chunk: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(hidden, weight, ids)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        logprobs, entropies = [], []
+        for part in _slices(len(ids), chunk):
+            everything = _logprobs_of_chunk(hidden[part], weight, temperature)
+            logprobs.append(everything.gather(-1, ids[part, None])[:, 0])
+            entropies.append(everything.exp().mul_(everything).sum(-1).neg_())
+            del everything  # else it lives on beside the next chunk's
+        entropy = torch.cat(entropies)
+        ctx.mark_non_differentiable(entropy)
+        return torch.cat(logprobs), entropy
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, ids = ctx.saved_tensors
+        hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        for part in _slices(len(ids), ctx.chunk):
+            # d logprob[id] / d logits = (1 at the id, else 0) - probabilities, over the temperature
+            grad = _logprobs_of_chunk(hidden[part], weight, ctx.temperature).exp_()
+            grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
+            grad = grad.mul_(-upstream[part, None] / ctx.temperature).to(weight.dtype)
+            if hidden_grad is not None:
+                torch.mm(grad, weight, out=hidden_grad[part])
+            if weight_grad is not None:
+                weight_grad.addmm_(grad.T, hidden[part])
+            del grad
+        return hidden_grad, weight_grad, None, None, None
+
+
+def _logprobs_of_chunk(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probs of every id at each position: the largest tensor there is."""
     logits = hidden @ weight.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    everything = torch.log_softmax(logits, dim=-1)
-    with torch.no_grad():
-        entropy = -(everything.exp() * everything).sum(-1)
-    return everything.gather(-1, ids[:, None])[:, 0], entropy
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
+    return torch.log_softmax(logits, dim=-1)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
@@ -86,14 +120,16 @@ def completion_logprobs(
     Returns:
         Two tensors [B, T] with T the longest completion; zero behind a completion's end.
     """
-    hidden_BLH = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
     width = int(completion_lengths_B.max())
     mask_BT = length_mask(completion_lengths_B, width)
     # The token at place p is predicted at place p - 1.
     first_BT = prompt_lengths_B[:, None] - 1 + torch.arange(width, device=ids_BL.device)[None, :]
     rows_N, places_N = mask_BT.nonzero(as_tuple=True)[0], first_BT[mask_BT]
+    hidden_NH = _hidden_behind_shared(model, ids_BL, prompt_lengths_B, first_BT, mask_BT)
+    if hidden_NH is None:
+        hidden_NH = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows_N, places_N]
     logprobs_N, entropies_N = chunked_logprobs(
-        hidden_BLH[rows_N, places_N],
+        hidden_NH,
         model.get_output_embeddings().weight,
         ids_BL[rows_N, places_N + 1],
         temperature=temperature,
@@ -101,3 +137,36 @@ def completion_logprobs(
     )
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)
+
+
+def _hidden_behind_shared(
+    model: Any,
+    ids_BL: torch.Tensor,
+    prompt_lengths_B: torch.Tensor,
+    first_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+) -> torch.Tensor | None:
+    """The hidden states that predict the completions, each prompt read once; None where that saves nothing."""
+    if not can_share(model):
+        return None
+    lengths, width = prompt_lengths_B.tolist(), mask_BT.shape[1] - 1
+    prompts = [tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), lengths)]  # noqa: B905 - Python 3.10
+    if len(set(prompts)) == len(prompts):
+        return None
+    shared = read_prompts(model, prompts)
+    hidden_BTH = shared.last_BH[:, None]
+    if width:
+        places_BT = first_BT[:, 1:]
+        shape = (len(prompts), 1, width, -1)
+        before_TT = torch.full((width, width), -torch.inf, device=ids_BL.device).triu(1)
+        hidden = model.base_model(
+            input_ids=ids_BL.gather(1, places_BT.clamp(max=ids_BL.shape[1] - 1)),
+            position_ids=places_BT,
+            attention_mask=torch.cat(
+                [shared.gap_BW[:, None, None].expand(shape), before_TT.expand(shape)], -1
+            ),
+            past_key_values=shared.cache,
+            use_cache=True,
+        ).last_hidden_state
+        hidden_BTH = torch.cat([hidden_BTH, hidden], 1)
+    return hidden_BTH[mask_BT]

@@ -14,7 +14,7 @@ folder, overrides = Path(sys.argv[1]), sys.argv[2:]
 settings = {
     "model.path": folder / "model", "model.max_length": 512,
     "data.path": folder / "prompts.jsonl", "data.shuffle": "false",
-    "reward.functions": f'{Path(__file__).parent / "tiny.py"}:even_words',
+    "reward.functions": f"{Path(__file__).parent / 'tiny.py'}:even_words",
     "train.steps": 10_000, "train.prompts_per_step": 2, "sampling.group_size": 8, "sampling.max_tokens": 64,
     "checkpoint.every": 0, "output.completions_every": 0, "output.page": "false",
     "output.dir": folder, "output.name": "ours",
@@ -29,10 +29,5 @@ def report(entry: dict[str, Any]) -> None:
 
 
 turns.begin()
-sys.exit(
-    str(
-        train(load(None, [f"--{key}={value}" for key, value in settings.items()] + overrides), report)[
-            "error"
-        ]
-    )
-)
+document = train(load(None, [f"--{key}={value}" for key, value in settings.items()] + overrides), report)
+sys.exit(str(document["error"]))

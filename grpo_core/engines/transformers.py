@@ -1,19 +1,22 @@
 """The embedded engine: a transformers model with a KV cache, sampling in this process.
 
-What is sampled for a request depends on its prompt and its seed alone. Each request draws from a generator of
-its own; requests are run together only with prompts of the same length, so there is no padding; and a token is
-chosen by inverse CDF in float64. The log-probs themselves may differ in the last digit with other neighbours,
-as a matrix product's rounding depends on its shape; the same requests in the same order give the same bits.
+What is sampled for a request depends on its prompt and its seed alone. Each request draws from a generator of its own;
+the padding between prompts of different lengths is seen by no token (a model that can't share its prompts runs those
+of one length at a time); and a token is chosen by inverse CDF in float64. The log-probs themselves may differ in the
+last digit with other neighbours, as a matrix product's rounding depends on its shape; the same requests in the same
+order give the same bits.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grpo_core.engines.base import Capabilities, EngineError
+from grpo_core.engines.decoding import Decoder
 from grpo_core.model import load_model
+from grpo_core.sharing import can_share
 from grpo_core.types import Completion
 from grpo_core.weights import fingerprint_of
 
@@ -53,14 +56,14 @@ class TransformersEngine:
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
         self._check(requests, params)
-        alike: dict[tuple[int, int, int], list[int]] = {}
+        alike: dict[tuple[int, int], list[int]] = {}
+        sharing = can_share(self._model)
         for place, request in enumerate(requests):
-            shape = (len(request.prompt_ids), len(request.prefix), request.budget)
-            alike.setdefault(shape, []).append(place)
+            left = params.max_tokens - len(request.prefix)
+            length = 0 if sharing else len(request.prompt_ids) + len(request.prefix)
+            alike.setdefault((length, min(request.budget or left, left)), []).append(place)
         answers: dict[int, Completion] = {}
-        for (_, done, budget), places in alike.items():
-            left = params.max_tokens - done
-            most = min(budget or left, left)
+        for (_, most), places in alike.items():
             for start in range(0, len(places), self._max_batch):
                 part = places[start : start + self._max_batch]
                 sampled = self._sample([requests[i] for i in part], params, most)
@@ -130,16 +133,11 @@ class TransformersEngine:
             if not all(0 <= token < vocabulary for token in request.prompt_ids + request.prefix):
                 raise EngineError(f"{where} has a token id outside of 0 to {vocabulary - 1}")
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _sample(self, requests: Sequence[Request], params: SamplingParams, most: int) -> list[Completion]:
         """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
-        # A group shares its prompt: each prompt goes through the model once, then its keys are copied.
-        whole = [request.prompt_ids + request.prefix for request in requests]
-        prompts = {ids: place for place, ids in enumerate(dict.fromkeys(whole))}
-        rows = torch.tensor([prompts[ids] for ids in whole], device=self._device)
-        out = self._model(torch.tensor(list(prompts), device=self._device), use_cache=True)
-        cache, logits_BV = out.past_key_values, out.logits[:, -1][rows]
-        cache.reorder_cache(rows)
+        begin = Decoder if can_share(self._model) else _Alike
+        decoder = begin(self._model, [request.prompt_ids + request.prefix for request in requests], most)
         draws_BT = _draws(requests, most).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
@@ -147,9 +145,8 @@ class TransformersEngine:
         logprobs: list[torch.Tensor] = []
         for place in range(most):
             if place:
-                out = self._model(ids[-1][:, None], past_key_values=cache, use_cache=True)
-                logits_BV = out.logits[:, -1]
-            id_B, logprob_B = choose(logits_BV, draws_BT[:, place], params.temperature)
+                decoder.follow(ids[-1])
+            id_B, logprob_B = choose(decoder.logits_BV, draws_BT[:, place], params.temperature)
             ids.append(id_B)
             logprobs.append(logprob_B)
             running_B = running_B & ~torch.isin(id_B, stops)
@@ -172,17 +169,37 @@ class TransformersEngine:
         return Completion(request.id, kept, tuple(logprobs[:end]), (self._version,) * len(kept), reason)
 
 
+class _Alike:
+    """As `Decoder`, for every model that has a cache: rows behind prompts of one length."""
+
+    def __init__(self, model: Any, prompts: list[tuple[int, ...]], _: int) -> None:
+        places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
+        rows_B = torch.tensor([places[ids] for ids in prompts], device=model.device)
+        out = model(torch.tensor(list(places), device=model.device), use_cache=True)
+        self._model, self._cache = model, out.past_key_values
+        if isinstance(self._cache, tuple):  # as older models of transformers 4.48 keep them
+            self._cache = model._reorder_cache(self._cache, rows_B)  # noqa: SLF001
+        else:
+            self._cache.reorder_cache(rows_B)
+        self.logits_BV = out.logits[:, -1][rows_B]
+
+    def follow(self, id_B: torch.Tensor) -> None:
+        """Goes on behind one more token of each row."""
+        out = self._model(id_B[:, None], past_key_values=self._cache, use_cache=True)
+        self.logits_BV = out.logits[:, -1]
+
+
 def choose(
     logits_BV: torch.Tensor, draw_B: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The token each uniform draw in [0, 1) falls on, and its log-prob under the distribution sampled from."""
-    scaled = logits_BV.float() / temperature
+    logprobs_BV = torch.log_softmax(logits_BV.float() / temperature, -1)
     # In float64 the sums are exact enough that a draw near 1 can't fall behind the last token.
-    cumulative = torch.softmax(scaled.double(), -1).cumsum(-1)
+    cumulative = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
     # `right`: the first token whose sum exceeds the draw, so never one of probability zero.
     target = draw_B.double()[:, None] * cumulative[:, -1:]
-    id_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=scaled.shape[-1] - 1)
-    return id_B, torch.log_softmax(scaled, -1).gather(-1, id_B[:, None])[:, 0]
+    id_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=logprobs_BV.shape[-1] - 1)
+    return id_B, logprobs_BV.gather(-1, id_B[:, None])[:, 0]
 
 
 def _draws(requests: Sequence[Request], count: int) -> torch.Tensor:

@@ -31,7 +31,9 @@ def rows():
         Completion(f"r{i}", tuple(range(1, 4 + i)), (-2.0,) * (3 + i), (0,) * (3 + i), "length")
         for i in range(3)
     ]
-    return make_batch([Sample(Prompt(c.request_id, "", (1, 2, 3)), c, "", 0.0, 1.0) for c in completions])
+    return make_batch(
+        [Sample(Prompt(c.request_id, "", (1, 2, len(c.ids))), c, "", 0.0, 1.0) for c in completions]
+    )
 
 
 def move(parameters) -> None:

@@ -1,0 +1,115 @@
+"""Prompts read once for their group: the numbers are those of a plain forward pass, for each kind of model."""
+
+import pytest
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from grpo_core.engines.decoding import Decoder
+from grpo_core.engines.transformers import _Alike
+from grpo_core.logprobs import completion_logprobs
+from grpo_core.sharing import can_share
+
+SIZES = {
+    "vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "initializer_range": 0.1, "tie_word_embeddings": False,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+PROMPTS = [(1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8, 9, 10), (1, 2, 3), (11,), (4, 5, 6, 7, 8, 9, 10)]
+LENGTHS = [5, 1, 3, 4, 2, 5]
+COMPLETIONS = [[(7 * row + 3 * place) % 50 for place in range(length)] for row, length in enumerate(LENGTHS)]
+
+
+def built(kind: str, **settings):
+    """A random model."""
+    torch.manual_seed(0)
+    sizes = SIZES | settings
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+    if kind == "mistral":
+        return MistralForCausalLM(MistralConfig(**{"sliding_window": None} | sizes)).eval()
+    if kind == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**sizes)).eval()
+    if kind == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(head_dim=16, **sizes)).eval()
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=50, n_embd=64, n_layer=2, n_head=4, n_positions=64, **ends)
+    ).eval()
+
+
+def scored(model, rows):
+    """The summed log-probs of some rows' completions in one call, and the gradient of all parameters."""
+    width = max(len(PROMPTS[row]) + LENGTHS[row] for row in rows)
+    ids = [[*PROMPTS[row], *COMPLETIONS[row]] for row in rows]
+    values, _ = completion_logprobs(
+        model,
+        torch.tensor([line + [0] * (width - len(line)) for line in ids]),
+        torch.tensor([len(PROMPTS[row]) for row in rows]),
+        torch.tensor([LENGTHS[row] for row in rows]),
+        temperature=0.7,
+        chunk=4,
+    )
+    model.zero_grad()
+    values.sum().backward()
+    return values.sum(1).detach(), torch.cat([value.grad.reshape(-1).clone() for value in model.parameters()])
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("rows", [range(6), (0, 1, 3), (1, 1)])
+def test_sharing_changes_neither_log_probs_nor_their_gradient(kind, rows):
+    """Prompts of one length and of several, completions of several, each row alone read the plain way."""
+    model = built(kind)
+    assert can_share(model)
+    together, gradient = scored(model, rows)
+    alone = [scored(model, [row]) for row in rows]
+    torch.testing.assert_close(together, torch.cat([values for values, _ in alone]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(gradient, sum(gradients for _, gradients in alone), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:2]])
+def test_decoding_gives_the_models_own_logits(kind, prompts):
+    """Behind prompts of one length and of several, token by token, up to rounding."""
+    model = built(kind)
+    with torch.no_grad():
+        decoder = Decoder(model, prompts, room=5)
+        for place in range(5):
+            for row, prompt in enumerate(prompts):
+                seen = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
+                expected = model(torch.tensor([seen])).logits[0, -1]
+                torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=1e-5)
+            decoder.follow(torch.tensor([(11 * row + 5 * place) % 50 for row in range(len(prompts))]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("gpt2", {}),
+        ("mistral", {"sliding_window": 4}),
+        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
+        ("llama", {"attn_implementation": "flex_attention"}),
+    ],
+)
+def test_other_models_go_the_plain_way(kind, settings):
+    """Where something else says what a token sees; rows of one length are decoded by the model itself."""
+    model = built(kind, **settings)
+    assert not can_share(model)
+    if "attn_implementation" in settings:
+        return
+    with torch.no_grad():
+        decoder = _Alike(model, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3, 4)], 1)
+        decoder.follow(torch.tensor([9, 10, 11]))
+        expected = model(torch.tensor([[1, 2, 3, 4, 9], [5, 6, 7, 8, 10], [1, 2, 3, 4, 11]])).logits[:, -1]
+    torch.testing.assert_close(decoder.logits_BV, expected, rtol=0, atol=1e-5)
