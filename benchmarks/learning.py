@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -49,8 +50,16 @@ SETTINGS: dict[str, Any] = {
     "train.weight_decay": 0.0,
     "train.max_grad_norm": 1.0,
     "train.threads": 1,
-    "loss.aggregation": "token",
+    "loss.advantage_baseline": "group",
     "loss.advantage_scale": "group",
+    "loss.advantage_ddof": 1,
+    "loss.advantage_epsilon": 1e-4,
+    "loss.ratio": "token",
+    "loss.surrogate": "clip",
+    "loss.aggregation": "token",
+    "loss.correction": "truncate",  # has an effect in async alone
+    "loss.correction_level": "token",
+    "loss.correction_cap": 2.0,
     "loss.clip_low": 0.2,
     "loss.clip_high": 0.2,
     "loss.kl_coefficient": 0.0,
@@ -122,6 +131,7 @@ def _output(command: list[str], log: Path) -> str:
 
     Raises:
         RunFailedError: It failed.
+        KeyboardInterrupt: It was interrupted.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -129,6 +139,8 @@ def _output(command: list[str], log: Path) -> str:
         done = subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, check=False
         )
+    if done.returncode in (130, -signal.SIGINT):  # a terminal's Ctrl-C reaches the runs too, perhaps first
+        raise KeyboardInterrupt
     if done.returncode:
         raise RunFailedError(f"{' '.join(command[:4])} ... ended with {done.returncode}; see {log}")
     return done.stdout
@@ -295,8 +307,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.arms = [arm for arm in options.arms.split(",") if arm]
     unknown = sorted(set(options.arms) - {*MODES, "trl"})
-    if unknown or not options.arms or options.seeds < 2 or options.steps < 1:
-        parser.error(f"expected two or more seeds, one or more steps, and arms of {', '.join(MODES)}, trl")
+    if unknown or not set(options.arms) & set(MODES) or options.seeds < 2 or options.steps < 1:
+        parser.error(
+            f"expected two or more seeds, one or more steps, and one or more of {', '.join(MODES)} beside trl"
+        )
     if "trl" in options.arms and not options.trl.exists():
         print(
             f"TRL is left out: no {options.trl}. Build it: nox -s matrix -- --cells {CELL} --layers install, "
@@ -319,7 +333,9 @@ def main(arguments: list[str]) -> int:
             done = [run.result() for run in runs]
         except (KeyboardInterrupt, RunFailedError) as error:
             pool.shutdown(wait=True, cancel_futures=True)
-            print(f"{error or 'interrupted'}; finished runs are kept in {options.results}", file=sys.stderr)
+            print(
+                f"{str(error) or 'interrupted'}; finished runs are kept in {options.results}", file=sys.stderr
+            )
             return 2 if isinstance(error, RunFailedError) else 130
     results = {arm: [run for run in done if run["arm"] == arm] for arm in options.arms}
     unlike = [
