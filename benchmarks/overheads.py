@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.measure import Program, interval, pairs  # noqa: E402
 from benchmarks.programs.tiny import make  # noqa: E402
 
-PAIRS = 40
+PAIRS = 30
 CASES = {
     "checkpoint every step": (["--checkpoint.every=1"], None),
     "recording every step": (["--output.record_every=1"], 0.01),

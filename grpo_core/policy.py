@@ -195,7 +195,10 @@ def _recompute_activations(causal: Any) -> None:
             layer.p = 0.0
         if hasattr(layer, "attention_dropout"):
             layer.attention_dropout = 0.0
-    causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if hasattr(causal, "activation_checkpointing_enable"):  # its name since transformers 5.23
+        causal.activation_checkpointing_enable({"use_reentrant": False})
+    else:
+        causal.gradient_checkpointing_enable({"use_reentrant": False})
     causal.train()
 
 

@@ -234,7 +234,7 @@ class Trainer:
             samples, penalty = self._with_advantages(pool.chosen())
             batch = make_batch(samples, self.policy.device)
             recorded = self._record_due()
-            policy = self.policy.fingerprint() if recorded else None
+            policy = self._digest() if recorded else None
             updated = self._updater.update(batch, digested=recorded)
         self.step += 1
         entry = {
@@ -340,6 +340,11 @@ class Trainer:
         """
         ids = completion.ids[:-1] if completion.finish_reason == "stop" else completion.ids
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _digest(self) -> str:
+        """The policy's fingerprint, which the proof of its sync may have."""
+        last = self.proofs[-1]
+        return last.digest if last.version == self.version and last.digest else self.policy.fingerprint()
 
     def _record_due(self) -> bool:
         return due(self.step + 1, self.config.output.record_every, self.config)

@@ -46,12 +46,14 @@ class Proof:
         difference: Largest difference of a log-prob on the probe, trainer against engine.
         moved: How far the update moved the previous probe's log-probs; None at the first. A probe can tell new
             weights from old ones only if this is well above rounding.
+        digest: The fingerprint of what was sent; None: it wasn't computed.
     """
 
     version: int
     fingerprint: bool | None
     difference: float
     moved: float | None
+    digest: str | None = None
 
 
 def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -121,7 +123,7 @@ class Publisher:
         if self._engine.policy_version != version:
             held = self._engine.policy_version
             raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
-        same = self._compare_fingerprints(sent, version)
+        digest = self._compare_fingerprints(sent, version)
         moved = None if self.last is None else self._difference(self.last)
         probe = self._engine.generate([self._request], self._params)[0]
         difference = self._difference(probe)
@@ -135,9 +137,9 @@ class Publisher:
                 "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
             )
         self.last = probe
-        return Proof(version, same, difference, moved)
+        return Proof(version, None if digest is None else True, difference, moved, digest)
 
-    def _compare_fingerprints(self, sent: list[tuple[str, torch.Tensor]], version: int) -> bool | None:
+    def _compare_fingerprints(self, sent: list[tuple[str, torch.Tensor]], version: int) -> str | None:
         held = self._engine.fingerprint()
         if held is None:
             return None
@@ -147,7 +149,7 @@ class Publisher:
                 f"weight sync to the {self._engine.name} engine: after version {version} it holds weights "
                 f"{held[:12]}, but {expected[:12]} were sent: the update was lost or incomplete"
             )
-        return True
+        return expected
 
     def _difference(self, completion: Completion) -> float:
         """Largest |trainer - engine| over the log-probs of a completion of the probe."""

@@ -5,6 +5,7 @@ import datetime
 import json
 import math
 import re
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_a_step_comes_back_as_it_was(tmp_path, config):
     assert recorded.numbers["seeds"] == [request.seed for request in requests[::-1]]
     assert recorded.entry["result"] == RESULT
     assert (recorded.entry["step"], recorded.entry["policy_version"]) == (3, 2)
-    assert recorded.entry["versions"]["torch"] == torch.__version__
+    assert recorded.entry["versions"]["torch"] == version("torch")
     assert "proximal_logprobs" not in recorded.numbers
 
 
