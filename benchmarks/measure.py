@@ -56,6 +56,7 @@ class Turns:
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
+        self._cpu_s = time.process_time()
 
     def begin(self) -> None:
         """Waits for the next turn."""
@@ -65,8 +66,8 @@ class Turns:
 
     def end(self, **facts: object) -> None:
         """Says what the step cost, and waits for the next turn."""
-        cpu_s = time.process_time() - self._cpu_s
-        self._answers.write(json.dumps({"cpu_s": cpu_s, **facts}) + "\n")
+        facts = {"cpu_s": time.process_time() - self._cpu_s, **facts}
+        self._answers.write(json.dumps(facts) + "\n")
         self.begin()
 
 

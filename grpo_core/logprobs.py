@@ -36,7 +36,11 @@ def chunked_logprobs(
 
 
 class _Chunked(torch.autograd.Function):  # type: ignore[misc]
-    """Keeps no logits for the backward pass, which computes each chunk's again."""
+    """Keeps no logits for the backward pass, which computes each chunk's again.
+
+    All chunks use the same memory: freed blocks of this size are not reliably found again by an allocator (glibc
+    grew to the size of all logits).
+    """
 
     @staticmethod
     def forward(
@@ -49,39 +53,49 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk = temperature, chunk
-        logprobs, entropies = [], []
+        memory = _memory(hidden, weight, chunk)
+        values = memory.new_empty(2, len(ids))
         for part in _slices(len(ids), chunk):
-            everything = _logprobs_of_chunk(hidden[part], weight, temperature)
-            logprobs.append(everything.gather(-1, ids[part, None])[:, 0])
-            entropies.append(everything.exp().mul_(everything).sum(-1).neg_())
-            del everything  # else it lives on beside the next chunk's
-        entropy = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy)
-        return torch.cat(logprobs), entropy
+            everything, spare = _logprobs_of_chunk(hidden[part], weight, temperature, memory)
+            values[0, part] = everything.gather(-1, ids[part, None])[:, 0]
+            torch.sum(torch.exp(everything, out=spare).mul_(everything), -1, out=values[1, part])
+        ctx.mark_non_differentiable(entropy := -values[1])
+        return values[0], entropy
 
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        memory = _memory(hidden, weight, ctx.chunk)
         for part in _slices(len(ids), ctx.chunk):
             # d logprob[id] / d logits = (1 at the id, else 0) - probabilities, over the temperature
-            grad = _logprobs_of_chunk(hidden[part], weight, ctx.temperature).exp_()
+            grad = _logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)[0].exp_()
             grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
             grad = grad.mul_(-upstream[part, None] / ctx.temperature).to(weight.dtype)
             if hidden_grad is not None:
                 torch.mm(grad, weight, out=hidden_grad[part])
             if weight_grad is not None:
                 weight_grad.addmm_(grad.T, hidden[part])
-            del grad
         return hidden_grad, weight_grad, None, None, None
 
 
-def _logprobs_of_chunk(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probs of every id at each position: the largest tensor there is."""
-    logits = hidden @ weight.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
-    return torch.log_softmax(logits, dim=-1)
+def _memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
+    """For the logits of a chunk, twice."""
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    return hidden.new_empty(2, min(chunk, len(hidden)), len(weight), dtype=dtype)
+
+
+def _logprobs_of_chunk(
+    hidden: torch.Tensor, weight: torch.Tensor, temperature: float, memory: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of every id at each position, and memory of the same size, both in `memory`."""
+    logits, logprobs = memory[:, : len(hidden)]
+    if logits.dtype == weight.dtype:
+        torch.mm(hidden, weight.T, out=logits)
+    else:
+        logits.copy_(hidden @ weight.T)
+    return torch.log_softmax(logits.div_(temperature), dim=-1, out=logprobs), logits
 
 
 def _slices(count: int, size: int) -> list[slice]:
