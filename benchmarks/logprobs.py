@@ -59,7 +59,7 @@ def main() -> None:
         for chunk in (256, 1024):
             pairs = [
                 (child("chunked", chunk, backward=bool(backward)), child("naive", 0, backward=bool(backward)))
-                for _ in range(5)
+                for _ in range(3)
             ]
             for key, goal in (("mib", GOALS[name]), ("cpu_s", 1.5)):
                 middle, low, high = interval([ours[key] / naive[key] for ours, naive in pairs])
