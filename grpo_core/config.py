@@ -176,7 +176,7 @@ class TrainConfig:
     """Threads of torch, in the trainer and in an engine; part of what makes runs bit-identical."""
     device: str = _key("cpu")
     """Where the trained model lives (a torch device)."""
-    logprob_chunk: int = _key(1024, low=1)
+    logprob_chunk: int = _key(256, low=1)
     """Positions whose logits exist at one time."""
     sharding: str = _key("replicate", choices=("replicate", "fsdp2"))
     """Under torchrun: every process holds the whole policy, or its share of it (PyTorch's FSDP2)."""
