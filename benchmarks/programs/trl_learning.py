@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_core import model, task
 from grpo_core.config import Config, ConfigError, LossConfig
-from grpo_core.rewards import letters_in_place
+from grpo_core.reward_functions import letters_in_place
 from grpo_core.settings import load
 
 LOSS_TYPES = {"token": "dapo", "sequence": "grpo", "sequence_sum": "luspo", "constant": "dr_grpo"}
@@ -51,7 +51,7 @@ class Reward:
         end = self._tokenizer.eos_token_id
         kept = [ids[:-1] if ids[-1] == end else ids for ids in completion_ids]
         texts = [self._tokenizer.decode(ids, skip_special_tokens=False) for ids in kept]
-        return letters_in_place(prompts, texts, answer)
+        return letters_in_place(texts, answer)
 
 
 def arguments(config: Config, folder: str) -> GRPOConfig:
