@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_core.dialects import DIALECTS
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "peer_programs"
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
@@ -29,6 +31,12 @@ EXPECTED = {
         {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"},
         {"grpo", "grpo no std", "rloo"},
     ),
+}
+# Whose dialects a program runs as they are recorded.
+RECORDS = {
+    "verl_loss.py": "verl-0.9.1/",
+    "openrlhf_loss.py": "openrlhf-0.11.2/",
+    "swift_loss.py": "ms-swift-4.6.0/",
 }
 # The peer itself computes these in float32, whatever it is given.
 SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std"}
@@ -65,6 +73,11 @@ def test_loss_gradient_and_advantages_are_the_peers(program, tmp_path):
     seen = json.loads(done.stdout)
     version, losses, advantages = EXPECTED[program]
     assert (seen["version"], set(seen["losses"]), set(seen["advantages"])) == (version, losses, advantages)
-    found = {**seen["losses"], **seen["advantages"]}
+    records = [
+        d.form for d in DIALECTS.values() if program in RECORDS and d.name.startswith(RECORDS[program])
+    ]
+    cases = {f"{form} {part}" for form in records for part in ("loss", "advantages")}
+    assert set(seen.get("records", ())) == cases
+    found = {**seen["losses"], **seen["advantages"], **seen.get("records", {})}
     far = {name: worst for name, worst in found.items() if not worst < (1e-6 if name in SINGLE else 1e-12)}
     assert far == {}

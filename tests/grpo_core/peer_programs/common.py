@@ -14,6 +14,7 @@ import torch
 
 from grpo_core.advantages import group_advantages
 from grpo_core.config import LossConfig
+from grpo_core.dialects import DIALECTS
 from grpo_core.loss import Streams, policy_loss, token_weights
 
 LENGTHS = (9, 4, 1, 7, 2, 9)
@@ -62,6 +63,26 @@ def ours(data, settings, length_epsilon=0.0):
 
 def our_advantages(groups, **settings):
     return torch.tensor(group_advantages(groups, **settings).values).flatten()
+
+
+def records(release, their_loss, their_advantages, length_epsilon=0.0):
+    """The dialects of a release as they stand, against `their_loss(data, form)` and `their_advantages(groups)`."""
+    worst = Worst()
+    for record in DIALECTS.values():
+        if f"{record.project}-{record.version}" != release:
+            continue
+        loss = record.loss
+        options = {
+            name: getattr(loss, f"advantage_{name}") for name in ("baseline", "scale", "ddof", "epsilon")
+        }
+        for seed in SEEDS:
+            data, groups = tensors(seed), reward_groups(seed)
+            our = ours(data, record.settings, length_epsilon)
+            worst.add(f"{record.form} loss", *zip(our, their_loss(data, record.form), strict=True))
+            worst.add(
+                f"{record.form} advantages", (our_advantages(groups, **options), their_advantages(groups))
+            )
+    return worst
 
 
 def relative(one, other):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import torch
-from common import LENGTHS, PARTS, SEEDS, Worst, answer, our_advantages, ours, reward_groups, tensors
+from common import LENGTHS, PARTS, SEEDS, Worst, answer, our_advantages, ours, records, reward_groups, tensors
 
 CAP, FLOOR = 1.6, 0.5
 CORRECTIONS = {
@@ -50,13 +50,16 @@ def load():
 LOSS, UTILS, LOSS_UTILS, MAKER = load()
 
 
-def theirs(data, *, kind, token_level, dual_clip, kl, correction):
+# What the comparison sets: clip low and high. A record describes what OpenRLHF does without.
+CLIPS = (0.2, 0.28)
+
+
+def theirs(data, *, kind, token_level, dual_clip=None, kl=None, correction=None, clips=CLIPS):
     """Two micro-batches of one optimizer step, as its actor's `training_step` puts them together."""
     current = data.current.clone().requires_grad_()
     loss = LOSS.PolicyLoss(
-        0.2,
-        0.28,
-        dual_clip,
+        *clips,
+        dual_clip=dual_clip,
         token_level_loss=token_level,
         policy_loss_type=kind,
         **CORRECTIONS[correction][0],
@@ -146,8 +149,27 @@ def advantages():
     return worst
 
 
+def recorded():
+    """OpenRLHF's own defaults, but for the form; its GSPO comes with the mean of each sequence."""
+    return records(
+        "openrlhf-0.11.2",
+        lambda data, form: theirs(
+            data, kind="gspo" if form == "gspo" else "ppo", token_level=form != "gspo", clips=()
+        ),
+        lambda groups: estimated(torch.tensor(groups).flatten(), "group_norm"),
+        length_epsilon=1e-8,
+    )
+
+
 def main() -> None:
-    answer(lambda: {"version": version("openrlhf"), "losses": losses(), "advantages": advantages()})
+    answer(
+        lambda: {
+            "version": version("openrlhf"),
+            "losses": losses(),
+            "advantages": advantages(),
+            "records": recorded(),
+        }
+    )
 
 
 if __name__ == "__main__":

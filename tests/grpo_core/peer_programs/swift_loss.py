@@ -11,7 +11,19 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import torch
-from common import LENGTHS, LONGEST, PARTS, SEEDS, Worst, answer, our_advantages, ours, reward_groups, tensors
+from common import (
+    LENGTHS,
+    LONGEST,
+    PARTS,
+    SEEDS,
+    Worst,
+    answer,
+    our_advantages,
+    ours,
+    records,
+    reward_groups,
+    tensors,
+)
 
 CAP = 1.6
 # ms-swift's loss types, as settings of ours.
@@ -34,7 +46,7 @@ class Accelerator:
         return values
 
 
-def theirs(data, *, loss, level, beta, delta, correction):
+def theirs(data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None):
     from swift.rl_core.data import GRPOBatch
     from swift.rlhf_trainers.grpo_trainer import GRPOTrainer
 
@@ -50,7 +62,7 @@ def theirs(data, *, loss, level, beta, delta, correction):
         compute_loss_func=None,
         disable_rollout_importance_sampling=False,
         epsilon_low=0.2,
-        epsilon_high=2.0 if loss == "cispo" else 0.28,
+        epsilon_high=clip_high or (2.0 if loss == "cispo" else 0.28),
         importance_sampling_level=level,
         kl_in_reward=False,
         log_rollout_offpolicy_metrics=False,
@@ -131,8 +143,26 @@ def advantages():
     return worst
 
 
+def recorded():
+    """ms-swift's own defaults, but for the form, and for CISPO's cap, whose default would cap every ratio at 0.2."""
+    from swift.rl_core.advantage import compute_advantages
+
+    return records(
+        "ms-swift-4.6.0",
+        lambda data, form: theirs(data, loss=form, clip_high=5.0 if form == "cispo" else 0.2),
+        lambda groups: compute_advantages(torch.tensor(groups).flatten()[:, None], torch.ones(1), 3)[0],
+    )
+
+
 def main() -> None:
-    answer(lambda: {"version": version("ms-swift"), "losses": losses(), "advantages": advantages()})
+    answer(
+        lambda: {
+            "version": version("ms-swift"),
+            "losses": losses(),
+            "advantages": advantages(),
+            "records": recorded(),
+        }
+    )
 
 
 if __name__ == "__main__":

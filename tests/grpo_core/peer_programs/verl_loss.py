@@ -6,13 +6,26 @@ both by the totals of the whole batch. Nothing of verl is changed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from importlib.metadata import version
 
 import numpy as np
 import torch
-from common import LENGTHS, LONGEST, PARTS, SEEDS, Worst, answer, our_advantages, ours, reward_groups, tensors
+from common import (
+    LENGTHS,
+    LONGEST,
+    PARTS,
+    SEEDS,
+    Worst,
+    answer,
+    our_advantages,
+    ours,
+    records,
+    reward_groups,
+    tensors,
+)
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
@@ -43,15 +56,17 @@ CORRECTIONS = {
 }
 
 
-def theirs(data, *, loss, aggregation, kl, correction, level):
+# What the comparison sets; a record describes what verl does without. Its CISPO has a lower bound, too.
+CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+
+
+def theirs(data, *, loss, aggregation="token-mean", kl=None, correction=None, level="token", clips=CLIPS):
     current = data.current.clone().requires_grad_()
     config = ActorConfig(
         strategy="fsdp",
         rollout_n=3,
         ppo_micro_batch_size_per_gpu=3,
-        # verl's CISPO has a lower bound, too; at 0 it bounds nothing.
-        clip_ratio_low=0.2,
-        clip_ratio_high=0.28,
+        **clips,
         policy_loss=PolicyLossConfig(loss_mode=loss),
         loss_agg_mode=aggregation,
         loss_scale_factor=LONGEST,
@@ -127,18 +142,18 @@ def losses():
     return worst
 
 
+def estimated(groups, function, **options):
+    tokens = torch.zeros(3 * len(groups), 4)
+    tokens[:, 2] = torch.tensor(groups).flatten()
+    index = np.repeat(np.arange(len(groups)), 3)
+    return function(tokens, torch.ones(tokens.shape), index, **options)[0][:, 0]
+
+
 def advantages():
     worst = Worst()
     for seed in SEEDS:
         groups = reward_groups(seed)
-        rewards = torch.tensor(groups).flatten()
-        index = np.repeat(np.arange(len(groups)), 3)
-
-        def verls(function, rewards=rewards, index=index, **options):
-            tokens = torch.zeros(len(rewards), 4)
-            tokens[:, 2] = rewards
-            return function(tokens, torch.ones(len(rewards), 4), index, **options)[0][:, 0]
-
+        verls = functools.partial(estimated, groups)
         centred = our_advantages(groups, scale="none")
         for name in ("grpo", "grpo_vectorized"):
             estimate = core_algos.get_adv_estimator_fn(name)
@@ -153,8 +168,25 @@ def advantages():
     return worst
 
 
+def recorded():
+    """verl's own defaults, but for the form."""
+    return records(
+        "verl-0.9.1",
+        lambda data, form: theirs(data, loss="vanilla" if form == "grpo" else form, clips={}),
+        lambda groups: estimated(groups, core_algos.get_adv_estimator_fn("grpo")),
+        length_epsilon=1e-8,
+    )
+
+
 def main() -> None:
-    answer(lambda: {"version": version("verl"), "losses": losses(), "advantages": advantages()})
+    answer(
+        lambda: {
+            "version": version("verl"),
+            "losses": losses(),
+            "advantages": advantages(),
+            "records": recorded(),
+        }
+    )
 
 
 if __name__ == "__main__":
