@@ -52,7 +52,10 @@ class Recorder:
     def __init__(self, folder: Path, config: Config) -> None:
         """Goes on behind what is recorded there; a last line that a kill cut off is removed."""
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-        self._folder, self._config = folder, config
+        from grpo_core.run import versions
+
+        self._folder = folder
+        self._run = {"settings": config.as_dict(), "versions": versions()}
         with (folder / "rollouts.jsonl").open("ab+") as file:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
@@ -77,8 +80,6 @@ class Recorder:
         """
         from safetensors.torch import save
 
-        from grpo_core.run import versions
-
         groups = [list(group) for _, group in itertools.groupby(samples, key=lambda sample: sample.prompt.id)]
         numbers = _numbers(groups, requests)
         if "proximal_logprobs" in result:
@@ -102,8 +103,7 @@ class Recorder:
             "finish_reasons": [sample.completion.finish_reason for sample in samples],
             "texts": [sample.text for sample in samples],
             "scores": [dict(sample.scores) for sample in samples],
-            "settings": self._config.as_dict(),
-            "versions": versions(),
+            **self._run,
             "result": {key: value for key, value in result.items() if key != "proximal_logprobs"},
         }
         with (self._folder / "rollouts.jsonl").open("a", encoding="utf-8") as file:
