@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from repro.schedulers.v0_setup import Completion, check_prompt, configs
+from repro.schedulers.v0_setup import Completion, check_prompt, configs, prompt_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -80,13 +80,11 @@ class V0Engine:
             RefusedError: the engine's own check refuses the prompt.
         """
         from vllm import SamplingParams
-        from vllm.inputs import token_inputs
         from vllm.sequence import Sequence, SequenceGroup
 
         params = SamplingParams(max_tokens=request.max_tokens, min_tokens=request.min_tokens, ignore_eos=True)
         check_prompt(request.prompt, self.setup.max_model_len)
-        inputs = token_inputs([1] * request.prompt)
-        sequence = Sequence(self._count, inputs, self.setup.block_size, 0)
+        sequence = Sequence(self._count, prompt_inputs(request.prompt), self.setup.block_size, 0)
         self._count += 1
         self.scheduler.add_seq_group(
             SequenceGroup(request.id, [sequence], arrival_time=0.0, sampling_params=params)

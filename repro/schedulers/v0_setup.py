@@ -57,6 +57,16 @@ class RefusedError(InapplicableError):
     """Raised when the engine refuses a prompt before its scheduler sees it; the text is upstream's."""
 
 
+def prompt_inputs(length: int) -> Any:
+    """Returns a prompt of that many tokens as the engine hands it on; `token_inputs` is there since vLLM 0.6.4."""
+    import vllm.inputs
+
+    ids = [1] * length
+    if hasattr(vllm.inputs, "token_inputs"):
+        return vllm.inputs.token_inputs(ids)
+    return vllm.inputs.LLMInputs(prompt_token_ids=ids)
+
+
 def check_prompt(length: int, max_model_len: int) -> None:
     """Has `LLMEngine` judge a prompt of that many tokens: its own method, on the little it reads of an engine.
 
@@ -68,15 +78,16 @@ def check_prompt(length: int, max_model_len: int) -> None:
     except ImportError as error:
         _read_check(length, max_model_len, error)
         return
-    from vllm.inputs import token_inputs
-
     model = SimpleNamespace(max_model_len=max_model_len, is_multimodal_model=False)
-    engine = SimpleNamespace(model_config=model, tokenizer=None)
+    # The last is asked for up to 0.6.3.
+    engine = SimpleNamespace(model_config=model, tokenizer=None, is_encoder_decoder_model=lambda: False)
     for name in ("_validate_model_input", "_validate_model_inputs"):
         if hasattr(LLMEngine, name):
             setattr(engine, name, getattr(LLMEngine, name).__get__(engine))
     try:
-        engine._validate_model_inputs(token_inputs([1] * length), None)  # noqa: SLF001 - upstream's own check
+        check = engine._validate_model_inputs  # noqa: SLF001 - upstream's own check
+        lora = [None] * (len(inspect.signature(check).parameters) - 1)  # a second argument since 0.6.4
+        check(prompt_inputs(length), *lora)
     except ValueError as error:
         raise RefusedError(f"LLMEngine refuses the prompt before the scheduler sees it: {error}") from error
 
@@ -101,6 +112,7 @@ def configs(setup: Setup) -> tuple[Any, Any]:
 
     scheduler = _build(
         SchedulerConfig,
+        task="generate",  # its name in 0.6.4, and that since 0.6.5
         runner_type="generate",
         max_num_batched_tokens=setup.token_budget,
         max_num_seqs=setup.max_num_seqs,
