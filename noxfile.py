@@ -120,9 +120,16 @@ def doctor(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def repro(session: nox.Session) -> None:
-    """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]."""
+    """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]; or -- --all-versions."""
+    if "--all-versions" in session.posargs:
+        install(session, "--editable", ".[matrix]")
+        options = [option for option in session.posargs if option != "--all-versions"]
+        session.run("python", "-m", "diagnostics.sweep", *options)
+        return
     if len(session.posargs) < 2:
-        session.error("usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001")
+        session.error(
+            "usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001; or -- --all-versions"
+        )
     cell, *arguments = session.posargs
     install(session, "--editable", ".[matrix]")
     session.run("python", "-m", "diagnostics.matrix", "env", cell)

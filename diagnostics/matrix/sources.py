@@ -21,7 +21,7 @@ from packaging.version import Version
 from diagnostics.matrix.uv import find_links
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 # A wheel up to this size is fetched whole: one request instead of hundreds.
@@ -136,7 +136,35 @@ def find_wheel(
     return WheelSources(distribution, version, sha256, address, cache)
 
 
+def wheel_names(distribution: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the names of all wheels of a distribution for x86_64 Linux, of all releases.
+
+    Raises:
+        SourceError: when there is none (`absent`), or the index can't be asked.
+    """
+    found = [path.name for folder in find_links(environ) for path in folder.glob("*.whl")]
+    try:
+        found += [package.filename for page in _pages(distribution, environ) for package in page.packages]
+    except SourceError:
+        if not any(_fits(name, distribution) for name in found):
+            raise
+    return [name for name in found if _fits(name, distribution)]
+
+
 def _from_index(distribution: str, version: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    for page in _pages(distribution, environ):
+        for package in page.packages:
+            if _fits(package.filename, distribution, version) and package.digests.get("sha256"):
+                return package.digests["sha256"], package.url
+    raise SourceError(f"{distribution} {version}: no wheel for x86_64 Linux in the index", absent=True)
+
+
+def _pages(distribution: str, environ: Mapping[str, str]) -> Iterator[Any]:
+    """Yields the distribution's page of each index that the machine is told to use and that can be asked.
+
+    Raises:
+        SourceError: an index can't be asked, and none after it had the distribution.
+    """
     import pypi_simple
 
     _certificates(environ)
@@ -144,7 +172,7 @@ def _from_index(distribution: str, version: str, environ: Mapping[str, str]) -> 
         environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or pypi_simple.PYPI_SIMPLE_ENDPOINT
     ]
     endpoints += (environ.get("PIP_EXTRA_INDEX_URL") or "").split()
-    problem = SourceError(f"{distribution} {version}: no wheel for x86_64 Linux in the index", absent=True)
+    problem = None
     for endpoint in endpoints:
         try:
             with pypi_simple.PyPISimple(endpoint) as client:
@@ -154,19 +182,18 @@ def _from_index(distribution: str, version: str, environ: Mapping[str, str]) -> 
         except Exception as error:  # noqa: BLE001 - requests and the page's parser raise many kinds
             problem = SourceError(f"the index cannot be asked for {distribution}: {_one_line(error)}")
             continue
-        for package in page.packages:
-            if _fits(package.filename, distribution, version) and package.digests.get("sha256"):
-                return package.digests["sha256"], package.url
-    raise problem
+        yield page
+    if problem is not None:
+        raise problem
 
 
-def _fits(filename: str, distribution: str, version: str) -> bool:
-    """Tells whether the file is a wheel of that release which x86_64 Linux can install."""
+def _fits(filename: str, distribution: str, version: str | None = None) -> bool:
+    """Tells whether the file is a wheel of that release (or any) which x86_64 Linux can install."""
     try:
         name, found, _build, tags = parse_wheel_filename(filename)
     except InvalidWheelFilename:
         return False
-    right = name == canonicalize_name(distribution) and found == Version(version)
+    right = name == canonicalize_name(distribution) and (version is None or found == Version(version))
     platforms = {tag.platform for tag in tags}
     return right and any(item == "any" or (item.endswith("x86_64") and "linux" in item) for item in platforms)
 

@@ -173,8 +173,8 @@ class Workplace:
             aside.rename(target)
         return target
 
-    def cell_environ(self, cell: Cell) -> dict[str, str]:
-        """Returns all variables of a program in a cell: scrubbed, offline, with a home of its own."""
+    def cell_environ(self, cell: Cell | None) -> dict[str, str]:
+        """Returns all variables of a program in a cell (or beside none): scrubbed, offline, with a home of its own."""
         kept = {name: self.environ[name] for name in _INHERITED if name in self.environ}
         home = self.folder("home")
         ours = {
@@ -189,7 +189,7 @@ class Workplace:
             **kept,
             **_OFFLINE,
             **ours,
-            **dict(cell.recipe.environment if cell.recipe else ()),
+            **dict(cell.recipe.environment if cell and cell.recipe else ()),
         }
 
 

@@ -37,10 +37,10 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
     reply = in_cell.ask(workplace, cell, "scheduler", ["repro", "run", *codes, "--mitigation", "all"], SCHEMA)
     if reply.instead:
         return reply.instead
-    return read(reply, cell)
+    return read(reply, in_cell.ran_with(cell, reply.document.get("versions")))
 
 
-def read(reply: in_cell.Reply, cell: Cell) -> Answer:
+def read(reply: in_cell.Reply, ran_with: tuple[tuple[str, str], ...]) -> Answer:
     """Makes the answer of a repro's document."""
     found: Mapping[str, Any] = reply.document.get("codes", {})
     attempts = [(code, attempt) for code, item in found.items() for attempt in item.get("attempts", [])]
@@ -58,7 +58,7 @@ def read(reply: in_cell.Reply, cell: Cell) -> Answer:
             *(_detail(code, attempt) for code, attempt in attempts),
         ),
         grids=tuple(_grid(code, attempts) for code, item in found.items() if item.get("attempts")),
-        ran_with=in_cell.ran_with(cell, reply.document.get("versions")),
+        ran_with=ran_with,
         excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
         log=reply.log,
     )

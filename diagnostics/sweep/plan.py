@@ -1,0 +1,87 @@
+"""What is swept: a package, from which release on, for which known failures, and beside what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One package's releases, and what is asked of each.
+
+    Attributes:
+        name: Also of its lock, `locks/sweep-<name>.txt`.
+        package: The distribution whose releases are run; its compiled files are left out.
+        first: The earliest release.
+        codes: Known failures that repros make happen.
+        python: Minor release of the interpreter.
+        requirements: What is installed beside the package, the same for all of its releases.
+        alone: Those of them that are installed without what they ask for.
+        differs: In words, what a released environment would have had instead.
+        environment: Variables of the programs that run in it.
+        timeout_s: For one release.
+    """
+
+    name: str
+    package: str
+    first: str
+    codes: tuple[str, ...]
+    python: str
+    requirements: tuple[str, ...]
+    alone: tuple[str, ...]
+    differs: str
+    environment: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 240.0
+
+
+SWEEPS = {
+    sweep.name: sweep
+    for sweep in (
+        Sweep(
+            name="vllm",
+            package="vllm",
+            first="0.6.0",
+            codes=("SCH001", "SCH002"),
+            python="3.11",
+            # As the recipe `scheduler` in matrix.toml, and what imports of the releases before 0.6.5 ask for.
+            requirements=(
+                "torch==2.13.0",
+                "transformers==4.53.3",
+                "aiohttp",
+                "blake3",
+                "cachetools",
+                "cbor2",
+                "cloudpickle",
+                "einops",
+                "fastapi",
+                "gguf",
+                "lark",
+                "loguru",
+                "mistral-common",
+                "msgspec",
+                "numpy",
+                "openai",
+                "openai-harmony",
+                "opencv-python-headless",
+                "partial-json-parser",
+                "pillow",
+                "prometheus-client",
+                "protobuf",
+                "psutil",
+                "py-cpuinfo",
+                "pybase64",
+                "pydantic",
+                "pyzmq",
+                "requests",
+                "sentencepiece",
+                "setproctitle",
+            ),
+            alone=("compressed-tensors",),
+            differs=(
+                "vllm: the released wheel's Python files, each compared with its RECORD, without its compiled ones; "
+                "torch and transformers: one release of each for all, newer than most of these pinned"
+            ),
+            environment=(("VLLM_USE_V1", "0"),),
+        ),
+    )
+}
