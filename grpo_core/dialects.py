@@ -128,7 +128,8 @@ DIALECTS: Mapping[str, Dialect] = (
         "verl/trainer/ppo/core_algos.py: compute_policy_loss_vanilla (gspo, cispo, sapo), agg_loss, kl_penalty, "
         "compute_grpo_outcome_advantage",
         "KL is off by default, and 0.001 where it is on; only k3 is limited. A group of one keeps its reward / "
-        "(1 + 1e-6). Fully masked sequences don't count as sequences. gspo limits the log-ratio from above only.", "executed",
+        "(1 + 1e-6). Fully masked sequences don't count as sequences. gspo limits the log-ratio from above only.",
+        "executed",
     )
     | _records(
         "easyr1-0.3.2", _VERL, {"grpo": {"dual_clip": 3.0, "clip_high": 0.3, "kl_coefficient": 0.01}},
@@ -144,7 +145,8 @@ DIALECTS: Mapping[str, Dialect] = (
         "openrlhf/trainer/ppo_utils/experience_maker.py",
         "Not expressed: KL in the reward, on by default (0.01, k1), which comes behind the group's normalisation "
         "and is added up from each token to the end; and corrections that judge a whole sequence. Fully masked "
-        "sequences don't count as sequences. With a correction, gspo's ratio is taken to the engine's log-probs.", "executed",
+        "sequences don't count as sequences. With a correction, gspo's ratio is taken to the engine's log-probs.",
+        "executed",
     )
     | _records(
         "open-instruct-0.3.0", {"clip_high": 0.272, "kl_coefficient": 0.05, "kl_log_ratio_limit": 40.0},
