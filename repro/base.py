@@ -44,6 +44,7 @@ class Work:
         leaked_blocks: KV cache blocks still taken after everything was drained.
         parked: sequences still held as stopped after everything was drained.
         note: what else is worth saying, in a line.
+        counted: what the entries of `due` are, where they are not requests, as "log-probs are the trainer's".
     """
 
     due: Mapping[str, int | None]
@@ -52,6 +53,7 @@ class Work:
     leaked_blocks: int = 0
     parked: int = 0
     note: str = ""
+    counted: str = ""
 
     def served(self, request: str) -> bool:
         """Whether the request was finished exactly once, with all its tokens."""
@@ -75,6 +77,8 @@ class Work:
 
     def describe(self) -> str:
         """Says in a line what was done and what was not."""
+        if self.counted:
+            return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
         unserved = [request for request in self.due if not self.served(request)]
         parts = [f"{self.finished} of {len(self.due)} requests finished, {self.tokens} tokens"]
         if unserved:

@@ -78,7 +78,7 @@ def text(
         if len(reasons) == 1 and all(attempt.outcome is Outcome.INAPPLICABLE for attempt in attempts):
             lines.append(f"  {reasons.pop()}")
             continue
-        lines.append(f"  simulated: {'; '.join(repros[code].simulated)}")
+        lines.append(f"  simulated: {'; '.join(repros[code].simulated) or 'nothing'}")
         lines += _attempts(repros[code], attempts)
         lines += _verdicts(repros[code], attempts)
     return lines

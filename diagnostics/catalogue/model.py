@@ -19,7 +19,8 @@ FAMILIES = {
 }
 KINDS = ("crash", "hang", "silent")
 ROLES = ("root", "cascade", "confirmation")
-STATUSES = ("active", "retired")
+# by_setting: what is set decides, not the release; `doctor`, which sees releases alone, does not bring it up.
+STATUSES = ("active", "by_setting", "retired")
 # Weakest first.
 EVIDENCE = ("declared", "static", "executed")
 FRAMEWORKS = {

@@ -1,0 +1,160 @@
+"""vLLM's whole engine in this process, on a CPU, beside the same tiny model in transformers.
+
+Nothing is simulated: the model is small and its weights are random, the engine is the one that is installed. What a
+failure of numbers means is told by the trainer's side of the seam: the log-prob that a trainer computes for the sampled
+token, from the weights and at the temperature that it believes in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repro.base import InapplicableError, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MODULES = ("torch", "transformers", "vllm")
+VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One completion: token ids, and the log-prob that the engine reported for each."""
+
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+def inapplicable() -> str | None:
+    """Says why no engine can be started with what is installed, or None."""
+    try:
+        import vllm
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        return f"vLLM's engine can't be imported here: {error}"
+    if not hasattr(vllm, "LLM") or not (current_platform.is_cpu() or current_platform.is_cuda()):
+        return f"vLLM {vllm.__version__} finds no device to run an engine on"
+    return None
+
+
+def model(seed: int) -> Any:
+    """Returns a tiny Llama with random weights, wide enough that its distributions are not flat."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=LIMIT,
+        initializer_range=0.15,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    return LlamaForCausalLM(config).float().eval()
+
+
+def save(held: Any, generation_config: dict[str, Any] | None = None) -> str:
+    """Writes a model into a new folder, as a hub has it, and returns the folder."""
+    folder = tempfile.mkdtemp(prefix="grpo-doctor-")
+    held.save_pretrained(folder, safe_serialization=True)
+    path = Path(folder, "generation_config.json")
+    path.unlink(missing_ok=True)
+    if generation_config is not None:
+        path.write_text(json.dumps(generation_config), encoding="utf-8")
+    return folder
+
+
+def start(folder: str, **options: Any) -> Any:
+    """Starts `vllm.LLM` on it, with vLLM's own defaults but for size, type and what a CPU needs.
+
+    Raises:
+        InapplicableError: this release knows one of the options not.
+    """
+    os.environ.update(_ENVIRONMENT)
+    import vllm
+
+    common = {"dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": LIMIT}
+    try:
+        # Chunked prefill: a seeded request split over steps ends the CPU engine of 0.31.0.
+        return vllm.LLM(
+            folder, **common, enable_chunked_prefill=False, max_num_batched_tokens=4096, **options
+        )
+    except TypeError as error:
+        raise InapplicableError(f"vLLM {vllm.__version__}: {error}") from error
+
+
+def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Sampled]:
+    """Samples one completion a prompt."""
+    asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    found = llm.generate(asked, list(params), use_tqdm=False)
+    return [
+        Sampled(
+            tuple(prompt),
+            tuple(answer.outputs[0].token_ids),
+            tuple(
+                float(place[token].logprob)
+                for place, token in zip(answer.outputs[0].logprobs, answer.outputs[0].token_ids, strict=True)
+            ),
+        )
+        for prompt, answer in zip(prompts, found, strict=True)
+    ]
+
+
+def params(seed: int, **options: Any) -> Any:
+    """Returns sampling parameters of 24 tokens, with the sampled token's log-prob and all else as vLLM's defaults."""
+    import vllm
+
+    return vllm.SamplingParams(**settings(seed), **options)
+
+
+def settings(seed: int) -> dict[str, Any]:
+    """Returns what every completion here has in common."""
+    return {"max_tokens": 24, "seed": seed, "logprobs": 0, "ignore_eos": True, "detokenize": False}
+
+
+def trainers(held: Any, sampled: Sampled, temperature: float = 1.0, top_p: float = 1.0) -> list[float]:
+    """Returns the model's log-prob of each sampled token, at a temperature and, below 1, within the nucleus."""
+    import torch
+
+    with torch.no_grad():
+        ids = torch.tensor([[*sampled.prompt, *sampled.ids]])
+        logits = held(ids).logits[0, len(sampled.prompt) - 1 : -1].double() / temperature
+    if top_p < 1:
+        ordered, order = logits.softmax(-1).sort(-1, descending=True)
+        outside = (ordered.cumsum(-1) - ordered) >= top_p
+        logits = logits.masked_fill(outside.gather(-1, order.argsort(-1)), -math.inf)
+    chosen = torch.tensor(sampled.ids)[:, None]
+    return [float(value) for value in logits.log_softmax(-1).gather(-1, chosen)[:, 0]]
+
+
+def compared(pairs: Sequence[tuple[float, float]]) -> Work:
+    """Counts the tokens whose (engine's, trainer's) log-probs agree; says by how much the others are off."""
+    agree = [abs(engine - trainer) <= TOLERANCE for engine, trainer in pairs]
+    differences = [engine - trainer for engine, trainer in pairs]
+    ratio = math.exp(-sum(differences) / len(differences))
+    worst = max(map(abs, differences))
+    note = f"largest difference {worst:.2g}, trainer / engine ratio {ratio:.3f} (geometric mean)"
+    names = [f"token {place}" for place in range(len(pairs))]
+    received = [(name, 1) for name, agrees in zip(names, agree, strict=True) if agrees]
+    return Work(dict.fromkeys(names, 1), received, note=note, counted="log-probs are the trainer's")

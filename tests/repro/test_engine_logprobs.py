@@ -1,0 +1,56 @@
+"""Failures of numbers on the whole engine: the trainer's side against closed forms, and the engine in a cell."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from repro import whole_engine
+from repro.whole_engine import Sampled
+from tests.cells import run_in_cell
+
+CELL = "vllm-0.31.0+trl-1.16.0"
+
+
+class Fixed(torch.nn.Module):
+    """Answers with the same logits at each place."""
+
+    def __init__(self, *logits):
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, ids):
+        return type("Out", (), {"logits": self.logits.expand(*ids.shape, -1)})
+
+
+def test_the_trainers_logprob_is_the_closed_form():
+    """At a temperature, and within a nucleus: the token that crosses its edge is in, the next is out."""
+    weights = [0.5, 0.3, 0.15, 0.05]
+    held = Fixed(*map(math.log, weights))
+    sampled = Sampled((0,), (0, 1, 3), (0.0,) * 3)
+    assert whole_engine.trainers(held, sampled) == pytest.approx([math.log(weights[i]) for i in (0, 1, 3)])
+    squared = [weight**2 for weight in weights]
+    at_half = [math.log(squared[i] / sum(squared)) for i in (0, 1, 3)]
+    assert whole_engine.trainers(held, sampled, temperature=0.5) == pytest.approx(at_half)
+    within = whole_engine.trainers(held, sampled, top_p=0.7)
+    assert within == pytest.approx([math.log(0.5 / 0.8), math.log(0.3 / 0.8), -math.inf])
+
+
+def test_the_work_counts_what_agrees():
+    """Tokens within rounding are served; the note has the largest difference and the mean ratio."""
+    work = whole_engine.compared([(-1.0, -1.0), (-1.0, -1.0001), (-1.0, -2.0)])
+    assert (work.finished, len(work.due), work.complete) == (2, 3, False)
+    assert work.describe() == (
+        "2 of 3 log-probs are the trainer's; largest difference 1, trainer / engine ratio 0.717 (geometric mean)"
+    )
+
+
+@pytest.mark.vllm
+def test_the_real_engine_shows_it_and_the_mitigation_helps():
+    """NUM001: no log-prob of the bare run is the trainer's; with the mitigation each is."""
+    arguments = ["NUM001", "--mitigation", "processed_logprobs", "--timeout", "250", "--json"]
+    found = json.loads(run_in_cell(CELL, "-m", "repro", "run", *arguments, timeout_s=550).stdout)
+    bare, helped = found["codes"]["NUM001"]["attempts"]
+    assert (bare["outcome"], bare["finished"]) == ("reproduced", 0)
+    assert (helped["outcome"], helped["finished"]) == ("mitigated", helped["expected"])
