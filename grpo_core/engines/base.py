@@ -6,7 +6,7 @@ engine that can't do something says so in `capabilities` before use, and refuses
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ class Capabilities:
     update: bool = True
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    def without(self, **why_not: str) -> Capabilities:
+        """These, less the named ones, each with its reason.
+
+        >>> Capabilities(seeds=True, fingerprint=True, sleep=True).without(sleep="it has no memory").sleep
+        False
+        """
+        return replace(self, **dict.fromkeys(why_not, False), why_not={**self.why_not, **why_not})
+
 
 @runtime_checkable
 class Engine(Protocol):
@@ -94,7 +102,7 @@ class Engine(Protocol):
         """A digest of the weights held (see `grpo_core.weights.fingerprint`), or None where it can't be read."""
 
     def close(self) -> None:
-        """Frees what the engine holds; safe to call twice. Every other call is refused from then on."""
+        """Frees what the engine holds; safe to call twice. Sampling and updates are refused from then on."""
 
 
 @runtime_checkable
