@@ -16,7 +16,7 @@ import torch
 
 from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.engines.decoding import Decoder
-from grpo_core.engines.wire import check_requests
+from grpo_core.engines.wire import check_parameters, check_requests
 from grpo_core.model import load_model
 from grpo_core.sharing import can_share
 from grpo_core.types import Completion
@@ -84,16 +84,9 @@ class TransformersEngine:
         """Copies all parameters by name; names and shapes are compared before anything is touched."""
         self._check_usable("update_weights")
         given, held = dict(tensors), dict(self._model.named_parameters())
-        wrong = [f"{name} is missing" for name in held if name not in given]
-        wrong += [f"{name} is not in the model" for name in given if name not in held]
-        wrong += [
-            f"{name} is {tuple(given[name].shape)}, not {tuple(value.shape)}"
-            for name, value in held.items()
-            if name in given and given[name].shape != value.shape
-        ]
-        if wrong:
-            shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-            raise EngineError(f"transformers engine, update_weights: nothing was loaded: {shown}")
+        check_parameters(
+            *({name: value.shape for name, value in side.items()} for side in (given, held)), self.name
+        )
         with torch.no_grad():
             for name, value in held.items():
                 value.copy_(given[name])

@@ -156,6 +156,26 @@ def check_requests(
             raise EngineError(f"{prompt} has a token id outside of 0 to {vocabulary - 1}")
 
 
+def check_parameters(
+    given: Mapping[str, tuple[int, ...]], held: Mapping[str, tuple[int, ...]], engine: str
+) -> None:
+    """Compares the shapes of the parameters in an update, by name, to those an engine holds.
+
+    Raises:
+        EngineError: Names the first few that are missing, unknown or of another shape.
+    """
+    wrong = [f"{name} is missing" for name in held if name not in given]
+    wrong += [f"{name} is not in the model" for name in given if name not in held]
+    wrong += [
+        f"{name} is {tuple(given[name])}, not {tuple(shape)}"
+        for name, shape in held.items()
+        if name in given and tuple(given[name]) != tuple(shape)
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise EngineError(f"{engine} engine, update_weights: nothing was loaded: {shown}")
+
+
 def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
     """What an engine can do, as JSON."""
     return {**vars(capabilities), "why_not": dict(capabilities.why_not)}
