@@ -84,9 +84,8 @@ class TransformersEngine:
         """Copies all parameters by name; names and shapes are compared before anything is touched."""
         self._check_usable("update_weights")
         given, held = dict(tensors), dict(self._model.named_parameters())
-        check_parameters(
-            *({name: value.shape for name, value in side.items()} for side in (given, held)), self.name
-        )
+        expected, found = ({name: value.shape for name, value in side.items()} for side in (held, given))
+        check_parameters(found, expected, self.name)
         with torch.no_grad():
             for name, value in held.items():
                 value.copy_(given[name])
