@@ -475,7 +475,7 @@ def test_an_impossible_request_is_refused_and_the_engine_goes_on(engine_case, fa
         engine_case.needs("partial")
     with pytest.raises(EngineError) as caught:
         engine.generate([*requests(2), request], params)
-    assert engine.name in str(caught.value)
+    assert engine.name.split()[0] in str(caught.value)
     assert re.search(says, str(caught.value)), caught.value
     check_works(engine_case)
 
