@@ -41,7 +41,8 @@ class Capabilities:
         partial: The engine goes on behind a `Request.prefix`, and keeps a `Request.budget`.
         update: `update_weights` works.
         why_not: For each of these that the engine lacks, one sentence that says why. Besides them, `slices`:
-            why a completion sampled in slices (`partial`) is another one than the same request's sampled at once.
+            why a completion sampled in slices (`partial`) is another one than the same request's sampled at once;
+            and `temperature`: why only temperature 1 can be sampled at.
     """
 
     seeds: bool

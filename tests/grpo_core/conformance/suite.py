@@ -131,6 +131,9 @@ def test_what_it_cannot_do_it_says_and_refuses(engine_case):
     if "partial" in lacks:
         with pytest.raises(EngineError):
             engine.generate([replace(asked[0], budget=2)], PLAIN)
+    if "temperature" in engine.capabilities.why_not:
+        with pytest.raises(EngineError):
+            engine.generate(asked, replace(PLAIN, temperature=0.6))
     if "fingerprint" in lacks:
         assert engine.fingerprint() is None
     assert engine.policy_version == engine_case.version
@@ -207,6 +210,7 @@ def test_another_seed_gives_another_sample(engine_case):
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 def test_log_probs_are_those_of_the_distribution_that_was_sampled(engine_case, temperature):
     """At the temperature asked for, for short prompts and long ones, for every token."""
+    engine_case.needs(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
     asked = requests(21)
     completions = sampled(engine_case, asked, replace(PLAIN, temperature=temperature))
@@ -216,6 +220,7 @@ def test_log_probs_are_those_of_the_distribution_that_was_sampled(engine_case, t
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_tokens_are_as_frequent_as_their_log_probs_say(engine_case, temperature):
     """Of a thousand samples: log-probs may be right and the sampling another."""
+    engine_case.needs(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
     check_shares(engine_case, temperature, count=1000)
 
