@@ -88,6 +88,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def conformance(session: nox.Session) -> None:
+    """Run the engines' conformance suite and print its table. Arguments name engines: -- transformers vllm=PYTHON."""
+    install(session, "--editable", ".[train]", "--group", "test", torch=True)
+    engines = session.posargs or ["fake", "transformers", "process", "server"]
+    session.run("python", "tests/grpo_core/conformance/table.py", *engines)
+
+
+@nox.session(python=PYTHON)
 def peers(session: nox.Session) -> None:
     """Compare the loss to other trainers' own code, called from their wheels. Arguments go to pytest."""
     install(session, "--editable", ".[train]", "--group", "test", torch=True)

@@ -15,7 +15,7 @@ class EngineSpec:
     """What it takes to build an engine, in this process or in another.
 
     Attributes:
-        engine: `transformers` or `vllm`.
+        engine: `transformers`, `vllm`, or for tests `fake`.
         model_dir: Folder of a transformers checkpoint.
         max_model_len: Longest prompt and completion together, in tokens.
         device: A torch device.
@@ -64,4 +64,8 @@ def build_engine(spec: EngineSpec) -> Engine:
         return VllmEngine(
             model_dir=spec.model_dir, seed=spec.seed, dtype="float32", max_model_len=spec.max_model_len
         )
+    if spec.engine == "fake":
+        from grpo_core.engines.fake import FakeEngine
+
+        return FakeEngine(spec.model_dir, max_model_len=spec.max_model_len)
     raise ValueError(f"no engine is called {spec.engine!r}")

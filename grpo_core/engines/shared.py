@@ -54,6 +54,15 @@ class SharedEngine:
         whole = list(tensors)
         self._agreed(lambda held: held.update_weights(whole, version))
 
+    def abort(self) -> None:
+        """Ends what this process's own engine is at; no other process takes part."""
+        if self._engine is not None:
+            self._engine.abort()
+
+    def reset_prefix_cache(self) -> None:
+        """In every engine."""
+        self._agreed(lambda held: held.reset_prefix_cache())
+
     def fingerprint(self) -> str | None:
         """As rank 0's engine says."""
         digest = self._agreed(lambda held: held.fingerprint())

@@ -9,12 +9,14 @@ order give the same bits.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.engines.decoding import Decoder
+from grpo_core.engines.wire import check_parameters, check_requests
 from grpo_core.model import load_model
 from grpo_core.sharing import can_share
 from grpo_core.types import Completion
@@ -37,7 +39,8 @@ class TransformersEngine:
     ) -> None:
         """Loads the model; its weights count as no version until the first update."""
         self._model = load_model(model_dir, device)
-        self._asleep = False
+        self._asleep = self._empty = False
+        self._aborted = threading.Event()
         self._device = device
         self._max_model_len = max_model_len
         self._max_batch = max_batch
@@ -45,8 +48,8 @@ class TransformersEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Seeds, fingerprint and sleep."""
-        return Capabilities(seeds=True, fingerprint=True, sleep=True)
+        """All there are."""
+        return Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
 
     @property
     def policy_version(self) -> int:
@@ -55,7 +58,10 @@ class TransformersEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
-        self._check(requests, params)
+        self._aborted.clear()  # first: an abort from now on is meant for this call
+        self._check_usable("generate")
+        vocabulary, longest = self._model.config.vocab_size, self._max_model_len
+        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         alike: dict[tuple[int, int], list[int]] = {}
         sharing = can_share(self._model)
         for place, request in enumerate(requests):
@@ -70,39 +76,42 @@ class TransformersEngine:
                 answers.update(zip(part, sampled, strict=True))
         return [answers[place] for place in range(len(requests))]
 
+    def abort(self) -> None:
+        """From another thread: the running `generate` returns behind the token it is at."""
+        self._aborted.set()
+
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copies all parameters by name; names and shapes are compared before anything is touched."""
-        if self._asleep:
-            raise EngineError("transformers engine, update_weights: the engine is asleep; wake it first")
+        self._check_usable("update_weights")
         given, held = dict(tensors), dict(self._model.named_parameters())
-        wrong = [f"{name} is missing" for name in held if name not in given]
-        wrong += [f"{name} is not in the model" for name in given if name not in held]
-        wrong += [
-            f"{name} is {tuple(given[name].shape)}, not {tuple(value.shape)}"
-            for name, value in held.items()
-            if name in given and given[name].shape != value.shape
-        ]
-        if wrong:
-            shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-            raise EngineError(f"transformers engine, update_weights: nothing was loaded: {shown}")
+        expected, found = ({name: value.shape for name, value in side.items()} for side in (held, given))
+        check_parameters(found, expected, self.name)
         with torch.no_grad():
             for name, value in held.items():
                 value.copy_(given[name])
-        self._version = version
+        self._version, self._empty = version, False
+
+    def reset_prefix_cache(self) -> None:
+        """No keys are kept from one call to the next."""
 
     def fingerprint(self) -> str | None:
         """The digest of the parameters held."""
+        self._check_usable("fingerprint")
         return fingerprint_of(self._model.named_parameters())
 
     def sleep(self) -> None:
         """Frees the memory of the weights; they must be sent again after `wake`."""
+        if self._asleep:
+            return
+        self._check_open("sleep")
         self._shapes = {name: value.shape for name, value in self._model.named_parameters()}
         for value in self._model.parameters():  # buffers stay: they are computed, not sent
             value.data = value.data.new_empty(0)
-        self._asleep, self._version = True, -1
+        self._asleep, self._empty, self._version = True, True, -1
 
     def wake(self) -> None:
         """Takes the memory again, with nothing of use in it."""
+        self._check_open("wake")
         if self._asleep:
             for name, value in self._model.named_parameters():
                 value.data = value.data.new_full(self._shapes[name], float("nan"))
@@ -112,30 +121,22 @@ class TransformersEngine:
         """Frees the model."""
         self._model = None
 
-    def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:
+    def _check_open(self, call: str) -> None:
         if self._model is None:
-            raise EngineError("transformers engine, generate: the engine is closed")
+            raise EngineError(f"transformers engine, {call}: the engine is closed")
+
+    def _check_usable(self, call: str) -> None:
+        self._check_open(call)
         if self._asleep:
-            raise EngineError("transformers engine, generate: the engine is asleep; wake it first")
-        if params.temperature <= 0 or params.max_tokens < 1:
-            raise EngineError(f"transformers engine, generate: impossible sampling parameters: {params}")
-        vocabulary = self._model.config.vocab_size
-        for request in requests:
-            where = f"transformers engine, generate: request {request.id}"
-            length = len(request.prompt_ids)
-            if not length or length + params.max_tokens > self._max_model_len:
-                raise EngineError(
-                    f"{where} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
-                    f"least 1 and together at most {self._max_model_len} (model.max_length)"
-                )
-            if len(request.prefix) >= params.max_tokens:
-                raise EngineError(f"{where} has sampled max_tokens = {params.max_tokens} tokens already")
-            if not all(0 <= token < vocabulary for token in request.prompt_ids + request.prefix):
-                raise EngineError(f"{where} has a token id outside of 0 to {vocabulary - 1}")
+            raise EngineError(f"transformers engine, {call}: the engine is asleep; wake it first")
+        if self._empty and call != "update_weights":
+            raise EngineError(f"transformers engine, {call}: it lost its weights asleep; update them first")
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _sample(self, requests: Sequence[Request], params: SamplingParams, most: int) -> list[Completion]:
         """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
+        if self._aborted.is_set():
+            return [self._completion(request, [], [], params) for request in requests]
         begin = Decoder if can_share(self._model) else _Alike
         decoder = begin(self._model, [request.prompt_ids + request.prefix for request in requests], most)
         draws_BT = _draws(requests, most).to(self._device)
@@ -150,7 +151,7 @@ class TransformersEngine:
             ids.append(id_B)
             logprobs.append(logprob_B)
             running_B = running_B & ~torch.isin(id_B, stops)
-            if not running_B.any():
+            if self._aborted.is_set() or not running_B.any():
                 break
         ids_BT, logprobs_BT = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1).tolist()
         return [

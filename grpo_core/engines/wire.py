@@ -1,4 +1,4 @@
-"""Requests and completions as JSON, for an engine in another process or behind HTTP.
+"""Requests and completions as JSON, for an engine in another process or behind HTTP; and what makes them acceptable.
 
 JSON keeps floats exactly (Python writes the shortest text that reads back as the same float), so going through
 it changes no bit.
@@ -6,9 +6,11 @@ it changes no bit.
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.engines.base import EngineError
+from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.types import Completion, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -62,11 +64,13 @@ def encode_completions(completions: Sequence[Completion]) -> dict[str, Any]:
     }
 
 
-def decode_completions(body: Any, requests: Sequence[Request], engine: str) -> list[Completion]:
+def decode_completions(
+    body: Any, requests: Sequence[Request], engine: str, *, aborted: bool = False
+) -> list[Completion]:
     """The completions of these very requests, in their order.
 
     Raises:
-        EngineError: Something else was answered: the wrong count, other ids, no tokens, streams of unequal length.
+        EngineError: Something else was answered (see `check_answers`).
     """
     where = f"{engine} engine, generate"
     try:
@@ -82,13 +86,19 @@ def decode_completions(body: Any, requests: Sequence[Request], engine: str) -> l
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(f"{where}: the answer is not a list of completions: {error!r}") from error
-    return check_answers(completions, requests, engine)
+    return check_answers(completions, requests, engine, aborted=aborted)
 
 
 def check_answers(
-    completions: list[Completion], requests: Sequence[Request], engine: str
+    completions: list[Completion], requests: Sequence[Request], engine: str, *, aborted: bool = False
 ) -> list[Completion]:
-    """The completions, if they answer these very requests in order, each with a token and finite log-probs.
+    """The completions, if they answer these very requests in order, with tokens and finite log-probs.
+
+    Args:
+        completions: What an engine answered.
+        requests: What it was asked.
+        engine: Its name.
+        aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not begun.
 
     Raises:
         EngineError: Names the first that doesn't.
@@ -99,12 +109,92 @@ def check_answers(
     for request, completion in zip(requests, completions, strict=True):
         if completion.request_id != request.id:
             raise EngineError(f"{where}: request {request.id} was answered with {completion.request_id!r}")
-        ended = completion.finish_reason in ("stop", "length") or bool(request.budget)
-        if not completion.ids or not ended:
-            raise EngineError(f"{where}: request {request.id} ended without a usable completion")
+        reason, count = completion.finish_reason, len(completion.ids)
+        cut_off = reason == "abort" and aborted
+        ended = reason in ("stop", "length") or (reason == "abort" and request.budget > 0)
+        if not (cut_off or (count and ended)):
+            raise EngineError(
+                f"{where}: request {request.id} ended without a usable completion: {count} ids, reason {reason!r}"
+            )
         # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
         if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):
             raise EngineError(
                 f"{where}: request {request.id} has log-probs that are none: {completion.logprobs}"
             )
     return completions
+
+
+def check_requests(
+    requests: Sequence[Request], params: SamplingParams, *, engine: str, vocabulary: int, max_model_len: int
+) -> None:
+    """Refuses what no engine can sample as it was asked.
+
+    Raises:
+        EngineError: Names the request and what is wrong with it.
+    """
+    where = f"{engine} engine, generate"
+    if not 0 < params.temperature < math.inf:
+        raise EngineError(
+            f"{where}: impossible sampling parameters: temperature {params.temperature}; expected one above 0"
+        )
+    names = [request.id for request in requests]
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise EngineError(f"{where}: two requests are called {twice}; completions are paired by these names")
+    for request in requests:
+        length, prompt = len(request.prompt_ids), f"{where}: request {request.id}"
+        if not length or params.max_tokens < 1 or length + params.max_tokens > max_model_len:
+            raise EngineError(
+                f"{prompt} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
+                f"least 1 of each and together at most {max_model_len} (model.max_length)"
+            )
+        if len(request.prefix) >= params.max_tokens:
+            raise EngineError(f"{prompt} has sampled max_tokens = {params.max_tokens} tokens already")
+        if request.budget < 0:
+            raise EngineError(f"{prompt} has a budget of {request.budget} tokens; 0 stands for no budget")
+        if not all(0 <= token < vocabulary for token in request.prompt_ids + request.prefix):
+            raise EngineError(f"{prompt} has a token id outside of 0 to {vocabulary - 1}")
+
+
+def check_parameters(
+    given: Mapping[str, tuple[int, ...]], held: Mapping[str, tuple[int, ...]], engine: str
+) -> None:
+    """Compares the shapes of the parameters in an update, by name, to those an engine holds.
+
+    Raises:
+        EngineError: Names the first few that are missing, unknown or of another shape.
+    """
+    wrong = [f"{name} is missing" for name in held if name not in given]
+    wrong += [f"{name} is not in the model" for name in given if name not in held]
+    wrong += [
+        f"{name} is {tuple(given[name])}, not {tuple(shape)}"
+        for name, shape in held.items()
+        if name in given and tuple(given[name]) != tuple(shape)
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise EngineError(f"{engine} engine, update_weights: nothing was loaded: {shown}")
+
+
+def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
+    """What an engine can do, as JSON."""
+    return {**vars(capabilities), "why_not": dict(capabilities.why_not)}
+
+
+def decode_capabilities(body: Any, engine: str) -> Capabilities:
+    """The other side of `encode_capabilities`, which may be older or newer.
+
+    What is unknown here counts for nothing; what isn't said is as `Capabilities` has it by default.
+
+    Raises:
+        EngineError: Something else was answered.
+    """
+    try:
+        why_not = {str(name): str(why) for name, why in dict(body.get("why_not", {})).items()}
+        known = {entry.name for entry in fields(Capabilities)} - {"why_not"}
+        said = {name: bool(body[name]) for name in known & set(body)}
+        found = Capabilities(**said, why_not=why_not)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EngineError(f"{engine} engine: its capabilities can't be read: {body!r}") from error
+    unsaid = {name for name in known if not getattr(found, name)} - set(why_not)
+    return found.without(**dict.fromkeys(unsaid, "the other side does not say that it can"))

@@ -9,6 +9,7 @@ MODULES = (
     "advantages",
     "logprobs",
     "dialects",
+    "engines.base",
     "metrics",
     "picture",
     "record",
@@ -24,7 +25,7 @@ def test_examples_in_docstrings(name):
     module = importlib.import_module(f"grpo_core.{name}")
     names = (
         {}
-        if name in ("advantages", "dialects", "metrics", "picture")
+        if name in ("advantages", "dialects", "engines.base", "metrics", "picture")
         else {"torch": importlib.import_module("torch")}
     )
     result = doctest.testmod(module, extraglobs=names)

@@ -1,4 +1,4 @@
-"""One conformance suite for every engine that runs here: embedded, in its own process, and behind HTTP."""
+"""What the engines are made of; what they do is in `conformance/suite.py`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import pytest
 import torch
 
 from grpo_core.engines import EngineSpec, build_engine
-from grpo_core.engines.base import Engine, EngineError, Sleeper
-from grpo_core.engines.process import ProcessEngine
-from grpo_core.engines.remote import RemoteEngine
+from grpo_core.engines.base import Capabilities, Engine, EngineError
+from grpo_core.engines.fake import FakeEngine
 from grpo_core.engines.transformers import choose
-from grpo_core.engines.wire import decode_completions, encode_completions
-from grpo_core.logprobs import completion_logprobs
-from grpo_core.model import load_model
-from grpo_core.serve.launch import ServerProcess
+from grpo_core.engines.wire import (
+    check_answers,
+    check_parameters,
+    check_requests,
+    decode_capabilities,
+    decode_completions,
+    encode_capabilities,
+    encode_completions,
+)
 from grpo_core.types import Completion, Request, SamplingParams
-from grpo_core.weights import fingerprint_of
+from tests.grpo_core.conformance.cases import make_model
 
 END = 11
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(END,))
@@ -27,139 +31,36 @@ PROMPTS = [(0, 1, 2, 10), (3, 10), (4, 5, 6, 7, 8, 10), (9, 9, 9, 10)]
 REQUESTS = [Request(f"r{i}", PROMPTS[i // 3], seed=100 + i) for i in range(12)]
 
 
-@pytest.fixture(scope="module", params=["embedded", "process", "remote"])
-def engine(request, model_dir):
-    """Each kind of engine, on the tiny model."""
-    spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
-    if request.param == "embedded":
-        torch.set_num_threads(1)
-        with closing(build_engine(spec)) as built:
-            yield built
-    elif request.param == "process":
-        with closing(ProcessEngine(spec, timeout_s=100)) as built:
-            yield built
-    else:
-        with closing(ServerProcess(spec, timeout_s=100)) as server:
-            yield RemoteEngine(server.host, server.port, timeout_s=100)
-
-
 @pytest.fixture
-def trained(model_dir, engine):
-    """The trainer's model, with weights of its own that the engine has been given as version 5."""
-    model = load_model(model_dir)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
-    engine.update_weights(model.named_parameters(), 5)
-    return model
+def embedded(model_dir):
+    """The embedded engine on the tiny model."""
+    torch.set_num_threads(1)
+    with closing(build_engine(EngineSpec("transformers", str(model_dir), max_model_len=64))) as engine:
+        yield engine
 
 
-def recomputed(model, request: Request, completion: Completion) -> torch.Tensor:
-    """The trainer's log-probs of a completion."""
-    with torch.no_grad():
-        return completion_logprobs(
-            model,
-            torch.tensor([[*request.prompt_ids, *completion.ids]]),
-            torch.tensor([len(request.prompt_ids)]),
-            torch.tensor([len(completion.ids)]),
-            temperature=PARAMS.temperature,
-            chunk=64,
-        )[0][0]
+def test_the_same_requests_give_the_same_bits(embedded):
+    """Ids and log-probs alike, where the conformance suite leaves log-probs to rounding."""
+    assert embedded.generate(REQUESTS, PARAMS) == embedded.generate(REQUESTS, PARAMS)
 
 
-def test_it_is_an_engine(engine):
-    """It has the protocol's members, and says what it can do."""
-    assert isinstance(engine, Engine)
-    assert engine.capabilities.seeds
-    assert engine.capabilities.fingerprint
+@pytest.mark.parametrize("call", ["generate", "update_weights", "fingerprint", "sleep", "wake"])
+def test_a_closed_engine_says_so(embedded, call):
+    """Whatever it is asked."""
+    embedded.close()
+    arguments = {"generate": (REQUESTS, PARAMS), "update_weights": ([], 1)}.get(call, ())
+    with pytest.raises(EngineError, match=f"transformers engine, {call}: the engine is closed"):
+        getattr(embedded, call)(*arguments)
 
 
-def test_log_probs_are_the_trainers(engine, trained):
-    """At the sampling temperature, on the published weights, for every token."""
-    for request, completion in zip(REQUESTS, engine.generate(REQUESTS, PARAMS), strict=True):
-        expected = recomputed(trained, request, completion)
-        torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=0, atol=1e-5)
-
-
-def test_completions_answer_the_requests_in_order(engine, trained):
-    """Paired by id, every token with its version, and ended by the stop id or the length."""
-    completions = engine.generate(REQUESTS, PARAMS)
-    assert [completion.request_id for completion in completions] == [request.id for request in REQUESTS]
-    for completion in completions:
-        assert set(completion.versions) == {5}
-        if completion.finish_reason == "stop":
-            assert completion.ids.index(END) == len(completion.ids) - 1
-        else:
-            assert (completion.finish_reason, len(completion.ids)) == ("length", 12)
-            assert END not in completion.ids
-    assert {completion.finish_reason for completion in completions} == {"stop", "length"}
-
-
-def test_the_same_requests_give_the_same_bits(engine, trained):
-    """Ids and log-probs alike."""
-    assert engine.generate(REQUESTS, PARAMS) == engine.generate(REQUESTS, PARAMS)
-
-
-def test_neighbours_do_not_change_what_is_sampled(engine, trained):
-    """Alone, reversed or in the batch: the same ids; log-probs the same up to rounding."""
-    together = engine.generate(REQUESTS, PARAMS)
-    alone = [engine.generate([request], PARAMS)[0] for request in REQUESTS]
-    backwards = engine.generate(REQUESTS[::-1], PARAMS)[::-1]
-    for one, two, three in zip(together, alone, backwards, strict=True):
-        assert one.ids == two.ids == three.ids
-        assert one.logprobs == pytest.approx(two.logprobs, abs=1e-5)
-        assert one.logprobs == pytest.approx(three.logprobs, abs=1e-5)
-
-
-def test_other_seeds_give_other_samples(engine, trained):
-    """A group's samples share the prompt and differ in the seed alone."""
-    assert len({completion.ids for completion in engine.generate(REQUESTS, PARAMS)}) == len(REQUESTS)
-
-
-def test_weights_arrive_bit_for_bit(engine, trained):
-    """The engine's fingerprint is the trainer's, and moves with it."""
-    assert engine.policy_version == 5
-    assert engine.fingerprint() == fingerprint_of(trained.named_parameters())
-    with torch.no_grad():
-        next(trained.parameters())[0, 0] += 1e-6
-    assert engine.fingerprint() != fingerprint_of(trained.named_parameters())  # a copy, not the trainer's own
-    engine.update_weights(trained.named_parameters(), 6)
-    assert engine.policy_version == 6
-    assert engine.fingerprint() == fingerprint_of(trained.named_parameters())
-
-
-@pytest.mark.parametrize("fault", ["missing", "unknown", "shape"])
-def test_other_parameters_are_refused_whole(engine, trained, fault):
-    """By name; the engine keeps what it had."""
-    held = engine.fingerprint()
-    tensors = {name: value.detach() * 2 for name, value in trained.named_parameters()}
-    if fault == "missing":
-        del tensors["lm_head.weight"]
-        says = "lm_head.weight is missing"
-    elif fault == "unknown":
-        tensors["extra"] = torch.zeros(1)
-        says = "extra is not in the model"
-    else:
-        tensors["lm_head.weight"] = torch.zeros(2, 2)
-        says = r"lm_head.weight is \(2, 2\), not \(13, 64\)"
-    with pytest.raises(EngineError, match=says):
-        engine.update_weights(tensors.items(), 9)
-    assert (engine.fingerprint(), engine.policy_version) == (held, 5)
-
-
-@pytest.mark.parametrize(
-    ("request_", "says"),
-    [
-        (Request("long", (0,) * 60, seed=0), "request long has 60 prompt tokens and asks for 12 more"),
-        (Request("odd", (0, 99), seed=0), "request odd has a token id outside of 0 to 12"),
-    ],
-)
-def test_impossible_requests_are_refused_by_name(engine, trained, request_, says):
-    """And the engine goes on working."""
-    with pytest.raises(EngineError, match=says):
-        engine.generate([REQUESTS[0], request_], PARAMS)
-    assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
+def test_an_engine_without_weights_has_no_fingerprint(embedded):
+    """Asleep, and awake before the update."""
+    embedded.sleep()
+    with pytest.raises(EngineError, match="fingerprint: the engine is asleep; wake it first"):
+        embedded.fingerprint()
+    embedded.wake()
+    with pytest.raises(EngineError, match="fingerprint: it lost its weights asleep; update them first"):
+        embedded.fingerprint()
 
 
 def test_samples_follow_the_distribution():
@@ -178,6 +79,35 @@ def test_the_extremes_of_a_draw_never_hit_an_impossible_token():
     logits = torch.tensor([[float("-inf"), 0.0, 0.0, float("-inf")]]).expand(2, 4)
     ids, _ = choose(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), temperature=1.0)
     assert ids.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_an_abort_ends_everything_behind_the_token_it_came_at(tmp_path, at):
+    """The fake lets a test act at a certain token: that one is kept, and what had not begun is empty."""
+    seen = []
+
+    def between() -> None:
+        seen.append(1)
+        if len(seen) == at:
+            engine.abort()
+
+    engine = FakeEngine(make_model(tmp_path, layers=0), max_model_len=64, between=between)
+    assert isinstance(engine, Engine)
+    params = replace(PARAMS, stop_ids=())
+    first, *rest = engine.generate(REQUESTS[:3], params)
+    assert (len(first.ids), first.finish_reason) == (at, "abort")
+    assert [(one.ids, one.finish_reason) for one in rest] == [((), "abort")] * 2
+    assert {len(one.ids) for one in engine.generate(REQUESTS[:3], params)} == {params.max_tokens}
+
+
+def test_the_fake_refuses_a_model_that_it_would_get_wrong(model_dir, tmp_path):
+    """It has tables for a model without layers, and for no other."""
+    with pytest.raises(
+        EngineError, match=r"fake engine, start: the model in .* is no Llama with num_hidden_layers = 0"
+    ):
+        FakeEngine(model_dir, max_model_len=64)
+    with pytest.raises(EngineError, match=r"fake engine, start: .* holds no checkpoint"):
+        FakeEngine(tmp_path, max_model_len=64)
 
 
 GOOD = [Completion("a", (1, 2), (-0.5, -0.1), (0, 0), "stop"), Completion("b", (3,), (-1.0,), (0,), "length")]
@@ -199,7 +129,7 @@ def test_the_wire_changes_no_bit():
         ([], "the answer is not a list of completions"),
         (
             encode_completions([Completion("a", (), (), (), "stop"), GOOD[1]]),
-            "request a ended without a usable",
+            "request a ended without a usable completion: 0 ids, reason 'stop'",
         ),
         (
             encode_completions([Completion("a", (1,), (float("nan"),), (0,), "stop"), GOOD[1]]),
@@ -218,42 +148,88 @@ def test_other_answers_than_were_asked_for_are_refused(answer, says):
     assert says in str(caught.value)
 
 
-def test_a_completion_goes_on_behind_its_prefix(engine, trained):
-    """Sampled in slices of two tokens, it is the completion sampled at once, up to rounding of its log-probs."""
-    whole = engine.generate(REQUESTS, PARAMS)
-    parts: dict[str, list[Completion]] = {request.id: [] for request in REQUESTS}
-    unfinished = [replace(request, budget=2) for request in REQUESTS]
-    while unfinished:
-        for request, part in zip(unfinished, engine.generate(unfinished, PARAMS), strict=True):
-            parts[request.id].append(part)
-            assert len(part.ids) == 2 or part.finish_reason == "stop"
-        unfinished = [
-            replace(request, prefix=request.prefix + parts[request.id][-1].ids)
-            for request in unfinished
-            if parts[request.id][-1].finish_reason == "abort"
-        ]
-    for expected in whole:
-        pieces = parts[expected.request_id]
-        assert sum((piece.ids for piece in pieces), ()) == expected.ids
-        assert pieces[-1].finish_reason == expected.finish_reason
-        given = torch.tensor(sum((piece.logprobs for piece in pieces), ()))
-        torch.testing.assert_close(given, torch.tensor(expected.logprobs), atol=1e-5, rtol=0)
+CUT, EMPTY = Completion("a", (1,), (-0.5,), (0,), "abort"), Completion("a", (), (), (), "abort")
 
 
-def test_asleep_it_refuses_and_awake_it_needs_its_weights(model_dir):
-    """What slept holds nothing: sampling needs `wake` and an update, after which it is as before."""
-    with closing(build_engine(EngineSpec("transformers", str(model_dir), max_model_len=64))) as engine:
-        assert isinstance(engine, Sleeper)
-        assert engine.capabilities.sleep
-        weights = dict(load_model(model_dir).named_parameters())
-        engine.update_weights(weights.items(), 1)
-        before = engine.generate(REQUESTS, PARAMS)
-        engine.sleep()
-        with pytest.raises(EngineError, match="generate: the engine is asleep"):
-            engine.generate(REQUESTS, PARAMS)
-        with pytest.raises(EngineError, match="update_weights: the engine is asleep"):
-            engine.update_weights(weights.items(), 2)
-        engine.wake()
-        assert engine.policy_version == -1
-        engine.update_weights(weights.items(), 1)
-        assert engine.generate(REQUESTS, PARAMS) == before
+@pytest.mark.parametrize(
+    ("completion", "budget", "aborted", "accepted"),
+    [
+        (CUT, 0, False, False),
+        (CUT, 1, False, True),
+        (CUT, 0, True, True),
+        (EMPTY, 0, False, False),
+        (EMPTY, 1, False, False),
+        (EMPTY, 0, True, True),
+        (replace(EMPTY, finish_reason="length"), 0, True, False),
+        (replace(CUT, finish_reason="error"), 1, True, False),
+    ],
+)
+def test_only_what_the_caller_cut_short_may_end_with_abort(completion, budget, aborted, accepted):
+    """By a budget, which leaves some ids, or by `abort`, which may leave none."""
+    asked = [replace(ASKED[0], budget=budget)]
+    if accepted:
+        assert check_answers([completion], asked, "x", aborted=aborted) == [completion]
+    else:
+        with pytest.raises(EngineError, match="request a ended without a usable completion"):
+            check_answers([completion], asked, "x", aborted=aborted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "params", "says"),
+    [
+        (
+            {"prompt_ids": (0,) * 60},
+            PARAMS,
+            "request r1 has 60 prompt tokens and asks for 12 more; expected at least 1",
+        ),
+        ({"prompt_ids": ()}, PARAMS, "request r1 has 0 prompt tokens"),
+        ({"prompt_ids": (0, 13)}, PARAMS, "request r1 has a token id outside of 0 to 12"),
+        ({"prefix": (-1,)}, PARAMS, "request r1 has a token id outside of 0 to 12"),
+        ({"prefix": (1,) * 12}, PARAMS, "request r1 has sampled max_tokens = 12 tokens already"),
+        ({"budget": -2}, PARAMS, "request r1 has a budget of -2 tokens; 0 stands for no budget"),
+        ({"id": "r0"}, PARAMS, "two requests are called r0; completions are paired by these names"),
+        ({}, replace(PARAMS, max_tokens=0), "request r0 has 4 prompt tokens and asks for 0 more"),
+        ({}, replace(PARAMS, temperature=0.0), "temperature 0.0; expected one above 0"),
+        ({}, replace(PARAMS, temperature=float("inf")), "temperature inf; expected one above 0"),
+    ],
+)
+def test_impossible_requests_are_refused_by_name(changes, params, says):
+    """Before an engine is touched."""
+    asked = [REQUESTS[0], replace(REQUESTS[1], **changes)]
+    with pytest.raises(EngineError, match=r"^x engine, generate: ") as caught:
+        check_requests(asked, params, engine="x", vocabulary=13, max_model_len=64)
+    assert says in str(caught.value)
+
+
+def test_other_parameters_are_refused_by_name():
+    """The first three; how many more there are is said."""
+    held = {"a": (1, 2), "b": (3,), "c": (4,)}
+    check_parameters(dict(reversed(held.items())), held, "x")
+    with pytest.raises(EngineError) as caught:
+        check_parameters({"a": (2, 1), "d": (5,), "e": (6,)}, held, "x")
+    says = "b is missing; c is missing; d is not in the model; and 2 more"
+    assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
+
+
+ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
+
+
+def test_capabilities_go_over_the_wire():
+    """Each with its reason."""
+    able = ABLE.without(sleep="it is behind a wire", update="nor can it be sent to")
+    assert decode_capabilities(encode_capabilities(able), "x") == able
+
+
+def test_an_older_or_newer_side_is_understood():
+    """What it doesn't speak of has the default, and its reason; what is unknown here is left out."""
+    found = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
+    assert found == ABLE.without(abort="the other side does not say that it can")
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], {}, {"seeds": True, "fingerprint": True, "sleep": False, "why_not": 3}]
+)
+def test_capabilities_that_are_none_are_refused(body):
+    """By the engine's name."""
+    with pytest.raises(EngineError, match="x engine: its capabilities can't be read"):
+        decode_capabilities(body, "x")

@@ -1,0 +1,223 @@
+"""What the conformance suite is asked with: a model folder, an engine started on it, and the trainer's own numbers.
+
+Runs wherever grpo_core runs: standard library, torch, transformers and pytest. As a program it writes the model folder,
+for a server to be started on: `python -m tests.grpo_core.conformance.cases FOLDER`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+from grpo_core.config import ModelConfig
+from grpo_core.engines import EngineSpec, build_engine
+from grpo_core.model import load_model, make_tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from grpo_core.engines.base import Engine
+
+MAX_MODEL_LEN = 320  # room for prompts over two of vLLM's blocks on a CPU, of 128 tokens each
+LIMIT_S = 240
+# The tokenizer turns every letter into a small one: capital ids survive no trip through text.
+LETTERS = "abcdefghijklmABCDEFGHIJKLM"
+SEPARATOR, END, PAD = range(len(LETTERS), len(LETTERS) + 3)
+VOCABULARY = len(LETTERS) + 3
+# What an engine that reads the model's own file would sample by.
+MISLEADING = {
+    "do_sample": True,
+    "temperature": 0.3,
+    "top_k": 3,
+    "top_p": 0.4,
+    "repetition_penalty": 1.8,
+    "max_new_tokens": 5,
+    "eos_token_id": [END, 3],
+}
+
+
+def make_model(folder: Path, layers: int = 2) -> Path:
+    """Writes a random Llama with a tokenizer and a generation_config.json that mislead whoever uses them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    make_tiny(folder, ModelConfig(layers=layers, max_length=MAX_MODEL_LEN), LETTERS, seed=0)
+    (folder / "generation_config.json").write_text(json.dumps(MISLEADING), encoding="utf-8")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["normalizer"] = {"type": "Lowercase"}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return folder
+
+
+class Reference:
+    """The trainer's side: the same model, run by transformers without a cache."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self._model = load_model(model_dir)
+        self._first = [value.detach().clone() for _, value in self.tensors()]
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The parameters themselves, by their names."""
+        return list(self._model.named_parameters())
+
+    def copy(self) -> Reference:
+        """As it is now, whatever becomes of this one."""
+        return copy.deepcopy(self)
+
+    def restore(self) -> None:
+        """Goes back to the weights of the folder."""
+        with torch.no_grad():
+            for (_, value), first in zip(self.tensors(), self._first, strict=True):
+                value.copy_(first)
+
+    def move(self, seed: int) -> None:
+        """Moves every parameter in place, as a training step would, only further."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for _, value in self.tensors():
+                value.add_(torch.randn(value.shape, generator=generator) * 0.04)
+
+    def probabilities(self, prompt: tuple[int, ...], temperature: float) -> list[float]:
+        """Of each id behind a prompt."""
+        return self._logprobs([prompt], temperature)[0, -1].exp().tolist()
+
+    def logprobs(
+        self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
+    ) -> list[list[float]]:
+        """For each pair of a prompt and what follows it: the log-prob of each id that follows."""
+        rows: dict[int, list[float]] = {}
+        alike: dict[int, list[int]] = {}
+        for place, (prompt, ids) in enumerate(pairs):
+            alike.setdefault(len(prompt) + len(ids), []).append(place)
+        for places in alike.values():
+            whole = [pairs[place][0] + pairs[place][1] for place in places]
+            for table, place in zip(self._logprobs(whole, temperature), places, strict=True):
+                prompt, ids = pairs[place]
+                at = torch.arange(len(prompt) - 1, len(prompt) + len(ids) - 1)
+                rows[place] = table[at, torch.tensor(ids, dtype=torch.long)].tolist()
+        return [rows[place] for place in range(len(pairs))]
+
+    @torch.no_grad()
+    def _logprobs(self, rows: list[tuple[int, ...]], temperature: float) -> torch.Tensor:
+        logits = self._model(torch.tensor(rows), use_cache=False).logits
+        return torch.log_softmax(logits.double() / temperature, -1)
+
+
+@dataclass
+class Case:
+    """One engine under test. It is started when first needed, and again after `close`.
+
+    Attributes:
+        kind: How to start it, see `start`.
+        model_dir: What it is started on.
+        reference: The weights it should have, and their log-probs.
+        version: The policy version published last.
+        wrap: Puts something around each engine that is started.
+    """
+
+    kind: str
+    model_dir: Path
+    reference: Reference
+    max_model_len: int = MAX_MODEL_LEN
+    vocab: int = VOCABULARY
+    version: int = -1
+    wrap: Callable[[Case, Engine], Engine] | None = None
+    _engine: Engine | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, whatever weights it has."""
+        if self._engine is None:
+            engine = start(self.kind, self.model_dir, self._stack)
+            self._engine = engine if self.wrap is None else self.wrap(self, engine)
+        return self._engine
+
+    def ready(self) -> Engine:
+        """The engine with the reference's weights; one that takes no updates has those of the folder."""
+        if self.engine.capabilities.update:
+            self.version = max(self.version, self.engine.policy_version) + 1
+            self.engine.update_weights(self.reference.tensors(), self.version)
+        else:
+            self.version = self.engine.policy_version
+        return self.engine
+
+    def needs(self, *names: str) -> None:
+        """Skips the test if the engine says that it can't do one of these."""
+        capabilities = self.engine.capabilities
+        for name in names:
+            if not getattr(capabilities, name, name not in capabilities.why_not):
+                pytest.skip(f"{name}: {capabilities.why_not.get(name, 'the engine does not say why')}")
+
+    def close(self) -> None:
+        """Ends the engine, and what was started for it."""
+        engine, self._engine = self._engine, None
+        try:
+            if engine is not None:
+                engine.close()
+        finally:
+            self._stack.close()
+
+
+def make_case(kind: str, folder: Path, model_dir: Path | None = None) -> Case:
+    """A case on a model folder that is given, or else made in `folder`."""
+    if model_dir is None:
+        model_dir = make_model(folder / kind.partition(":")[0], layers=0 if "fake" in kind else 2)
+    return Case(kind, model_dir, Reference(model_dir))
+
+
+def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
+    """Starts an engine of a kind.
+
+    Args:
+        kind: `transformers`, `fake` or `vllm`: in this process. `process` or `process:vllm`: in one of its own.
+            `server` or `server:vllm`: behind our server, started for it. `remote:URL`, `vllm-serve:URL`,
+            `trl-vllm-serve:URL`: behind a server that runs, started on the same folder.
+        model_dir: A folder of `make_model`.
+        stack: Ends what was started besides the engine.
+    """
+    where, _, rest = kind.partition(":")
+    spec = EngineSpec(rest or "transformers", str(model_dir), max_model_len=MAX_MODEL_LEN)
+    if where == "process":
+        from grpo_core.engines.process import ProcessEngine
+
+        return ProcessEngine(spec, timeout_s=LIMIT_S)
+    if where == "server":
+        from grpo_core.serve.launch import ServerProcess
+
+        server = stack.enter_context(closing(ServerProcess(spec, timeout_s=LIMIT_S)))
+        return connect("remote", server.host, server.port, stack)
+    if "://" in rest:
+        url = urlsplit(rest)
+        return connect(where, url.hostname or "", url.port or 80, stack)
+    return build_engine(replace(spec, engine=where))
+
+
+def connect(where: str, host: str, port: int, stack: ExitStack) -> Engine:
+    """The client of a server of a kind."""
+    if where == "vllm-serve":
+        from grpo_core.engines.vllm_server import VllmServerEngine
+
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        return VllmServerEngine(host, port, timeout_s=LIMIT_S, folder=folder)
+    if where == "trl-vllm-serve":
+        from grpo_core.engines.trl_server import trl_engine
+
+        return trl_engine(
+            host, port, timeout_s=LIMIT_S, folder=Path(stack.enter_context(TemporaryDirectory()))
+        )
+    from grpo_core.engines.remote import RemoteEngine
+
+    return RemoteEngine(host, port, timeout_s=LIMIT_S)
+
+
+if __name__ == "__main__":
+    print(make_model(Path(sys.argv[1])))

@@ -1,0 +1,86 @@
+"""Runs the conformance suite on an engine named on pytest's command line, with any Python that has pytest.
+
+As in `python -m pytest -p tests.grpo_core.conformance.plugin tests/grpo_core/conformance/suite.py --engine vllm`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.register_assert_rewrite("tests.grpo_core.conformance.suite")
+
+from tests.grpo_core.conformance.cases import Case, make_case  # noqa: E402
+
+WORDS = {"passed": "passed", "skipped": "not applicable", "failed": "failed"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What to test, on which model folder, and where to write what came of it."""
+    group = parser.getgroup("conformance")
+    group.addoption("--engine", default="transformers", help="see cases.start")
+    group.addoption("--model-dir", help="the folder that a running server was started on")
+    group.addoption("--outcomes", help="a JSON file: what came of each test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Writes outcomes as they come: if the engine takes this process down, those before remain."""
+    if path := config.getoption("--outcomes"):
+        config.pluginmanager.register(Outcomes(Path(path)))
+
+
+class Outcomes:
+    """By test: `outcome` (`passed`, `failed` or `not applicable`) and `why` it isn't `passed`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._found = path, {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test whose fixture failed has failed."""
+        if report.when != "call" and report.passed:
+            return
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else short(report)
+        name = report.nodeid.rpartition("::")[2]
+        self._found[name] = {"outcome": WORDS[report.outcome], "why": why.removeprefix("Skipped: ")}
+        self._path.write_text(json.dumps(self._found, indent=1), encoding="utf-8")
+
+
+def short(report: pytest.TestReport) -> str:
+    """The first line of what a test failed with."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else str(report.longrepr or "")
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+@pytest.fixture(scope="session")
+def running_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    """One engine for all tests."""
+    torch.set_num_threads(1)
+    folder = request.config.getoption("--model-dir")
+    case = make_case(
+        request.config.getoption("--engine"), tmp_path_factory.mktemp("models"), folder and Path(folder)
+    )
+    yield case
+    case.close()
+
+
+@pytest.fixture
+def engine_case(running_case: Case, request: pytest.FixtureRequest) -> Iterator[Case]:
+    """The engine and the first weights. A test that fails may leave it unusable, so the next has a new one."""
+    yield from guarded(running_case, request.session)
+
+
+def guarded(case: Case, session: pytest.Session) -> Iterator[Case]:
+    """The case for one test."""
+    failed = session.testsfailed
+    case.reference.restore()
+    yield case
+    if session.testsfailed > failed:
+        case.close()

@@ -1,0 +1,500 @@
+"""The conformance suite: what every engine must do, whatever it is and wherever it runs.
+
+Plain test functions, each of one `engine_case` (see `cases.Case`) and of no other test. What an engine says it can't do
+is skipped with its reason, and refused where it is asked for nevertheless.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from grpo_core.engines.base import Capabilities, Engine, EngineError, Sleeper
+from grpo_core.engines.wire import check_answers
+from grpo_core.types import Completion, Request, SamplingParams
+from grpo_core.weights import fingerprint_of
+from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.grpo_core.conformance.cases import Case, Reference
+
+TOLERANCE = 1e-4  # of a log-prob, float32 on both sides
+PLAIN = SamplingParams(max_tokens=12)
+_RANDOM = random.Random(0)
+LONG = tuple(_RANDOM.randrange(26) for _ in range(280))
+# Short and long, alike at the start and different; two of the long ones share more than a block of 128 tokens.
+PROMPTS = [
+    (0, 1, 2, 10),
+    (3, 10),
+    (4, 5, 6, 7, 8, 10),
+    LONG[:150],
+    (9, 9, 9, 10),
+    (*LONG[:140], 5, 6, 7),
+    LONG,
+]
+
+
+def requests(count: int, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> list[Request]:
+    """So many requests, with the prompts in turn and a seed each."""
+    return [Request(f"r{i}", prompts[i % len(prompts)], seed=1000 + 7 * i) for i in range(count)]
+
+
+def sampled(case: Case, asked: Sequence[Request], params: SamplingParams = PLAIN) -> list[Completion]:
+    """Completions, checked: paired with the requests, of the version held, ended for a reason that is true."""
+    completions = check_answers(case.engine.generate(asked, params), asked, case.engine.name)
+    for request, completion in zip(asked, completions, strict=True):
+        total, reason = len(request.prefix) + len(completion.ids), completion.finish_reason
+        assert set(completion.versions) == {case.version}
+        assert all(0 <= token < case.vocab for token in completion.ids)
+        assert len(completion.ids) <= (request.budget or params.max_tokens)
+        ends = [token in params.stop_ids for token in completion.ids]
+        assert sum(ends[:-1]) == 0, "it goes on behind a stop id"
+        expected = "stop" if ends[-1] else "length" if total == params.max_tokens else "abort"
+        assert reason == expected, (reason, completion.ids)
+        assert reason != "abort" or len(completion.ids) == request.budget
+    return completions
+
+
+def difference(
+    reference: Reference, asked: Sequence[Request], given: Sequence[Completion], temperature: float = 1.0
+) -> float:
+    """The largest of a log-prob, between the trainer and the engine."""
+    pairs = [(one.prompt_ids + one.prefix, two.ids) for one, two in zip(asked, given, strict=True)]
+    expected = reference.logprobs(pairs, temperature)
+    return max(
+        (
+            abs(ours - theirs)
+            for row, completion in zip(expected, given, strict=True)
+            for ours, theirs in zip(row, completion.logprobs, strict=True)
+        ),
+        default=0.0,
+    )
+
+
+def check_works(case: Case, reference: Reference | None = None) -> None:
+    """The engine samples, from the weights that it should hold."""
+    asked = requests(len(PROMPTS))
+    assert difference(reference or case.reference, asked, sampled(case, asked)) < TOLERANCE
+
+
+def check_shares(case: Case, temperature: float, count: int) -> None:
+    """The first tokens of many completions are as frequent as the trainer's probabilities say."""
+    asked = requests(count, [PROMPTS[0]])
+    counts = torch.bincount(
+        torch.tensor([one.ids[0] for one in sampled(case, asked, SamplingParams(1, temperature))]),
+        minlength=case.vocab,
+    )
+    for token, expected in enumerate(case.reference.probabilities(PROMPTS[0], temperature)):
+        # Five and a half standard deviations: an honest engine is beyond in one run of 400,000.
+        allowed = 5.5 * math.sqrt(expected * (1 - expected) / count) + 1 / count
+        share = float(counts[token]) / count
+        assert abs(share - expected) <= allowed, f"id {token}: {share:.3f} of samples, p = {expected:.3f}"
+
+
+def test_it_has_the_protocols_members(engine_case):
+    """All of them, a name, and `sleep` and `wake` where it says it can."""
+    engine = engine_case.engine
+    assert isinstance(engine, Engine)
+    assert isinstance(engine.capabilities, Capabilities)
+    assert isinstance(engine.name, str)
+    assert engine.name
+    assert isinstance(engine, Sleeper) or not engine.capabilities.sleep
+
+
+def test_what_it_cannot_do_it_says_and_refuses(engine_case):
+    """Each lack has its reason, and is refused before anything has happened."""
+    engine = engine_case.ready()
+    able = vars(engine.capabilities)
+    lacks = {name for name, can in able.items() if can is False}
+    assert lacks <= set(engine.capabilities.why_not), "a lack without a reason"
+    asked = requests(2)
+    calls = {
+        "abort": engine.abort,
+        "partial": lambda: engine.generate([replace(asked[0], prefix=(1,)), asked[1]], PLAIN),
+        "update": lambda: engine.update_weights(engine_case.reference.tensors(), 99),
+        "sleep": getattr(engine, "sleep", None),
+    }
+    for name in lacks & set(calls):
+        if calls[name] is not None:
+            with pytest.raises(EngineError):
+                calls[name]()
+    if "partial" in lacks:
+        with pytest.raises(EngineError):
+            engine.generate([replace(asked[0], budget=2)], PLAIN)
+    if "temperature" in engine.capabilities.why_not:
+        with pytest.raises(EngineError):
+            engine.generate(asked, replace(PLAIN, temperature=0.6))
+    if "fingerprint" in lacks:
+        assert engine.fingerprint() is None
+    assert engine.policy_version == engine_case.version
+    check_works(engine_case)
+
+
+def test_token_ids_go_in_and_come_out_as_they_are(engine_case):
+    """Capitals and special ids, which no tokenizer would give back, in prompts and in completions."""
+    engine_case.ready()
+    capitals = tuple(range(13, 26))
+    prompts = [
+        tuple(range(engine_case.vocab)),
+        (END, PAD, SEPARATOR),
+        capitals,
+        (END,),
+        (13, 0, 13, 0),
+        (PAD,) * 9,
+    ]
+    asked, params = requests(30, prompts), SamplingParams(max_tokens=24)
+    completions = sampled(engine_case, asked, params)
+    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+    assert {*capitals, END, PAD, SEPARATOR} <= {token for one in completions for token in one.ids}
+
+
+def test_completions_answer_their_own_requests_in_order(engine_case):
+    """Three hundred at once, prompts of many lengths and of each many; the log-probs fit no other prompt."""
+    engine_case.ready()
+    order = random.Random(1)
+    prompts = [tuple(order.randrange(26) for _ in range(order.randrange(1, 40))) for _ in range(60)]
+    asked = requests(300, prompts)
+    order.shuffle(asked)
+    params = SamplingParams(max_tokens=4)
+    completions = sampled(engine_case, asked, params)
+    assert [one.request_id for one in completions] == [one.id for one in asked]
+    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+    others = [*asked[1:], asked[0]]
+    assert difference(engine_case.reference, others, completions) > 100 * TOLERANCE
+
+
+def test_nothing_asked_is_nothing_given(engine_case):
+    """An empty list is no error."""
+    assert engine_case.ready().generate([], PLAIN) == []
+
+
+def test_a_seed_alone_decides_what_is_sampled(engine_case):
+    """Twice, alone, in another order, under another name: the same ids, and log-probs up to rounding."""
+    engine_case.needs("seeds")
+    engine_case.ready()
+    asked = requests(21)
+    together = sampled(engine_case, asked)
+    renamed = sampled(engine_case, [replace(one, id=f"other {one.id}") for one in asked])
+    backwards = sampled(engine_case, asked[::-1])[::-1]
+    alone = [sampled(engine_case, [one])[0] for one in asked[:8]]
+    for again in (sampled(engine_case, asked), renamed, backwards, alone):
+        for one, two in zip(together, again, strict=False):
+            assert one.ids == two.ids
+            assert one.logprobs == pytest.approx(two.logprobs, abs=TOLERANCE)
+
+
+def test_another_seed_gives_another_sample(engine_case):
+    """In a group, which differs in nothing else. Equal seeds agree.
+
+    A seed has 63 bits, but no two of these are alike in their last 32: torch's generator on a CPU looks at no others.
+    """
+    engine_case.needs("seeds")
+    engine_case.ready()
+    seeds = [0, 1, 2, 2**16, 2**31, 2**31 + 1, 2**32 + 3, 2**53 + 4, 2**63 - 1]
+    group = [Request(f"r{seed}", PROMPTS[0], seed) for seed in seeds]
+    completions = sampled(engine_case, [*group, replace(group[1], id="again")])
+    assert completions[-1].ids == completions[1].ids
+    assert len({one.ids for one in completions}) == len(seeds)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+def test_log_probs_are_those_of_the_distribution_that_was_sampled(engine_case, temperature):
+    """At the temperature asked for, for short prompts and long ones, for every token."""
+    engine_case.needs(*(["temperature"] if temperature != 1 else []))
+    engine_case.ready()
+    asked = requests(21)
+    completions = sampled(engine_case, asked, replace(PLAIN, temperature=temperature))
+    assert difference(engine_case.reference, asked, completions, temperature) < TOLERANCE
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_tokens_are_as_frequent_as_their_log_probs_say(engine_case, temperature):
+    """Of a thousand samples: log-probs may be right and the sampling another."""
+    engine_case.needs(*(["temperature"] if temperature != 1 else []))
+    engine_case.ready()
+    check_shares(engine_case, temperature, count=1000)
+
+
+def test_the_models_own_generation_settings_have_no_say(engine_case):
+    """Its generation_config.json asks for a penalty, a temperature, top_k, top_p, other ends and five tokens."""
+    engine_case.ready()
+    asked = requests(24, PROMPTS[:3])
+    completions = sampled(engine_case, asked, SamplingParams(max_tokens=60))
+    assert {(len(one.ids), one.finish_reason) for one in completions} == {(60, "length")}
+    assert {END, 3} <= {token for one in completions for token in one.ids[:-1]}
+    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+    check_shares(engine_case, 1.0, count=300)
+
+
+def test_a_completion_ends_with_the_first_stop_id_or_at_its_length(engine_case):
+    """The stop id is kept as the last token; where there is none, the length is the reason."""
+    engine_case.ready()
+    asked, params = requests(60, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
+    stopped = sampled(engine_case, asked, params)
+    assert {one.finish_reason for one in stopped} == {"stop", "length"}
+    assert difference(engine_case.reference, asked, stopped) < TOLERANCE
+
+
+def test_a_stop_id_cuts_the_completion_and_changes_nothing_before_it(engine_case):
+    """Compared to the same seeds without stop ids. At the last place, too, a stop id is a stop."""
+    engine_case.needs("seeds")
+    engine_case.ready()
+    asked, params = requests(40, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
+    whole = sampled(engine_case, asked, replace(params, stop_ids=()))
+    for one, cut in zip(whole, sampled(engine_case, asked, params), strict=True):
+        end = next((place + 1 for place, token in enumerate(one.ids) if token in params.stop_ids), None)
+        assert cut.ids == one.ids[:end]
+    late = next(i for i, one in enumerate(whole) if one.ids.index(one.ids[-1]) == len(one.ids) - 1)
+    (last,) = sampled(engine_case, [asked[late]], replace(params, stop_ids=(whole[late].ids[-1],)))
+    assert (last.ids, last.finish_reason) == (whole[late].ids, "stop")
+
+
+def in_slices(
+    case: Case, asked: list[Request], params: SamplingParams, budget: int
+) -> dict[str, list[Completion]]:
+    """The pieces of each completion, sampled `budget` tokens at a time, the first request's all at once."""
+    pieces: dict[str, list[Completion]] = {one.id: [] for one in asked}
+    rest = [replace(one, budget=budget if place else 0) for place, one in enumerate(asked)]
+    while rest:
+        given = sampled(case, rest, params)
+        assert difference(case.reference, rest, given) < TOLERANCE
+        for one, piece in zip(rest, given, strict=True):
+            pieces[one.id].append(piece)
+        rest = [
+            replace(one, prefix=one.prefix + piece.ids)
+            for one, piece in zip(rest, given, strict=True)
+            if piece.finish_reason == "abort"
+        ]
+    return pieces
+
+
+def test_a_completion_goes_on_behind_its_prefix(engine_case):
+    """In slices of five: each is conditioned on those before it, and the last ends as the whole would."""
+    engine_case.needs("partial")
+    engine_case.ready()
+    asked, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
+    pieces = in_slices(engine_case, asked, params, budget=5)
+    assert len(pieces["r0"]) == 1
+    assert {len(parts) for parts in pieces.values()} >= {1, 3}
+    for parts in pieces.values():
+        assert sum(len(part.ids) for part in parts) <= params.max_tokens
+
+
+def test_slices_make_up_the_completion_sampled_at_once(engine_case):
+    """The same ids, whether a completion was interrupted or not."""
+    engine_case.needs("partial", "seeds", "slices")
+    engine_case.ready()
+    asked, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
+    pieces = in_slices(engine_case, asked, params, budget=5)
+    for whole in sampled(engine_case, asked, params):
+        assert sum((part.ids for part in pieces[whole.request_id]), ()) == whole.ids
+        assert pieces[whole.request_id][-1].finish_reason == whole.finish_reason
+
+
+def test_a_slice_is_sampled_from_the_weights_held_then(engine_case):
+    """Begun under one version and ended under the next: each token says which, and none of its keys are old."""
+    engine_case.needs("partial", "update")
+    engine_case.ready()
+    asked, params = requests(14), SamplingParams(max_tokens=12)
+    begun = sampled(engine_case, [replace(one, budget=5) for one in asked], params)
+    engine_case.reference.move(1)
+    engine_case.ready()
+    rest = [replace(one, prefix=piece.ids) for one, piece in zip(asked, begun, strict=True)]
+    ended = sampled(engine_case, rest, params)
+    assert {len(one.ids) for one in ended} == {7}
+    assert difference(engine_case.reference, rest, ended) < TOLERANCE
+
+
+@contextmanager
+def aborting(engine: Engine) -> Iterator[None]:
+    """Calls `abort` from another thread, again and again, until the block ends."""
+    over, failures = threading.Event(), []
+
+    def keep_aborting() -> None:
+        try:
+            while not over.wait(0.01):
+                engine.abort()
+        except Exception as error:  # noqa: BLE001 - told below, in the test's own thread
+            failures.append(error)
+
+    thread = threading.Thread(target=keep_aborting)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert failures == []
+
+
+def test_abort_from_another_thread_ends_the_call_with_what_there_is(engine_case):
+    """What was sampled is valid, far from all of it was, and the engine goes on as if nothing had been."""
+    engine_case.needs("abort")
+    engine = engine_case.ready()
+    asked, params = requests(256, PROMPTS[:3]), SamplingParams(max_tokens=300)
+    with aborting(engine):
+        completions = engine.generate(asked, params)
+    check_answers(completions, asked, engine.name, aborted=True)
+    assert "abort" in {one.finish_reason for one in completions}
+    assert {one.finish_reason for one in completions} <= {"abort", "length"}
+    assert all(len(one.ids) < 300 for one in completions if one.finish_reason == "abort")
+    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+    check_works(engine_case)
+
+
+def test_abort_with_nothing_running_does_nothing(engine_case):
+    """The next call is not cut short by it."""
+    engine_case.needs("abort")
+    engine = engine_case.ready()
+    engine.abort()
+    engine.abort()
+    check_works(engine_case)
+
+
+def test_asleep_it_refuses_and_awake_it_needs_its_weights(engine_case):
+    """Sampling needs `wake` and an update; either call may come twice, and afterwards all is as before."""
+    engine_case.needs("sleep", "update")
+    engine = engine_case.ready()
+    assert isinstance(engine, Sleeper)
+    engine.sleep()
+    engine.sleep()
+    with pytest.raises(EngineError, match="asleep"):
+        engine.generate(requests(1), PLAIN)
+    with pytest.raises(EngineError, match="asleep"):
+        engine.update_weights(engine_case.reference.tensors(), engine_case.version + 1)
+    engine.wake()
+    engine.wake()
+    assert engine.policy_version == -1
+    with pytest.raises(EngineError, match="weights"):
+        engine.generate(requests(1), PLAIN)
+    engine_case.ready()
+    check_works(engine_case)
+
+
+def test_each_weight_update_arrives_whole(engine_case):
+    """Six of them, each far from the last; the same long prompts each time, whose keys the last one cached."""
+    engine_case.needs("update")
+    asked = requests(14)
+    for seed in range(6):
+        before = engine_case.reference.copy()
+        engine_case.reference.move(100 + seed)
+        engine = engine_case.ready()
+        assert engine.policy_version == engine_case.version
+        completions = sampled(engine_case, asked)
+        assert difference(engine_case.reference, asked, completions) < TOLERANCE
+        assert difference(before, asked, completions) > 100 * TOLERANCE
+        if engine.capabilities.fingerprint:
+            assert engine.fingerprint() == fingerprint_of(engine_case.reference.tensors())
+
+
+@pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "torn"])
+def test_a_wrong_update_is_refused_and_changes_nothing(engine_case, fault):
+    """A parameter too few, too many, of another shape, or a source that fails half-way: the old weights are served."""
+    engine_case.needs("update")
+    engine = engine_case.ready()
+    held = engine.fingerprint()
+    tensors = {name: value.detach() * 2 for name, value in engine_case.reference.tensors()}
+
+    def torn() -> Iterator[tuple[str, torch.Tensor]]:
+        yield from list(tensors.items())[:2]
+        raise OSError("the source failed")
+
+    if fault == "missing":
+        del tensors["lm_head.weight"]
+    elif fault == "unknown":
+        tensors["extra"] = torch.zeros(1)
+    elif fault == "shape":
+        tensors["lm_head.weight"] = torch.zeros(2, 2)
+    source = torn() if fault == "torn" else tensors.items()
+    expected, says = (
+        ((EngineError, OSError), "the source failed") if fault == "torn" else (EngineError, "extra|lm_head")
+    )
+    with pytest.raises(expected, match=says):
+        engine.update_weights(source, engine_case.version + 1)
+    assert (engine.policy_version, engine.fingerprint()) == (engine_case.version, held)
+    check_works(engine_case)
+
+
+def test_the_engine_holds_copies(engine_case):
+    """A training step in place does not reach it before it is published."""
+    engine_case.needs("update")
+    engine_case.ready()
+    published = engine_case.reference.copy()
+    engine_case.reference.move(7)
+    check_works(engine_case, published)
+
+
+def test_resetting_the_prefix_cache_changes_no_sample(engine_case):
+    """With long prompts cached before."""
+    engine = engine_case.ready()
+    asked = requests(14)
+    before = sampled(engine_case, asked)
+    engine.reset_prefix_cache()
+    after = sampled(engine_case, asked)
+    assert difference(engine_case.reference, asked, after) < TOLERANCE
+    if engine.capabilities.seeds:
+        assert [one.ids for one in after] == [one.ids for one in before]
+
+
+def test_the_longest_prompt_that_fits_is_served(engine_case):
+    """To the last token of the engine's length."""
+    engine_case.ready()
+    asked = requests(2, [tuple(i % 26 for i in range(engine_case.max_model_len - 4))])
+    completions = sampled(engine_case, asked, SamplingParams(max_tokens=4))
+    assert [len(one.ids) for one in completions] == [4, 4]
+    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+
+
+# What is asked, how, and what the error speaks of. A server may refuse by a field's name what no engine would see.
+IMPOSSIBLE = {
+    "too long": (Request("odd", (0,) * 315, 0), PLAIN, "request odd"),
+    "empty": (Request("odd", (), 0), PLAIN, "request odd|prompt_ids"),
+    "outside of the vocabulary": (Request("odd", (0, 29), 0), PLAIN, "request odd"),
+    "negative id": (Request("odd", (0, -1), 0), PLAIN, "request odd|prompt_ids"),
+    "named twice": (Request("r0", (0, 1), 0), PLAIN, "r0"),
+    "no tokens": (Request("odd", (0,), 0), SamplingParams(max_tokens=0), "request|max_tokens"),
+    "temperature 0": (Request("odd", (0,), 0), SamplingParams(2, temperature=0.0), "temperature"),
+    "temperature nan": (Request("odd", (0,), 0), SamplingParams(2, temperature=math.nan), "temperature"),
+    "prefix at its end": (Request("odd", (0,), 0, prefix=(1,) * 12), PLAIN, "request odd"),
+    "prefix outside of the vocabulary": (Request("odd", (0,), 0, prefix=(1, 29)), PLAIN, "request odd"),
+    "negative budget": (Request("odd", (0,), 0, budget=-1), PLAIN, "request odd|budget"),
+}
+
+
+@pytest.mark.parametrize("fault", IMPOSSIBLE)
+def test_an_impossible_request_is_refused_and_the_engine_goes_on(engine_case, fault):
+    """With an error that names the engine, and what was wrong with which request."""
+    engine = engine_case.ready()
+    request, params, says = IMPOSSIBLE[fault]
+    if request.prefix or request.budget:
+        engine_case.needs("partial")
+    with pytest.raises(EngineError) as caught:
+        engine.generate([*requests(2), request], params)
+    assert engine.name.split()[0] in str(caught.value)
+    assert re.search(says, str(caught.value)), caught.value
+    check_works(engine_case)
+
+
+def test_it_can_be_closed_twice_and_another_started(engine_case):
+    """Closed, it refuses to sample and to be updated; a new one works."""
+    engine = engine_case.ready()
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineError):
+        engine.generate(requests(1), PLAIN)
+    if engine.capabilities.update:
+        with pytest.raises(EngineError):
+            engine.update_weights(engine_case.reference.tensors(), 5)
+    engine_case.close()
+    engine_case.ready()
+    check_works(engine_case)

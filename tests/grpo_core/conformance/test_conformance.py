@@ -1,0 +1,29 @@
+"""The conformance suite on the engines that run here; `table.py` runs it on all others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.register_assert_rewrite("tests.grpo_core.conformance.suite")
+
+from tests.grpo_core.conformance.cases import make_case  # noqa: E402
+from tests.grpo_core.conformance.plugin import guarded  # noqa: E402
+from tests.grpo_core.conformance.suite import *  # noqa: E402, F403
+
+ENGINES = ["fake", "transformers", "process", pytest.param("server", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def running_case(request, tmp_path_factory):
+    """Each engine in turn."""
+    torch.set_num_threads(1)
+    case = make_case(request.param, tmp_path_factory.mktemp("models"))
+    yield case
+    case.close()
+
+
+@pytest.fixture
+def engine_case(running_case, request):
+    """The engine with the first weights."""
+    yield from guarded(running_case, request.session)
