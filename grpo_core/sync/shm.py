@@ -41,9 +41,9 @@ _SURELY_LEFT_S = 60.0
 class ShmSender:
     """The trainer's side."""
 
-    def __init__(self, call: Call, folder: Path = FOLDER) -> None:
+    def __init__(self, call: Call) -> None:
         """Opens nothing yet: the size is known with the first version."""
-        self._call, self._folder = call, folder
+        self._call, self._folder = call, FOLDER
         self._memory: torch.Tensor | None = None
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
@@ -92,14 +92,14 @@ class ShmSender:
 class ShmReceiver:
     """The engine's side."""
 
-    def __init__(self, arguments: Mapping[str, Any], folder: Path = FOLDER) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
         """Maps what the sender made.
 
         Raises:
             EngineError: It isn't there, or isn't what a sender makes for its own user's processes.
         """
         path, size = Path(arguments["name"]), arguments["size"]
-        if path.parent != folder or not _NAME.fullmatch(path.name):
+        if path.parent != FOLDER or not _NAME.fullmatch(path.name):
             raise EngineError(f"weight sync by shared memory: {str(path)!r} is no name that a sender gives")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

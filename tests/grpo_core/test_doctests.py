@@ -13,6 +13,7 @@ MODULES = (
     "picture",
     "record",
     "reward_functions",
+    "sync.digest",
     "task",
     "weights",
 )
