@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,6 +181,7 @@ class _Servant:
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.receiver: Receiver | None = None
+        self.asked = self.done = 0  # calls of generate
 
     def start(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
         import torch
@@ -195,7 +197,10 @@ class _Servant:
 
     def generate(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
         assert self.engine is not None
-        return encode_completions(self.engine.generate(*decode_requests(arguments)))
+        try:
+            return encode_completions(self.engine.generate(*decode_requests(arguments)))
+        finally:
+            self.done += 1
 
     def sync_open(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
         assert self.receiver is not None
@@ -211,10 +216,14 @@ class _Servant:
         return self.receiver.load(arguments, self.engine, payload)
 
     def abort(self) -> None:
-        """Comes between the calls, in the thread that listens."""
-        stop = getattr(self.engine, "abort", None)
-        if stop is not None:
-            stop()
+        """Comes between the calls, in the thread that listens, perhaps before its generate has begun."""
+        if self.asked > self.done and hasattr(self.engine, "abort"):
+            threading.Thread(target=self._stop, args=(self.done,), daemon=True).start()
+
+    def _stop(self, done: int) -> None:
+        while self.done == done:
+            self.engine.abort()  # type: ignore[union-attr]
+            time.sleep(0.01)
 
     def reset_prefix_cache(self, _: dict[str, Any], __: bytearray) -> dict[str, Any]:
         forget = getattr(self.engine, "reset_prefix_cache", None)
@@ -240,8 +249,9 @@ def _child() -> None:
         while (call := read_frame(sys.stdin.buffer)) is not None:
             if call[0]["method"] == "abort":
                 servant.abort()
-            else:
-                calls.put(call)
+                continue
+            servant.asked += call[0]["method"] == "generate"
+            calls.put(call)
         os._exit(0)  # the trainer is gone: nobody waits for the rest
 
     threading.Thread(target=listen, daemon=True).start()

@@ -1,6 +1,6 @@
 """The control channel over HTTP: a client beside the server, or in a group with it, says here what it has sent.
 
-Weights in the body of a request need none of this (see `grpo_core.sync.http`).
+Weights in the body of a request need none of this (see `grpo_core.sync.uploads`).
 """
 
 # mypy: disable-error-code="misc, untyped-decorator"

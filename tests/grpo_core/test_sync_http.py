@@ -15,13 +15,14 @@ import pytest
 import safetensors.torch
 import torch
 import uvicorn
-from fastapi import FastAPI, Header, HTTPException, Request
+from fastapi import FastAPI, Header, Request
 
 from grpo_core.engines.base import EngineError
 from grpo_core.serve.app import Limits, Owner
-from grpo_core.sync import http as sync_http
-from grpo_core.sync import open_sender
+from grpo_core.sync import open_sender, uploads
+from grpo_core.sync.digest import Checksum
 from grpo_core.sync.flat import Flat
+from grpo_core.sync.http import upload
 from grpo_core.sync.routes import add_routes
 
 TIMEOUT_S = 20
@@ -54,25 +55,22 @@ class Server:
     """An application with one upload route and the routes of the control channel, under uvicorn in a thread."""
 
     def __init__(self, root):
-        self.engine, self.timeout_s, self.staging = Held(), TIMEOUT_S, sync_http.Staging()
+        self.engine, self.timeout_s, self.staging = Held(), TIMEOUT_S, uploads.Staging()
         self.root, self.app, self.thread = root, FastAPI(), ThreadPoolExecutor(1)
         owner = Owner(self.engine, self.thread, 4)
         add_routes(self.app, owner, Limits(weights_bytes=2**24), timeout_s=5, root=root)
 
         @self.app.post("/weights")
-        async def upload(request: Request, x_content_sha256: str | None = Header(None)):
+        async def weights(request: Request, x_content_sha256: str | None = Header(None)):
             arguments = {"timeout_s": self.timeout_s, "sha256": x_content_sha256}
-            try:
-                async with sync_http.uploaded(request, self.staging, **arguments) as tensors:
-                    version = self.engine.policy_version + 1
-                    await owner.call(lambda engine: engine.update_weights(tensors.items(), version))
-            except sync_http.UploadError as error:
-                raise HTTPException(error.status, str(error)) from error
+            async with uploads.uploaded(request, self.staging, **arguments) as tensors:
+                version = self.engine.policy_version + 1
+                await owner.call(lambda engine: engine.update_weights(tensors.items(), version))
             return {"policy_version": version}
 
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        config = uvicorn.Config(self.app, log_level="error", http=sync_http.protocol(), lifespan="off")
+        config = uvicorn.Config(self.app, log_level="error", http=uploads.protocol(), lifespan="off")
         self.server = uvicorn.Server(config)
         self.running = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[self.socket])))
         self.running.start()
@@ -84,7 +82,7 @@ class Server:
             return answer.status, json.loads(answer.read())
 
     def upload(self, tensors, **changed):
-        headers, body = sync_http.upload(Flat(tensors.items(), 0))
+        headers, body = upload(Flat(tensors.items(), 0))
         return self.request("/weights", body, {**headers, **changed})
 
     def call(self, method, arguments, payload=None):
@@ -114,13 +112,13 @@ def server(tmp_path_factory):
 def direct(monkeypatch):
     """Counts the bodies that went around the parser."""
     count = []
-    through = sync_http._direct
+    through = uploads._direct
 
     async def counted(*arguments):
         count.append(1)
         await through(*arguments)
 
-    monkeypatch.setattr(sync_http, "_direct", counted)
+    monkeypatch.setattr(uploads, "_direct", counted)
     return count
 
 
@@ -142,7 +140,7 @@ def test_with_any_other_framing_the_parser_reads_it(server, direct, framing):
         framing
     )
     if changed is None:
-        headers, body = sync_http.upload(Flat(sent.items(), 0))
+        headers, body = upload(Flat(sent.items(), 0))
         del headers["Content-Length"]
         size = {"Content-Length": str(Flat(sent.items(), 0).size + 16), "Transfer-Encoding": "chunked"}
         status, _ = server.request("/weights", (bytes(piece) for piece in body), {**headers, **size})
@@ -156,7 +154,7 @@ def test_a_connection_can_be_used_again_after_a_parsed_upload(server):
     """Two uploads over one."""
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)) as connection:
         for seed in range(2):
-            headers, body = sync_http.upload(Flat(weights(seed).items(), 0))
+            headers, body = upload(Flat(weights(seed).items(), 0))
             connection.request("POST", "/weights", body, {**headers, "Connection": "keep-alive"})
             answer = connection.getresponse()
             assert (answer.status, bool(answer.read())) == (200, True)
@@ -178,12 +176,12 @@ def test_a_body_with_its_sha256_announced_needs_no_checksum_behind_it(server):
 def test_a_damaged_upload_is_refused_and_the_old_weights_kept(server, fault, closes):
     """Each with the reason, whichever way it is read."""
     server.upload(weights(5))
-    body = bytearray(b"".join(bytes(piece) for piece in sync_http.upload(Flat(weights(6).items(), 0))[1]))
+    body = bytearray(b"".join(bytes(piece) for piece in upload(Flat(weights(6).items(), 0))[1]))
     if fault == "bit":
         body[len(body) // 2] ^= 16
     elif fault == "garbage":
         body = bytearray(b"garbage")
-        body += sync_http.Checksum().digest()
+        body += Checksum().digest()
     else:
         del body[{"no checksum": -16, "short": -1, "empty": 0}[fault] :]
     status, answer = server.request("/weights", bytes(body), {"Connection": closes})
