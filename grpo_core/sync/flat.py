@@ -15,7 +15,7 @@ import torch
 from grpo_core.sync.digest import BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 PIECE = 2**20  # bytes that are handled at a time: they stay in a core's cache between two uses
 _LARGEST_HEAD = 100_000_000  # as safetensors itself has it
@@ -85,11 +85,31 @@ class Flat:
             if start < stop:
                 memory[start:stop].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
+    def runs(self) -> Iterator[torch.Tensor]:
+        """Everything in order: the head, and then each tensor's bytes [N] where the tensor is."""
+        yield torch.frombuffer(self.head, dtype=torch.uint8)
+        for place in self.places:
+            yield place.tensor.contiguous().reshape(-1).view(torch.uint8)
+
+    def buckets(self, memory: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Everything in order, in one of two buffers [N] and then the other: one can be in use as the next is filled."""
+        turn, used = 0, 0
+        for data in self.runs():
+            at = 0
+            while at < data.numel():
+                count = min(len(memory[turn]) - used, data.numel() - at)
+                memory[turn][used : used + count] = data[at : at + count]
+                at, used = at + count, used + count
+                if used == len(memory[turn]):
+                    yield memory[turn]
+                    turn, used = 1 - turn, 0
+        if used:
+            yield memory[turn][:used]
+
     def pieces(self) -> Iterator[memoryview]:
         """Everything in order, in whole blocks of 4 KiB but for the last piece; each to be used before the next."""
         held, used = bytearray(PIECE), 0  # what is too small, or lies badly, is collected here
-        parts = [torch.frombuffer(self.head, dtype=torch.uint8)]
-        for data in (*parts, *map(_bytes, (place.tensor for place in self.places))):
+        for data in map(torch.Tensor.cpu, self.runs()):
             at = 0
             while at < data.numel():
                 if used % BLOCK == 0 and data.numel() - at >= PIECE:
@@ -119,7 +139,7 @@ def tensors_in(memory: torch.Tensor) -> dict[str, torch.Tensor]:
         length = int.from_bytes(bytes(memory[:8].tolist()), "little")
         if not 2 <= length <= min(_LARGEST_HEAD, memory.numel() - 8):
             raise FlatError(f"of {memory.numel()} bytes {length} would be the header")
-        table = json.loads(memory[8 : 8 + length].numpy().tobytes())
+        table = json.loads(memory[8 : 8 + length].cpu().numpy().tobytes())
         table.pop("__metadata__", None)
         found = {name: _tensor(memory[8 + length :], **entry) for name, entry in table.items()}
         spans = sorted(entry["data_offsets"] for entry in table.values())
@@ -159,7 +179,3 @@ def _order(entry: tuple[str, torch.Tensor]) -> tuple[bool, int, str]:
     """Whole blocks first, then by the size of an element: every tensor starts where its type may."""
     name, tensor = entry
     return bool(tensor.numel() * tensor.element_size() % BLOCK), -tensor.element_size(), name
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -85,34 +85,16 @@ class GroupSender:
             ) from error
 
     def _broadcast(self, flat: Flat) -> None:
-        buckets = [
-            torch.empty(min(BUCKET, flat.size), dtype=torch.uint8, device=self._device) for _ in range(2)
-        ]
-        works: list[Any] = [None, None]
-        used, turn = 0, 0
-
-        def send() -> None:
-            nonlocal used, turn
-            works[turn] = _begin_broadcast(self._group, buckets[turn][:used], self._timeout_s)
-            used, turn = 0, 1 - turn
-            if works[turn] is not None:  # the other bucket is filled next
-                works[turn].wait()
-
-        for piece in flat.pieces():
-            data = torch.frombuffer(piece, dtype=torch.uint8)
-            while data.numel():
-                part, data = data.split(
-                    [count := min(data.numel(), len(buckets[turn]) - used), data.numel() - count]
-                )
-                buckets[turn][used : used + count].copy_(part)
-                used += count
-                if used == len(buckets[turn]):
-                    send()
-        if used:
-            send()
-        for work in works:
-            if work is not None:
-                work.wait()
+        size = min(BUCKET, flat.size)
+        memory = [torch.empty(size, dtype=torch.uint8, device=self._device) for _ in range(2)]
+        before = None
+        for bucket in flat.buckets(memory):
+            work = _begin_broadcast(self._group, bucket, self._timeout_s)
+            if before is not None:
+                before.wait()
+            before = work
+        if before is not None:
+            before.wait()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 

@@ -326,6 +326,29 @@ def test_two_groups_do_not_need_or_disturb_a_group_that_is_there(pair):
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL wants a GPU for each of the two ranks")
+def test_nccl_moves_weights_between_gpus(pair, tmp_path):
+    """From the second to the first; they never pass through the CPU."""
+    both = pair("nccl")
+    both.sender = open_sender("nccl", both.call, timeout_s=20, device="cuda:1")
+    for version in range(2):
+        sent = {name: value.to("cuda:1") for name, value in weights(version).items()}
+        both.sender.send(sent.items(), version)
+        assert {value.device for value in both.engine.tensors.values()} == {torch.device("cuda:0")}
+        both.engine.tensors = {name: value.cpu() for name, value in both.engine.tensors.items()}
+        assert both.holds(weights(version))
+
+
+def test_nccl_without_a_gpu_is_refused_before_anything_is_sent(pair):
+    """By the receiver."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    both = pair("nccl")
+    with pytest.raises(SetUpError, match="sees no GPU; use gloo"):
+        both.sender.send(weights(0).items(), 0)
+
+
 def test_what_is_not_open_can_not_be_loaded(pair):
     """Nor what nobody knows."""
     both = pair("shm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -156,6 +157,16 @@ def test_the_digest_is_the_same_everywhere():
     """Trainer and server may run other releases of PyTorch: the value is part of the interface."""
     tensors = {"a": torch.arange(200_000, dtype=torch.float32), "b": torch.arange(5, dtype=torch.float64)}
     assert spot_digest(tensors.items(), 7) == "spot64-v7-710073f6877e39ecc73c63a112618b5b"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("every", [1, EVERY])
+def test_the_digest_is_the_same_on_a_gpu(every):
+    """Integers wrap there as here."""
+    tensors = {**HELD, "double": torch.arange(70_000, dtype=torch.float64)}
+    there = {name: value.cuda() for name, value in tensors.items()}
+    assert spot_digest(tensors.items(), 7, every) == spot_digest(there.items(), 7, every)
 
 
 def test_what_is_missed_is_what_the_documents_say():
