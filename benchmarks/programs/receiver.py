@@ -5,6 +5,7 @@ What stands for an engine copies what it is given into tensors of its own, as th
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -65,18 +66,17 @@ def http(engine: Engine) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from grpo_core.serve.app import Owner
     from grpo_core.sync.uploads import Staging, protocol, uploaded
 
     app, staging = FastAPI(), Staging()
 
     with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1)) as thread:
-        owner = Owner(engine, thread, 4)
 
         async def weights(request: Request) -> dict[str, int]:
             version = int(request.headers["x-policy-version"])
             async with uploaded(request, staging, timeout_s=60) as tensors:
-                await owner.call(lambda held: held.update_weights(tensors.items(), version))
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(thread, engine.update_weights, tensors.items(), version)
             return {"policy_version": version}
 
         weights.__annotations__["request"] = Request

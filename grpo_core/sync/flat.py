@@ -92,7 +92,7 @@ class Flat:
             yield place.tensor.contiguous().reshape(-1).view(torch.uint8)
 
     def buckets(self, memory: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Everything in order, in one of two buffers [N] and then the other: one can be in use as the next is filled."""
+        """Everything in order, through two buffers [N] in turns: one may be in use while the other is filled."""
         turn, used = 0, 0
         for data in self.runs():
             at = 0

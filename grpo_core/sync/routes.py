@@ -48,12 +48,13 @@ def add_routes(
 
     Args:
         app: The application; its guard has checked the token.
-        owner: `await owner.call(function)` runs `function(engine)` in the engine's thread.
+        owner: `await owner.call(function)` runs `function(engine)` in the engine's thread; `update`, where it has that,
+            does so for what changes weights.
         limits: `limits.weights_bytes` is the largest version.
         timeout_s: The longest wait for a sender.
         root: For `files`: the folder below which they are; None: there is none.
     """
-    receiver = Receiver(timeout_s=timeout_s, root=root)
+    receiver, update = Receiver(timeout_s=timeout_s, root=root), getattr(owner, "update", owner.call)
 
     def checked(size: int) -> None:
         if size > limits.weights_bytes + 2**20:  # shared memory has a page in front
@@ -85,4 +86,4 @@ def add_routes(
     async def sync_load(body: VersionBody) -> dict[str, Any]:
         """Loads a version that has been sent."""
         checked(body.size)
-        return dict(await owner.call(lambda engine: receiver.load(body.model_dump(), engine)))
+        return dict(await update(lambda engine: receiver.load(body.model_dump(), engine)))

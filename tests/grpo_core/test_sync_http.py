@@ -10,15 +10,15 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
 import torch
 import uvicorn
-from fastapi import FastAPI, Header, Request
+from fastapi import FastAPI, Header, HTTPException, Request
 
 from grpo_core.engines.base import EngineError
-from grpo_core.serve.app import Limits, Owner
 from grpo_core.sync import open_sender, uploads
 from grpo_core.sync.digest import Checksum
 from grpo_core.sync.flat import Flat
@@ -51,21 +51,34 @@ class Held:
         return held.keys() == tensors.keys() and all(torch.equal(held[n], v) for n, v in tensors.items())
 
 
+class Owner:
+    """Runs what it is given in the engine's one thread."""
+
+    def __init__(self, engine):
+        self.engine, self.thread = engine, ThreadPoolExecutor(1)
+
+    async def call(self, function):
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.thread, function, self.engine)
+        except EngineError as error:
+            raise HTTPException(422, str(error)) from error
+
+
 class Server:
     """An application with one upload route and the routes of the control channel, under uvicorn in a thread."""
 
     def __init__(self, root):
         self.engine, self.timeout_s, self.staging = Held(), TIMEOUT_S, uploads.Staging()
-        self.root, self.app, self.thread = root, FastAPI(), ThreadPoolExecutor(1)
-        owner = Owner(self.engine, self.thread, 4)
-        add_routes(self.app, owner, Limits(weights_bytes=2**24), timeout_s=5, root=root)
+        self.root, self.app, self.owner = root, FastAPI(), Owner(self.engine)
+        limits = SimpleNamespace(weights_bytes=2**24)
+        add_routes(self.app, self.owner, limits, timeout_s=5, root=root)
 
         @self.app.post("/weights")
         async def weights(request: Request, x_content_sha256: str | None = Header(None)):
             arguments = {"timeout_s": self.timeout_s, "sha256": x_content_sha256}
             async with uploads.uploaded(request, self.staging, **arguments) as tensors:
                 version = self.engine.policy_version + 1
-                await owner.call(lambda engine: engine.update_weights(tensors.items(), version))
+                await self.owner.call(lambda engine: engine.update_weights(tensors.items(), version))
             return {"policy_version": version}
 
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -98,7 +111,7 @@ class Server:
         self.server.should_exit = True
         self.running.join()
         self.socket.close()
-        self.thread.shutdown()
+        self.owner.thread.shutdown()
 
 
 @pytest.fixture(scope="module")
