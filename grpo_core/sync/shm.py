@@ -1,8 +1,8 @@
 """Weights through memory that trainer and engine have both mapped: one copy, and the engine reads it in place.
 
-The memory is a file of /dev/shm under a name that can't be guessed, for this user alone (0600). It has that name only
-until the other side has opened it: from then on nothing is left behind, however either process ends. A name that a
-kill in this moment leaves is removed by the next sender.
+The memory is a file without a name (Linux's memfd): no other user can open it, the size of /dev/shm doesn't limit it,
+and nothing is left of it when the two processes have ended, however they did. The receiver opens it as the sender's
+descriptor, below /proc; so it needs the same user, and a container that sees the sender's process.
 
 The first page holds two counters, `begun` and `done`. They differ while a version is being written; a reader that
 finds other ones than it was told of, before or after, has read a mix, and says so.
@@ -10,13 +10,10 @@ finds other ones than it was told of, before or after, has read a mix, and says 
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import mmap
 import os
 import re
-import secrets
-import stat
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +29,9 @@ if TYPE_CHECKING:
 
     from grpo_core.sync import Call
 
-FOLDER = Path("/dev/shm")  # noqa: S108 - not a temporary file: memory, under a secret name
 _PAGE = 4096
-_NAME = re.compile(r"grpo-core-([0-9]{1,10})-[0-9a-f]{32}")
-_SURELY_LEFT_S = 60.0
+_LABEL = "grpo-core-weights"
+_DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
 
 
 class ShmSender:
@@ -43,7 +39,7 @@ class ShmSender:
 
     def __init__(self, call: Call) -> None:
         """Opens nothing yet: the size is known with the first version."""
-        self._call, self._folder = call, FOLDER
+        self._call = call
         self._memory: torch.Tensor | None = None
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
@@ -65,26 +61,18 @@ class ShmSender:
         self._memory = None
 
     def _opened(self, size: int) -> torch.Tensor:
-        sweep(self._folder)
-        path = self._folder / f"grpo-core-{os.getpid()}-{secrets.token_hex(16)}"
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = _made(size)
             try:
-                # Taken now: a page that isn't there when it is written to would end the process (SIGBUS).
-                os.posix_fallocate(descriptor, 0, size)
                 memory = _mapped(descriptor, size)
-                self._call("sync_open", {"kind": "shm", "name": str(path), "size": size})
+                name = f"/proc/{os.getpid()}/fd/{descriptor}"
+                self._call("sync_open", {"kind": "shm", "name": name, "size": size})
             finally:
                 os.close(descriptor)
-                path.unlink(missing_ok=True)
-        except (
-            OSError,
-            AttributeError,
-            EngineError,
-        ) as error:  # AttributeError: a system without posix_fallocate
+        except (OSError, EngineError) as error:
             raise SetUpError(
-                f"weight sync by shared memory: {size} bytes below {self._folder} for both processes: {error}; "
-                "make room there, let both see it, or choose another rollout.sync"
+                f"weight sync by shared memory: {size} bytes for both processes: {error}; make room, let the engine "
+                "see the trainer's processes, or choose another rollout.sync"
             ) from error
         return memory
 
@@ -96,20 +84,22 @@ class ShmReceiver:
         """Maps what the sender made.
 
         Raises:
-            EngineError: It isn't there, or isn't what a sender makes for its own user's processes.
+            EngineError: It isn't there, or isn't what a sender of this user makes.
         """
-        path, size = Path(arguments["name"]), arguments["size"]
-        if path.parent != FOLDER or not _NAME.fullmatch(path.name):
-            raise EngineError(f"weight sync by shared memory: {str(path)!r} is no name that a sender gives")
+        name, size = arguments["name"], arguments["size"]
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if not _DESCRIPTOR.fullmatch(name) or not str(Path(name).readlink()).startswith(
+                f"/memfd:{_LABEL}"
+            ):
+                raise EngineError(f"weight sync by shared memory: {name!r} is nothing that a sender makes")
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
             try:
                 found = os.fstat(descriptor)
-                private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077
-                if not private or found.st_uid != os.geteuid() or found.st_size != size or size < _PAGE:
+                sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+                if found.st_uid != os.geteuid() or found.st_size != size or size < _PAGE or not sealed:
                     raise EngineError(
-                        f"weight sync by shared memory: {path} has {found.st_size} bytes, user {found.st_uid} and "
-                        f"mode {found.st_mode:o}; expected a file of {size} bytes that only user {os.geteuid()} reads"
+                        f"weight sync by shared memory: {name} has {found.st_size} bytes and user {found.st_uid}; "
+                        f"expected {size} bytes of user {os.geteuid()}, sealed"
                     )
                 self._memory: torch.Tensor | None = _mapped(descriptor, size)
             finally:
@@ -155,25 +145,19 @@ class ShmReceiver:
             )
 
 
-def sweep(folder: Path) -> None:
-    """Removes what killed senders of this user left below `folder` more than a minute ago."""
-    for path in folder.glob("grpo-core-*"):
-        match = _NAME.fullmatch(path.name)
-        with contextlib.suppress(OSError):
-            found = path.lstat()
-            old = time.time() - found.st_mtime > _SURELY_LEFT_S
-            if match and old and found.st_uid == os.geteuid() and not _lives(int(match[1])):
-                path.unlink()
-
-
-def _lives(pid: int) -> bool:
+def _made(size: int) -> int:
+    """A descriptor of memory without a name."""
+    if not hasattr(os, "memfd_create"):
+        raise OSError("this system has no memory without a name (memfd_create)")
+    descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+        # Taken now, and for good: a page that isn't there when it is used would end the process (SIGBUS).
+        os.posix_fallocate(descriptor, 0, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError:
-        return True
-    return True
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _mapped(descriptor: int, size: int) -> torch.Tensor:

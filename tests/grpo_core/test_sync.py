@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -93,11 +95,6 @@ def pair(tmp_path):
         each.close()
 
 
-def own_names(pid: int | None = None) -> list[Path]:
-    """What a process has below /dev/shm, this one unless another is named."""
-    return list(shm.FOLDER.glob(f"grpo-core-{pid or os.getpid()}-*"))
-
-
 @pytest.mark.parametrize("kind", [*KINDS, "auto", "http"])
 def test_every_transport_moves_weights_bit_for_bit(pair, tmp_path, kind):
     """Three versions in a row, the last one larger; nothing is left behind."""
@@ -106,7 +103,7 @@ def test_every_transport_moves_weights_bit_for_bit(pair, tmp_path, kind):
         sent = weights(version) | ({"more": torch.randn(3, 5, 70_000)} if version == 2 else {})
         assert both.sender.send(sent.items(), version) == version
         assert both.holds(sent)
-    assert (own_names(), list(tmp_path.iterdir())) == ([], [])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,7 +120,7 @@ def test_a_refused_version_does_not_disturb_the_next(pair, tmp_path, kind):
     del both.engine.update_weights
     both.sender.send(weights(1).items(), 1)
     assert both.holds(weights(1))
-    assert (own_names(), list(tmp_path.iterdir())) == ([], [])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,13 +134,21 @@ def test_a_size_that_is_not_what_came_loads_nothing(pair, kind):
     assert (both.engine.policy_version, both.holds(weights(0))) == (0, True)
 
 
-def test_the_name_of_shared_memory_is_gone_before_weights_are_in_it(pair):
-    """It exists while the receiver opens it, for this user alone."""
+def test_shared_memory_has_no_name_and_is_mapped_only_where_it_is_used(pair):
+    """Its descriptor is open for as long as the receiver opens it; the memory goes with the last of the two."""
     both, seen = pair("shm"), {}
-    both.before["sync_open"] = lambda call: seen.update(mode=Path(call["name"]).stat().st_mode & 0o777)
-    both.before["sync_load"] = lambda call: seen.update(names=own_names())
+    both.before["sync_open"] = lambda call: seen.update(name=call["name"])
     both.sender.send(weights(0).items(), 0)
-    assert seen == {"mode": 0o600, "names": []}
+    assert re.fullmatch(rf"/proc/{os.getpid()}/fd/\d+", seen["name"])
+
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count("/memfd:grpo-core-weights")
+
+    before = mappings()
+    both.close()
+    both.engine.tensors = {}
+    gc.collect()
+    assert mappings() == before - 2
 
 
 def test_a_half_written_version_is_not_loaded(pair):
@@ -174,28 +179,32 @@ def test_a_version_that_is_replaced_while_it_is_read_is_an_error(pair):
     assert both.holds(weights(2))
 
 
-@pytest.mark.parametrize("fault", ["mode", "link", "elsewhere", "size"])
+@pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed"])
 def test_only_what_a_sender_makes_is_mapped(pair, tmp_path, fault):
-    """Nothing that others could read, no link, no other place, no other size."""
-    both = pair("shm")
+    """No file, no path, no other size, and nothing that could shrink under the reader."""
+    both, opened = pair("shm"), []
 
     def prepare(call):
-        path = Path(call["name"])
-        if fault == "mode":
-            path.chmod(0o644)
-        elif fault == "link":
-            (tmp_path / "real").write_bytes(path.read_bytes())
-            path.unlink()
-            path.symlink_to(tmp_path / "real")
+        if fault == "file":
+            opened.append(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT))
+            os.truncate(opened[0], call["size"])
+            call["name"] = f"/proc/{os.getpid()}/fd/{opened[0]}"
         elif fault == "elsewhere":
-            call["name"] = str(tmp_path / path.name)
+            call["name"] = "/dev/zero"
+        elif fault == "gone":
+            call["name"] = f"/proc/{os.getpid()}/fd/99999"
+        elif fault == "unsealed":
+            opened.append(os.memfd_create("grpo-core-weights"))
+            os.truncate(opened[0], call["size"])
+            call["name"] = f"/proc/{os.getpid()}/fd/{opened[0]}"
         else:
             call["size"] += 1
 
     both.before["sync_open"] = prepare
     with pytest.raises(SetUpError, match="weight sync by shared memory"):
         both.sender.send(weights(0).items(), 0)
-    assert own_names() == []
+    for descriptor in opened:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -215,16 +224,14 @@ def test_without_room_the_error_says_where_and_how_much(pair, tmp_path, kind):
     both = pair(kind)
     with no_room(), pytest.raises(SetUpError, match=r"\d{7} bytes.*File too large; make room"):
         both.sender.send(weights(0).items(), 0)
-    assert (both.engine.policy_version, own_names(), list(tmp_path.iterdir())) == (-1, [], [])
+    assert (both.engine.policy_version, list(tmp_path.iterdir())) == (-1, [])
 
 
-@pytest.mark.parametrize("fault", ["no room", "no folder"])
-def test_auto_goes_inline_where_there_is_no_shared_memory_and_says_so(
-    pair, tmp_path, monkeypatch, capsys, fault
-):
+@pytest.mark.parametrize("fault", ["no room", "no such system"])
+def test_auto_goes_inline_where_there_is_no_shared_memory_and_says_so(pair, monkeypatch, capsys, fault):
     """Once, and the weights arrive."""
-    if fault == "no folder":
-        monkeypatch.setattr(shm, "FOLDER", tmp_path / "absent")
+    if fault == "no such system":
+        monkeypatch.delattr(os, "memfd_create")
     both = pair("auto")
     with no_room(4096 if fault == "no room" else resource.RLIM_INFINITY):
         for version in range(2):
@@ -232,26 +239,7 @@ def test_auto_goes_inline_where_there_is_no_shared_memory_and_says_so(
             assert both.holds(weights(version))
     said = capsys.readouterr().err
     assert said.count("weights go inline, which is slower") == 1
-    assert ("File too large" if fault == "no room" else "No such file") in said
-
-
-def test_what_a_killed_sender_left_is_removed_by_the_next(tmp_path):
-    """If it is old, this user's, and its process is gone."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    hexes = "0" * 32
-    names = {
-        "old": f"grpo-core-{ended.pid}-{hexes}",
-        "young": f"grpo-core-{ended.pid}-{'1' * 32}",
-        "lives": f"grpo-core-{os.getpid()}-{hexes}",
-        "other": f"grpo-core-{ended.pid}",
-    }
-    for key, name in names.items():
-        (tmp_path / name).touch()
-        if key != "young":
-            os.utime(tmp_path / name, (0, 0))
-    shm.sweep(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {names["young"], names["lives"], names["other"]}
+    assert ("File too large" if fault == "no room" else "memfd_create") in said
 
 
 @pytest.mark.parametrize(
@@ -430,7 +418,6 @@ def test_every_transport_reaches_another_process(process, model_dir, kind):
         held = process.fingerprint()
         assert (process.policy_version, held) == (version, fingerprint_like(held, sent, version))
     process._sender.close()
-    assert own_names() == []
 
 
 @pytest.mark.parametrize("kind", ["shm", "gloo"])
@@ -451,7 +438,6 @@ def test_a_killed_receiver_is_named_and_leaves_nothing(model_dir, kind):
         with pytest.raises(EngineError, match=r"ended with signal 9|weight sync by gloo: version 3"):
             engine.update_weights(tensors, 3)
         assert engine.policy_version == -1
-    assert own_names() == []
 
 
 _DIES = """
@@ -477,15 +463,15 @@ engine.update_weights([("a", torch.zeros(1000))], 0)
 
 
 @pytest.mark.parametrize(
-    ("kind", "phase", "left"),
+    ("kind", "phase"),
     [
-        ("shm", "writing", 0),
-        pytest.param("inline", "writing", 0, marks=pytest.mark.slow),
-        pytest.param("shm", "opening", 1, marks=pytest.mark.slow),
+        ("shm", "writing"),
+        pytest.param("inline", "writing", marks=pytest.mark.slow),
+        pytest.param("shm", "opening", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_sender_leaves_no_process_and_no_memory(model_dir, kind, phase, left, tmp_path):
-    """At most a name, for as long as its receiver takes to open it, which the next sender removes."""
+def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
+    """And so no memory, which had no name."""
     command = [sys.executable, "-c", _DIES, str(model_dir), kind, phase]
     sender = subprocess.Popen(command, stdout=subprocess.PIPE)
     child = int(sender.stdout.readline())
@@ -495,12 +481,6 @@ def test_a_killed_sender_leaves_no_process_and_no_memory(model_dir, kind, phase,
     # The child ends by itself, since its stdin does; a pid's descriptor can be read when it has.
     assert select.select([ended], [], [], 20)[0]
     os.close(ended)
-    names = own_names(sender.pid)
-    assert len(names) == left
-    for name in names:
-        os.utime(name, (0, 0))
-    shm.sweep(shm.FOLDER)
-    assert own_names(sender.pid) == []
 
 
 def test_an_abort_reaches_a_process_that_is_sampling_nothing(process, model_dir):
