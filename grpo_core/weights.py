@@ -78,8 +78,8 @@ def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 def fingerprint_like(held: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
     """The fingerprint of tensors, computed as that one was which an engine holding `version` gave.
 
-    >>> fingerprint_like("spot64-v2-0", [("a", torch.ones(1))], 3)[:10]
-    'spot64-v3-'
+    >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
+    'spot128-v3-'
     >>> len(fingerprint_like("0" * 64, [("a", torch.ones(1))], 3))
     64
     """

@@ -25,37 +25,51 @@ class Engine:
     """Holds weights."""
 
     def __init__(self) -> None:
-        self.policy_version, self.tensors, self.load_s = -1, {}, 0.0
+        self.policy_version, self.tensors = -1, {}
+        self._load, self._clock = (0.0, 0.0), time.process_time()
 
     def update_weights(self, tensors: Any, version: int) -> None:
         """Copies them."""
-        began = time.perf_counter()
+        began = now()
         for name, value in tensors:
             if name not in self.tensors:
                 self.tensors[name] = torch.empty_like(value)
             self.tensors[name].copy_(value)
-        self.policy_version, self.load_s = version, time.perf_counter() - began
+        self.policy_version, self._load = version, since(began)
 
     def facts(self) -> dict[str, Any]:
-        """How long the last load took, the digest of what is held, and how long that took."""
-        began = time.perf_counter()
+        """Seconds (by the wall, of CPU) of the last load and of the digest; of CPU since the last call of this."""
+        used, began = time.process_time() - self._clock, now()
         digest = spot_digest(self.tensors.items(), self.policy_version)
-        return {"load_s": self.load_s, "digest": digest, "digest_s": time.perf_counter() - began}
+        facts = {"load": self._load, "digest": digest, "digesting": since(began), "cpu_s": used}
+        self._clock = time.process_time()
+        return facts
 
 
-def pipe(engine: Engine, receiver: Receiver) -> None:
-    """Answers frames."""
+def now() -> tuple[float, float]:
+    """By the wall, of CPU."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(began: tuple[float, float]) -> tuple[float, float]:
+    """Seconds, by the wall and of CPU."""
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def pipe(engine: Engine, root: Path) -> None:
+    """Answers frames. A receiver has one transport open at a time, so here each transport has its own."""
+    receivers = {kind: Receiver(timeout_s=60, root=root) for kind in ("shm", "inline", "files", "gloo")}
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while (message := read_frame(sys.stdin.buffer)) is not None:
         (document, payload), result = message, {}
         method, arguments = document["method"], document["arguments"]
         if method == "sync_load":
-            result = receiver.load(arguments, engine, payload)
+            result = receivers[arguments["kind"]].load(arguments, engine, payload)
         elif method == "facts":
             result = engine.facts()
         else:
-            result = getattr(receiver, method.removeprefix("sync_"))(arguments)
+            result = getattr(receivers[arguments["kind"]], method.removeprefix("sync_"))(arguments)
         write_frame(answers, {"result": result})
 
 
@@ -94,6 +108,6 @@ if __name__ == "__main__":
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     if sys.argv[1] == "pipe":
-        pipe(Engine(), Receiver(timeout_s=60, root=Path(sys.argv[2])))
+        pipe(Engine(), Path(sys.argv[2]))
     else:
         http(Engine())

@@ -9,8 +9,8 @@ random, so with probability 2**-(63 - z), z being the lowest bit in which any of
 values, 2**-32 for a negated float32 block. Missed for certain is an even number of words that differ in nothing but
 their top bit; types of 8 bytes, where a sign is such a bit, get a second sum over the words' upper halves.
 
-`spot_digest` reads all of the tensors of up to 256 KiB; of a larger one its first and last block, its last bytes, and
-every 64th block, another 64th with each policy version. docs/sync.md says what that finds, and how surely.
+`spot_digest` reads all of the tensors of up to 512 KiB; of a larger one its first and last block, its last bytes, and
+every 128th block, other ones with each policy version. docs/sync.md says what that finds, and how surely.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 BLOCK = 4096  # bytes
-EVERY = 64  # of a large tensor's blocks one in so many is read
+_WORDS = BLOCK // 8
+EVERY = 128  # of a large tensor's blocks one in so many is read
 
 
 def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every: int = EVERY) -> str:
@@ -41,29 +42,60 @@ def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every
     True
     >>> spot_digest([("a", a), ("b", b)], 3) == spot_digest([("a", a), ("b", -b)], 3)
     False
-    >>> spot_digest([], 3)[:10]
-    'spot64-v3-'
+    >>> spot_digest([], 3)[:11]
+    'spot128-v3-'
     """
-    digest, sums = hashlib.blake2b(digest_size=16), []
-    for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        sums += [block_sums(part, tensor.element_size()) for part in _sample(tensor, version, every)]
-    if sums:
-        digest.update(torch.cat([part.to(sums[0].device) for part in sums]).cpu().numpy().tobytes())
+    digest, sums, small = hashlib.blake2b(digest_size=16), [], []
+    with torch.no_grad():
+        for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
+            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            ends, between = _sample(_words(tensor), version, every)
+            if tensor.element_size() == 8:
+                ends, between = torch.cat([ends, ends >> 32]), torch.cat([between, between >> 32])
+            small.append(ends)
+            if len(between):
+                sums.append(_block_sums(between))
+        if small:  # together: one operation on much costs less than many on little
+            sums.append(_block_sums(torch.cat([part.to(small[0].device) for part in small])))
+        if sums:
+            digest.update(torch.cat([part.to(sums[-1].device) for part in sums]).cpu().numpy())
     return f"spot{every}-v{version}-{digest.hexdigest()}"
 
 
-def block_sums(blocks: torch.Tensor, element_size: int = 1) -> torch.Tensor:
-    """The sum of each block [N] of bytes [N, 4096]; for types of 8 bytes [2 N], with those of the upper halves."""
-    if (
-        blocks.data_ptr() | blocks.storage_offset()
-    ) % 8:  # a piece of somebody's buffer: no words start there
-        blocks = blocks.clone()
-    words, odd = blocks.view(torch.int64), _multipliers(blocks.device)
-    kinds = [words, words >> 32] if element_size == 8 else [words]
-    if words.is_cpu:  # the others have no product of integer matrices
-        return torch.cat([torch.mv(kind, odd) for kind in kinds])
-    return torch.cat([(kind * odd).sum(1) for kind in kinds])
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's bytes as words of 8, in their order and without a copy wherever they lie like that."""
+    tensor = tensor.contiguous()
+    row = tensor.shape[-1] * tensor.element_size() if tensor.dim() else 1
+    if row % 8 or tensor.data_ptr() % 8 or tensor.storage_offset() * tensor.element_size() % 8:
+        data = tensor.view(-1).view(torch.uint8)
+        tensor = torch.nn.functional.pad(data, (0, -data.numel() % 8))
+    return tensor.view(torch.int64)
+
+
+def _sample(words: torch.Tensor, version: int, every: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The blocks [N, 512] that are read: those at the ends, or all of a small tensor; and those between."""
+    (count, rest), begin, phase = divmod(words.numel(), _WORDS), words.storage_offset(), version % every
+    if count <= every:
+        return _blocks(words), words.new_empty(0, _WORDS)
+    ends = words.as_strided((2, _WORDS), ((count - 1) * _WORDS, 1), begin)
+    if rest:
+        ends = torch.cat([ends, _blocks(words.as_strided((rest,), (1,), begin + count * _WORDS))])
+    size = ((count - phase + every - 1) // every, _WORDS)
+    return ends, words.as_strided(size, (every * _WORDS, 1), begin + phase * _WORDS)
+
+
+def _blocks(words: torch.Tensor) -> torch.Tensor:
+    """All words as blocks [N, 512], the last one filled up with zeros."""
+    words = words.view(-1)
+    missing = -len(words) % _WORDS
+    return (torch.nn.functional.pad(words, (0, missing)) if missing else words).view(-1, _WORDS)
+
+
+def _block_sums(blocks: torch.Tensor) -> torch.Tensor:
+    """The sums [N] of blocks of words [N, 512]."""
+    odd = _multipliers(blocks.device)
+    # Other devices have no product of integer matrices.
+    return torch.mv(blocks, odd) if blocks.is_cpu else (blocks * odd).sum(1)
 
 
 class Checksum:
@@ -88,8 +120,9 @@ class Checksum:
             raise ValueError(f"a piece behind {self._length} bytes, which are no whole blocks of {BLOCK}")
         self._length += len(piece)
         if len(piece):
-            for blocks in _blocks(torch.frombuffer(piece, dtype=torch.uint8)):
-                self._digest.update(block_sums(blocks).numpy())
+            self._digest.update(
+                _block_sums(_blocks(_words(torch.frombuffer(piece, dtype=torch.uint8)))).numpy()
+            )
 
     def digest(self) -> bytes:
         """16 bytes, of the length and of all that came."""
@@ -103,24 +136,3 @@ def _multipliers(device: torch.device) -> torch.Tensor:
     """512 odd numbers of 64 bits, from SHAKE-256: the same in every release of anything."""
     numbers = bytearray(hashlib.shake_256(b"grpo_core.sync.digest 1").digest(BLOCK))
     return (torch.frombuffer(numbers, dtype=torch.int64) | 1).to(device)
-
-
-def _sample(tensor: torch.Tensor, version: int, every: int) -> list[torch.Tensor]:
-    *whole, last = _blocks(tensor.detach().contiguous().reshape(-1).view(torch.uint8)) or [None]
-    if last is None:
-        return []
-    blocks = whole[0] if whole else last
-    if len(blocks) <= every or every == 1:
-        return [*whole, last]
-    return [blocks[:1], blocks[version % every :: every], last[-1:]]
-
-
-def _blocks(data: torch.Tensor) -> list[torch.Tensor]:
-    """Bytes as blocks [N, 4096], without a copy; behind them the rest as one block, filled up with zeros."""
-    count, rest = divmod(data.numel(), BLOCK)
-    parts = [data[: count * BLOCK].view(count, BLOCK)] if count else []
-    if rest:
-        tail = data.new_zeros(1, BLOCK)
-        tail[0, :rest] = data[count * BLOCK :]
-        parts.append(tail)
-    return parts

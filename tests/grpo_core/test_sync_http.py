@@ -145,22 +145,12 @@ def test_an_upload_arrives_bit_for_bit_and_goes_around_the_parser(server, direct
     assert len(direct) == 2
 
 
-@pytest.mark.parametrize("framing", ["keep-alive", "chunked", "continue"])
-def test_with_any_other_framing_the_parser_reads_it(server, direct, framing):
-    """A connection that stays, chunks beside a length, a client that waits to be told to go on."""
-    sent = weights(3)
-    changed = {"keep-alive": {"Connection": "keep-alive"}, "continue": {"Expect": "100-continue"}}.get(
-        framing
-    )
-    if changed is None:
-        headers, body = upload(Flat(sent.items(), 0))
-        del headers["Content-Length"]
-        size = {"Content-Length": str(Flat(sent.items(), 0).size + 16), "Transfer-Encoding": "chunked"}
-        status, _ = server.request("/weights", (bytes(piece) for piece in body), {**headers, **size})
-    else:
-        status, _ = server.upload(sent, **changed)
-    assert (status in (200, 400), direct) == (True, [])
-    assert status == 400 or server.engine.holds(sent)
+@pytest.mark.parametrize("changed", [{"Connection": "keep-alive"}, {"Expect": "100-continue"}])
+def test_with_any_other_framing_the_parser_reads_it(server, direct, changed):
+    """A connection that stays; a client that may wait to be told to go on."""
+    assert server.upload(weights(3), **changed)[0] == 200
+    assert server.engine.holds(weights(3))
+    assert direct == []
 
 
 def test_a_connection_can_be_used_again_after_a_parsed_upload(server):
@@ -236,7 +226,7 @@ def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server):
 
 def test_uploads_at_once_do_not_mix(server):
     """Each has memory of its own until the engine has taken it."""
-    taken = []
+    taken, sent = [], [weights(seed) for seed in range(4)]
     load = server.engine.update_weights
 
     def remember(tensors, version):
@@ -246,15 +236,15 @@ def test_uploads_at_once_do_not_mix(server):
     server.engine.update_weights = remember
     try:
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda seed: server.upload(weights(seed)), range(4)))
+            answers = list(pool.map(server.upload, sent))
     finally:
         del server.engine.update_weights
     assert [status for status, _ in answers] == [200] * 4
-    expected = {float(weights(seed)["large"][0]): weights(seed) for seed in range(4)}
+    expected = {float(tensors["large"][0]): tensors for tensors in sent}
     assert len(taken) == 4
     for held in taken:
-        sent = expected.pop(float(held["large"][0]))
-        assert all(torch.equal(held[name], value) for name, value in sent.items())
+        tensors = expected.pop(float(held["large"][0]))
+        assert all(torch.equal(held[name], value) for name, value in tensors.items())
 
 
 @pytest.mark.parametrize("kind", ["shm", "files", "gloo"])
