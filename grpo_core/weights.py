@@ -136,7 +136,7 @@ class Publisher:
         if self._engine.policy_version != version:
             held = self._engine.policy_version
             raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
-        held = self._compare_fingerprints(sent, version)
+        digest = self._compare_fingerprints(sent, version)
         moved = None if self.last is None else self._difference(self.last)
         probe = self._engine.generate([self._request], self._params)[0]
         difference = self._difference(probe)
@@ -150,8 +150,8 @@ class Publisher:
                 "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
             )
         self.last = probe
-        exact = held if held is not None and not held.startswith("spot") else None
-        return Proof(version, None if held is None else True, difference, moved, exact)
+        exact = digest if digest is not None and not digest.startswith("spot") else None
+        return Proof(version, None if digest is None else True, difference, moved, exact)
 
     def _compare_fingerprints(self, sent: list[tuple[str, torch.Tensor]], version: int) -> str | None:
         held = self._engine.fingerprint()
