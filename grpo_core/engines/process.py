@@ -15,7 +15,7 @@ from grpo_core.engines import EngineSpec, build_engine
 from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError
 from grpo_core.engines.frames import end_child, read_frame, start_child, write_frame
 from grpo_core.engines.wire import decode_completions, decode_requests, encode_completions, encode_requests
-from grpo_core.sync import Receiver, open_sender
+from grpo_core.sync import Receiver, TornError, open_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,8 +97,7 @@ class ProcessEngine:
         return decode_completions(answer, requests, self.name)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Sends all parameters; after a failure no version counts as held."""
-        self._version = -1
+        """Sends all parameters. What the engine refuses changes nothing; a version that came torn leaves none."""
         self._version = self._sender.send(tensors, version)
 
     def fingerprint(self) -> str | None:
@@ -153,6 +152,8 @@ class ProcessEngine:
             self._answers.put(None)  # every later call meets the end, too
             raise self._death(method)
         document = answer[0]
+        if document.get("torn"):
+            self._version = -1
         if document.get("error") is not None:
             raise EngineError(f"{document['error']} (in process {self.pid})")
         return dict(document["result"])
@@ -261,7 +262,7 @@ def _child() -> None:
             result = getattr(servant, document["method"])(document["arguments"], payload)
             write_frame(answers, {"result": result, "error": None})
         except EngineError as error:
-            write_frame(answers, {"error": str(error)})
+            write_frame(answers, {"error": str(error), "torn": isinstance(error, TornError)})
         except Exception as error:  # noqa: BLE001 - told to the trainer, with the traceback above
             import traceback
 

@@ -37,6 +37,10 @@ class SetUpError(EngineError):
     """Raised when a transport can't be set up between these two processes; nothing was sent."""
 
 
+class TornError(EngineError):
+    """Raised when a version was replaced while an engine loaded it: the engine may hold a mix of two."""
+
+
 class Call(Protocol):
     """The control channel: makes a call of the receiver and gives its answer; raises EngineError for a refusal."""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo_core.engines.base import EngineError
-from grpo_core.sync import SetUpError
+from grpo_core.sync import SetUpError, TornError
 from grpo_core.sync.flat import Flat, FlatError, tensors_in
 
 if TYPE_CHECKING:
@@ -121,28 +121,32 @@ class ShmReceiver:
             raise EngineError(
                 f"weight sync by shared memory: {size} bytes are announced, and don't fit what is open"
             )
-        self._check(memory, arguments["generation"], "nothing was loaded")
+        wrong = _out_of_step(memory, arguments["generation"])
+        if wrong:
+            raise EngineError(f"{wrong}; nothing was loaded")
         try:
             found = tensors_in(memory[_PAGE : _PAGE + size])
         except FlatError as error:
             raise EngineError(f"weight sync by shared memory: {error}; nothing was loaded") from error
         yield found
-        self._check(
-            memory, arguments["generation"], "the engine may hold a mix of two versions; send one again"
-        )
+        wrong = _out_of_step(memory, arguments["generation"])
+        if wrong:
+            raise TornError(f"{wrong}; the engine may hold a mix of two versions; send one again")
 
     def close(self) -> None:
         """See `Incoming`."""
         self._memory = None
 
-    @staticmethod
-    def _check(memory: torch.Tensor, generation: int, outcome: str) -> None:
-        begun, done = _counters(memory).tolist()
-        if not begun == done == generation:
-            raise EngineError(
-                f"weight sync by shared memory: the writing of update {generation} was announced, but {begun} had "
-                f"begun and {done} was done: it was replaced while it was read, or is half written; {outcome}"
-            )
+
+def _out_of_step(memory: torch.Tensor, generation: int) -> str:
+    """What is wrong if the memory doesn't hold this very update, whole; nothing: it does."""
+    begun, done = _counters(memory).tolist()
+    if begun == done == generation:
+        return ""
+    return (
+        f"weight sync by shared memory: the writing of update {generation} was announced, but {begun} had begun and "
+        f"{done} was done: it was replaced while it was read, or is half written"
+    )
 
 
 def _made(size: int) -> int:

@@ -25,7 +25,7 @@ from grpo_core.engines import EngineSpec
 from grpo_core.engines.base import EngineError
 from grpo_core.engines.process import ProcessEngine
 from grpo_core.model import load_model
-from grpo_core.sync import Receiver, SetUpError, open_sender, shm
+from grpo_core.sync import Receiver, SetUpError, TornError, open_sender, shm
 from grpo_core.sync.flat import PIECE, Flat, FlatError, tensors_in
 from grpo_core.weights import fingerprint_like
 
@@ -172,7 +172,7 @@ def test_a_version_that_is_replaced_while_it_is_read_is_an_error(pair):
         shm._counters(both.sender._memory).add_(1)  # another version is there by now
 
     both.engine.update_weights = overtaken
-    with pytest.raises(EngineError, match="may hold a mix of two versions; send one again"):
+    with pytest.raises(TornError, match="may hold a mix of two versions; send one again"):
         both.sender.send(weights(1).items(), 1)
     both.engine.update_weights = load
     both.sender.send(weights(2).items(), 2)
@@ -425,7 +425,7 @@ def test_a_killed_receiver_is_named_and_leaves_nothing(model_dir, kind):
     """Killed when weights are on their way: an error that says so, within the time limit."""
     spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
     tensors = [("large", torch.zeros(30_000_000))]
-    with closing(ProcessEngine(spec, timeout_s=20, sync=kind)) as engine:
+    with closing(ProcessEngine(spec, timeout_s=60, sync=kind)) as engine:
         call, at = engine._call, {"shm": "sync_load", "gloo": "sync_begin"}[kind]
 
         def killed(method, arguments, payload=None):
@@ -481,6 +481,20 @@ def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
     # The child ends by itself, since its stdin does; a pid's descriptor can be read when it has.
     assert select.select([ended], [], [], 20)[0]
     os.close(ended)
+
+
+def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
+    """As the trainer's side counts them, too."""
+    sent = list(load_model(model_dir).named_parameters())
+    process._sender = open_sender("shm", process._call, timeout_s=60)
+    process.update_weights(sent, 3)
+    with pytest.raises(EngineError, match=r"nothing was loaded: .* is missing"):
+        process.update_weights(sent[1:], 4)
+    assert process.policy_version == 3
+    process._answers.put(({"error": "torn", "torn": True}, bytearray()))  # as the child says it
+    with pytest.raises(EngineError, match="torn"):
+        process._receive("sync_load")
+    assert process.policy_version == -1
 
 
 def test_an_abort_reaches_a_process_that_is_sampling_nothing(process, model_dir):
