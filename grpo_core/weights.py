@@ -3,8 +3,9 @@
 Trainers have trained for months on completions of stale or half-loaded weights (trl#5312) because a sync that
 did nothing looked like one that worked. Here each sync is proven, or the run ends:
 
-1. *Fingerprint*: a digest of the weights the engine holds equals that of the trainer's. Exact, for engines that
-   can read their weights back.
+1. *Fingerprint*: a digest of the weights the engine holds equals that of the trainer's, for engines that can read
+   their weights back. As the engine has it: the exact one, or the one that is cheap enough for every update
+   (`grpo_core.sync.digest`).
 2. *Probe*: the engine samples a short completion from a fixed prompt and seed, and its log-probs are compared
    to the trainer's for the same ids. Works for every engine, kernels and caches included.
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from grpo_core.batch import make_batch
+from grpo_core.sync.digest import spot_digest
 from grpo_core.types import Prompt, Request, Sample, SamplingParams
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Proof:
         difference: Largest difference of a log-prob on the probe, trainer against engine.
         moved: How far the update moved the previous probe's log-probs; None at the first. A probe can tell new
             weights from old ones only if this is well above rounding.
-        digest: The fingerprint of what was sent; None: it wasn't computed.
+        digest: The exact fingerprint of what was sent, see `fingerprint_of`; None: it wasn't computed.
     """
 
     version: int
@@ -57,7 +59,7 @@ class Proof:
 
 
 def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names.
+    """SHA-256 over names, types, shapes and bytes, in the order of the names: what records and runs are compared by.
 
     >>> a, b = torch.zeros(2), torch.ones(1)
     >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("b", b), ("a", a)])
@@ -71,6 +73,17 @@ def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
         digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
         digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()
+
+
+def fingerprint_like(held: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
+    """The fingerprint of tensors, computed as that one was which an engine holding `version` gave.
+
+    >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
+    'spot128-v3-'
+    >>> len(fingerprint_like("0" * 64, [("a", torch.ones(1))], 3))
+    64
+    """
+    return spot_digest(tensors, version) if held.startswith("spot") else fingerprint_of(tensors)
 
 
 def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
@@ -137,17 +150,18 @@ class Publisher:
                 "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
             )
         self.last = probe
-        return Proof(version, None if digest is None else True, difference, moved, digest)
+        exact = digest if digest is not None and not digest.startswith("spot") else None
+        return Proof(version, None if digest is None else True, difference, moved, exact)
 
     def _compare_fingerprints(self, sent: list[tuple[str, torch.Tensor]], version: int) -> str | None:
         held = self._engine.fingerprint()
         if held is None:
             return None
-        expected = fingerprint_of(sent)
+        expected = fingerprint_like(held, sent, version)
         if held != expected:
             raise SyncError(
                 f"weight sync to the {self._engine.name} engine: after version {version} it holds weights "
-                f"{held[:12]}, but {expected[:12]} were sent: the update was lost or incomplete"
+                f"{held[:24]}, but {expected[:24]} were sent: the update was lost or incomplete"
             )
         return expected
 

@@ -16,25 +16,27 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LENGTHS = struct.Struct("!QQ")  # of the JSON and of the bytes behind it
 
 
-def write_frame(stream: IO[bytes], document: dict[str, Any], payload: bytes = b"") -> None:
-    """Sends one message."""
+def write_frame(
+    stream: IO[bytes], document: dict[str, Any], length: int = 0, pieces: Iterable[memoryview] = ()
+) -> None:
+    """Sends one message, and behind it bytes: pieces of `length` in all."""
     text = json.dumps(document).encode()
-    stream.write(_LENGTHS.pack(len(text), len(payload)) + text)
-    stream.write(payload)
+    stream.write(_LENGTHS.pack(len(text), length) + text)
+    for piece in pieces:
+        stream.write(piece)
     stream.flush()
 
 
-def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytearray] | None:
     """Receives one message; None when the other side is gone."""
     try:
-        header = _exactly(stream, _LENGTHS.size)
-        text_length, payload_length = _LENGTHS.unpack(header)
+        text_length, payload_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
         return json.loads(_exactly(stream, text_length)), _exactly(stream, payload_length)
     except EOFError:
         return None
@@ -73,12 +75,12 @@ def end_child(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
         process.wait()
 
 
-def _exactly(stream: IO[bytes], count: int) -> bytes:
-    parts = []
-    while count:
-        part = stream.read(count)
-        if not part:
+def _exactly(stream: Any, count: int) -> bytearray:
+    data = bytearray(count)
+    left = memoryview(data)
+    while left:
+        got = stream.readinto(left)
+        if not got:
             raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        left = left[got:]
+    return data

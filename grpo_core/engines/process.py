@@ -6,13 +6,16 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines import EngineSpec, build_engine
 from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError
 from grpo_core.engines.frames import end_child, read_frame, start_child, write_frame
 from grpo_core.engines.wire import decode_completions, decode_requests, encode_completions, encode_requests
+from grpo_core.sync import Receiver, TornError, open_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,24 +23,37 @@ if TYPE_CHECKING:
     import torch
 
     from grpo_core.engines.base import Engine
+    from grpo_core.sync.flat import Flat
     from grpo_core.types import Completion, Request, SamplingParams
 
 
 class ProcessEngine:
     """The trainer's side. `start_generate` and `finish_generate` are the halves of a call; others wait for none."""
 
-    def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
-        """Starts the child and waits until its engine is up."""
+    def __init__(
+        self, spec: EngineSpec, *, timeout_s: float, sync: str = "auto", root: Path | None = None
+    ) -> None:
+        """Starts the child and waits until its engine is up.
+
+        Args:
+            spec: The engine.
+            timeout_s: The longest wait for an answer.
+            sync: How weights get there, of `grpo_core.sync.KINDS`.
+            root: The folder for `files`.
+        """
         self.name = f"{spec.engine} (own process)"
         self._timeout_s = timeout_s
         self._in_flight: deque[Sequence[Request]] = deque()
+        self._writing = threading.Lock()  # an abort comes from another thread
         self._process = start_child(["grpo_core.engines.process"], spec.threads)
-        self._answers: queue.SimpleQueue[tuple[dict[str, Any], bytes] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[dict[str, Any], bytearray] | None] = queue.SimpleQueue()
         # A thread reads, since a pipe can't be read with a time limit on every platform.
         self._reader = threading.Thread(target=self._read, name="engine-answers", daemon=True)
         self._reader.start()
         try:
-            state = self._call("start", spec.as_dict())
+            self._sender = open_sender(sync, self._call, timeout_s=timeout_s, root=root)
+            own = {"timeout_s": timeout_s, "root": None if root is None else str(root)}
+            state = self._call("start", {"spec": spec.as_dict(), "sync": own})
         except BaseException:
             self.close()
             raise
@@ -81,35 +97,47 @@ class ProcessEngine:
         return decode_completions(answer, requests, self.name)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Sends all parameters as safetensors."""
-        import safetensors.torch
-
-        payload = safetensors.torch.save({name: tensor.detach().cpu() for name, tensor in tensors})
-        self._version = int(self._call("update_weights", {"version": version}, payload)["version"])
+        """Sends all parameters. What the engine refuses changes nothing; a version that came torn leaves none."""
+        self._version = self._sender.send(tensors, version)
 
     def fingerprint(self) -> str | None:
         """The child's engine's."""
         digest = self._call("fingerprint", {})["fingerprint"]
         return None if digest is None else str(digest)
 
+    def abort(self) -> None:
+        """From another thread: the running generate ends with what it has. It is what is answered, not this."""
+        self._send("abort", {})
+
+    def reset_prefix_cache(self) -> None:
+        """Makes the child's engine forget cached keys and values."""
+        self._call("reset_prefix_cache", {})
+
     def close(self) -> None:
         """Ends the child."""
+        if hasattr(self, "_sender"):
+            self._sender.close()
         end_child(self._process)
         self._reader.join()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _call(self, method: str, arguments: dict[str, Any], payload: bytes = b"") -> dict[str, Any]:
+    def _call(self, method: str, arguments: dict[str, Any], payload: Flat | None = None) -> dict[str, Any]:
         if self._in_flight:
             raise EngineError(f"{self.name} engine, {method}: {len(self._in_flight)} rollouts are in flight")
         self._send(method, arguments, payload)
         return self._receive(method)
 
-    def _send(self, method: str, arguments: dict[str, Any], payload: bytes = b"") -> None:
+    def _send(self, method: str, arguments: dict[str, Any], payload: Flat | None = None) -> None:
         if self._process.stdin is None or self._process.stdin.closed:
             raise EngineError(f"{self.name} engine, {method}: the engine is closed")
+        message = {"method": method, "arguments": arguments}
         try:
-            write_frame(self._process.stdin, {"method": method, "arguments": arguments}, payload)
+            with self._writing:
+                if payload is None:
+                    write_frame(self._process.stdin, message)
+                else:
+                    write_frame(self._process.stdin, message, payload.size, payload.pieces())
         except OSError as error:
             raise self._death(method) from error
 
@@ -124,6 +152,8 @@ class ProcessEngine:
             self._answers.put(None)  # every later call meets the end, too
             raise self._death(method)
         document = answer[0]
+        if document.get("torn"):
+            self._version = -1
         if document.get("error") is not None:
             raise EngineError(f"{document['error']} (in process {self.pid})")
         return dict(document["result"])
@@ -135,7 +165,7 @@ class ProcessEngine:
 
     def _read(self) -> None:
         stdout = self._process.stdout
-        answer: tuple[dict[str, Any], bytes] | None = None
+        answer: tuple[dict[str, Any], bytearray] | None = None
         while True:
             try:
                 answer = read_frame(stdout) if stdout is not None else None
@@ -151,28 +181,58 @@ class _Servant:
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
+        self.receiver: Receiver | None = None
+        self.asked = self.done = 0  # calls of generate
 
-    def start(self, arguments: dict[str, Any], _: bytes) -> dict[str, Any]:
+    def start(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
         import torch
 
-        spec = EngineSpec(**arguments)
+        spec, sync = EngineSpec(**arguments["spec"]), arguments["sync"]
         torch.set_num_threads(spec.threads)
         torch.use_deterministic_algorithms(mode=True)
+        self.receiver = Receiver(
+            timeout_s=sync["timeout_s"], root=None if sync["root"] is None else Path(sync["root"])
+        )
         self.engine = build_engine(spec)
         return {"capabilities": vars(self.engine.capabilities)}
 
-    def generate(self, arguments: dict[str, Any], _: bytes) -> dict[str, Any]:
+    def generate(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
         assert self.engine is not None
-        return encode_completions(self.engine.generate(*decode_requests(arguments)))
+        try:
+            return encode_completions(self.engine.generate(*decode_requests(arguments)))
+        finally:
+            self.done += 1
 
-    def update_weights(self, arguments: dict[str, Any], payload: bytes) -> dict[str, Any]:
-        import safetensors.torch
+    def sync_open(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
+        assert self.receiver is not None
+        return self.receiver.open(arguments)
 
+    def sync_begin(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
+        assert self.receiver is not None
+        return self.receiver.begin(arguments)
+
+    def sync_load(self, arguments: dict[str, Any], payload: bytearray) -> dict[str, Any]:
         assert self.engine is not None
-        self.engine.update_weights(safetensors.torch.load(payload).items(), arguments["version"])
-        return {"version": self.engine.policy_version}
+        assert self.receiver is not None
+        return self.receiver.load(arguments, self.engine, payload)
 
-    def fingerprint(self, _: dict[str, Any], __: bytes) -> dict[str, Any]:
+    def abort(self) -> None:
+        """Comes between the calls, in the thread that listens, perhaps before its generate has begun."""
+        if self.asked > self.done and hasattr(self.engine, "abort"):
+            threading.Thread(target=self._stop, args=(self.done,), daemon=True).start()
+
+    def _stop(self, done: int) -> None:
+        while self.done == done:
+            self.engine.abort()  # type: ignore[union-attr]
+            time.sleep(0.01)
+
+    def reset_prefix_cache(self, _: dict[str, Any], __: bytearray) -> dict[str, Any]:
+        forget = getattr(self.engine, "reset_prefix_cache", None)
+        if forget is not None:
+            forget()
+        return {}
+
+    def fingerprint(self, _: dict[str, Any], __: bytearray) -> dict[str, Any]:
         assert self.engine is not None
         return {"fingerprint": self.engine.fingerprint()}
 
@@ -182,22 +242,27 @@ def _child() -> None:
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what an engine prints must not get between the frames
-    calls: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
+    calls: queue.SimpleQueue[tuple[dict[str, Any], bytearray]] = queue.SimpleQueue()
+
+    servant = _Servant()
 
     def listen() -> None:
         while (call := read_frame(sys.stdin.buffer)) is not None:
+            if call[0]["method"] == "abort":
+                servant.abort()
+                continue
+            servant.asked += call[0]["method"] == "generate"
             calls.put(call)
         os._exit(0)  # the trainer is gone: nobody waits for the rest
 
     threading.Thread(target=listen, daemon=True).start()
-    servant = _Servant()
     while True:
         document, payload = calls.get()
         try:
             result = getattr(servant, document["method"])(document["arguments"], payload)
             write_frame(answers, {"result": result, "error": None})
         except EngineError as error:
-            write_frame(answers, {"error": str(error)})
+            write_frame(answers, {"error": str(error), "torn": isinstance(error, TornError)})
         except Exception as error:  # noqa: BLE001 - told to the trainer, with the traceback above
             import traceback
 

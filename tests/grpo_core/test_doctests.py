@@ -14,6 +14,7 @@ MODULES = (
     "picture",
     "record",
     "reward_functions",
+    "sync.digest",
     "task",
     "weights",
 )

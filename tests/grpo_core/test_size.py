@@ -55,8 +55,8 @@ def code_lines(path: Path) -> int:
 
 
 def counted() -> dict[str, int]:
-    """Code lines by part: `trainer`, `engines`, `around`, `serve`."""
-    parts = {"trainer": 0, "engines": 0, "around": 0, "serve": 0}
+    """Code lines by part: `trainer`, `engines`, `around`, `serve`, `sync`."""
+    parts = {"trainer": 0, "engines": 0, "around": 0, "serve": 0, "sync": 0}
     for path in ROOT.rglob("*.py"):
         folder = path.relative_to(ROOT).parts[0]
         part = folder if folder in parts else "around" if path.name in AROUND else "trainer"

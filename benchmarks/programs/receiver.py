@@ -1,0 +1,113 @@
+"""The other side of the weight sync benchmark: `receiver.py pipe ROOT`, called by frames, or `receiver.py http ROOT`.
+
+What stands for an engine copies what it is given into tensors of its own, as the embedded engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_core.engines.frames import read_frame, write_frame
+from grpo_core.sync import Receiver
+from grpo_core.sync.digest import spot_digest
+
+
+class Engine:
+    """Holds weights."""
+
+    def __init__(self) -> None:
+        self.policy_version, self.tensors = -1, {}
+        self._load, self._clock = (0.0, 0.0), time.process_time()
+
+    def update_weights(self, tensors: Any, version: int) -> None:
+        """Copies them."""
+        began = now()
+        for name, value in tensors:
+            if name not in self.tensors:
+                self.tensors[name] = torch.empty_like(value)
+            self.tensors[name].copy_(value)
+        self.policy_version, self._load = version, since(began)
+
+    def facts(self) -> dict[str, Any]:
+        """Seconds (by the wall, of CPU) of the last load and of the digest; of CPU since the last call of this."""
+        used, began = time.process_time() - self._clock, now()
+        digest = spot_digest(self.tensors.items(), self.policy_version)
+        facts = {"load": self._load, "digest": digest, "digesting": since(began), "cpu_s": used}
+        self._clock = time.process_time()
+        return facts
+
+
+def now() -> tuple[float, float]:
+    """By the wall, of CPU."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(began: tuple[float, float]) -> tuple[float, float]:
+    """Seconds, by the wall and of CPU."""
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def pipe(engine: Engine, root: Path) -> None:
+    """Answers frames. A receiver has one transport open at a time, so here each transport has its own."""
+    receivers = {kind: Receiver(timeout_s=60, root=root) for kind in ("shm", "inline", "files", "gloo")}
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while (message := read_frame(sys.stdin.buffer)) is not None:
+        (document, payload), result = message, {}
+        method, arguments = document["method"], document["arguments"]
+        if method == "sync_load":
+            result = receivers[arguments["kind"]].load(arguments, engine, payload)
+        elif method == "facts":
+            result = engine.facts()
+        else:
+            result = getattr(receivers[arguments["kind"]], method.removeprefix("sync_"))(arguments)
+        write_frame(answers, {"result": result})
+
+
+def http(engine: Engine) -> None:
+    """Answers requests, until stdin ends; the port is the first line it prints."""
+    import socket
+
+    import uvicorn
+    from fastapi import FastAPI, Request
+
+    from grpo_core.sync.uploads import Staging, protocol, uploaded
+
+    app, staging = FastAPI(), Staging()
+
+    with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1)) as thread:
+
+        async def weights(request: Request) -> dict[str, int]:
+            version = int(request.headers["x-policy-version"])
+            async with uploaded(request, staging, timeout_s=60) as tensors:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(thread, engine.update_weights, tensors.items(), version)
+            return {"policy_version": version}
+
+        weights.__annotations__["request"] = Request
+        app.post("/weights")(weights)
+        app.get("/facts")(engine.facts)
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_level="error", http=protocol(), lifespan="off")
+        server = uvicorn.Server(config)
+        threading.Thread(target=lambda: (sys.stdin.read(), setattr(server, "should_exit", True))).start()
+        print(listener.getsockname()[1], flush=True)
+        server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    if sys.argv[1] == "pipe":
+        pipe(Engine(), Path(sys.argv[2]))
+    else:
+        http(Engine())
