@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException
@@ -44,7 +45,7 @@ class Owner:
         self._engine, self._thread, self._most = engine, thread, waiting
         self.calls = 0
         self._call_s, self._aborts = call_s, on_update == "abort"
-        self._turns = _Turns()
+        self._turns, self._stopped = _Turns(), False
 
     async def call(self, function: Callable[[Engine], Any]) -> Any:
         """Runs `function(engine)` in the engine's thread.
@@ -75,11 +76,15 @@ class Owner:
             raise HTTPException(422, f"the {self._engine.name} engine can't end a running call: {why}")
         self._engine.abort()
 
+    def stop(self) -> None:
+        """Ends all calls: the running one by an abort, if the engine can, the others by status 503."""
+        self._stopped = True
+
     async def _in_turn(self, function: Callable[[Engine], Any], priority: int) -> Any:
         end = asyncio.get_running_loop().time() + self._call_s
         await self._turn(priority, end)
         try:
-            return await self._run(function, None if priority == _UPDATE else end)
+            return await self._run(function, math.inf if priority == _UPDATE else end)
         except (EngineTimeoutError, EngineUnreachableError) as error:
             raise HTTPException(503, str(error)) from error
         except EngineError as error:
@@ -87,43 +92,55 @@ class Owner:
 
     async def _turn(self, priority: int, end: float) -> None:
         """Waits until nothing runs and nobody goes before."""
-        now, turn = asyncio.get_running_loop().time, asyncio.ensure_future(self._turns.take(priority))
-        aborts = self._aborts and priority == _UPDATE
+        turn = asyncio.ensure_future(self._turns.take(priority))
         try:
             await asyncio.sleep(0)  # a free engine is had at once
-            while not turn.done() and now() < end:
-                if aborts:
+            while not turn.done() and self._may_wait(end):
+                if self._aborts and priority == _UPDATE:
                     self.abort()
-                # Again and again: a call that is just about to begin is not yet there to be ended.
-                await asyncio.wait({turn}, timeout=min(end - now(), _AGAIN_S if aborts else self._call_s))
+                await self._wait(turn, end)
         except BaseException:
             self._leave(turn)
             raise
-        if not turn.done():
+        if self._stopped or not turn.done():
             self._leave(turn)
             raise self._too_long("waited for the engine")
+
+    async def _run(self, function: Callable[[Engine], Any], end: float) -> Any:
+        """In the engine's thread; the turn goes on when the function has ended, whoever still waits for it."""
+        running = asyncio.get_running_loop().run_in_executor(self._thread, function, self._engine)
+        running.add_done_callback(self._ended)
+        can_abort = self._engine.capabilities.abort
+        while not running.done() and (self._may_wait(end) or (self._stopped and can_abort)):
+            await self._wait(running, end)
+            if self._stopped and can_abort:
+                self._engine.abort()
+        if running.done():
+            return running.result()
+        if can_abort:
+            self._engine.abort()
+        raise self._too_long("ran")
+
+    def _may_wait(self, end: float) -> bool:
+        return not self._stopped and asyncio.get_running_loop().time() < end
+
+    async def _wait(self, future: asyncio.Future[Any], end: float) -> None:
+        # Not longer than a moment: an abort, if there is to be one, is said again and again, as a call that is just
+        # about to begin is not yet there to be ended.
+        left = end - asyncio.get_running_loop().time()
+        await asyncio.wait({future}, timeout=max(min(left, _AGAIN_S), 0))
 
     def _leave(self, turn: asyncio.Task[None]) -> None:
         if not turn.cancel():  # it was given already
             self._turns.give()
-
-    async def _run(self, function: Callable[[Engine], Any], end: float | None) -> Any:
-        """In the engine's thread; the turn goes on when the function has ended, whoever still waits for it."""
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._thread, function, self._engine)
-        running.add_done_callback(self._ended)
-        await asyncio.wait({running}, timeout=None if end is None else max(end - loop.time(), 0))
-        if running.done():
-            return running.result()
-        if self._engine.capabilities.abort:
-            self._engine.abort()
-        raise self._too_long("ran")
 
     def _ended(self, running: asyncio.Future[Any]) -> None:
         running.exception()  # seen, though nobody may be waiting for it any more
         self._turns.give()
 
     def _too_long(self, did: str) -> HTTPException:
+        if self._stopped:
+            return HTTPException(503, "the server is stopping")
         return HTTPException(503, f"the call {did} for more than {self._call_s:g} s (rollout.timeout_s)")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -82,9 +83,18 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     limits = Limits(weights_bytes=_largest_upload(Path(model.path)), call_s=config.rollout.timeout_s)
     app = create_app(engine, thread, token=token, limits=limits, on_update=on_update)
     trl.add_routes(app, app.state.owner, trl.Served.of(model.path, model.max_length, config.train.seed))
-    return uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE_S, server_header=False)
+    options = uvicorn.Config(
+        app, log_level="warning", timeout_graceful_shutdown=_GRACE_S, server_header=False
     )
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        """Has running calls answered before uvicorn cuts them off."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().call_later(_GRACE_S - 1, app.state.owner.stop)
+            await super().shutdown(sockets)
+
+    return Server(options)
 
 
 def _close(engine: Engine, thread: ThreadPoolExecutor) -> None:

@@ -273,9 +273,10 @@ def _merged(body: GenerateBody) -> SamplingBody:
     """`generation_kwargs` go over the other options, as in TRL."""
     options = {**body.model_dump(exclude={"prompts", "generation_kwargs"}), **(body.generation_kwargs or {})}
     try:
-        return SamplingBody.model_validate(options)
+        merged: SamplingBody = SamplingBody.model_validate(options)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
+    return merged
 
 
 def _choice(completion: core.Completion, served: Served, *, with_logprobs: bool) -> dict[str, Any]:

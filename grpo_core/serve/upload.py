@@ -61,7 +61,7 @@ def _memory() -> IO[bytes]:
     """A file without a disk below it, where the system has such; else a temporary one."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("weights"), "w+b")
-    return tempfile.NamedTemporaryFile()  # type: ignore[return-value]
+    return tempfile.NamedTemporaryFile()
 
 
 def _tensors(file: IO[bytes]) -> dict[str, torch.Tensor]:

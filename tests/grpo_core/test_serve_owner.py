@@ -175,3 +175,23 @@ def test_a_full_queue_is_told_to_come_back_but_weights_are_let_in():
         return caught.value.status_code, await owner.call(lambda held: held.quick())
 
     assert at_an_owner(scenario, engine, waiting=1) == (503, "quick 1")
+
+
+@pytest.mark.parametrize("abort", [True, False])
+def test_a_server_that_stops_answers_every_call(abort):
+    """The running call with what the abort leaves it, or else with 503; those that wait with 503."""
+    engine = GateEngine(abort=abort)
+
+    async def scenario(owner):
+        running = asyncio.create_task(owner.call(lambda held: held.generate()))
+        await begun(engine)
+        waiting = asyncio.create_task(owner.call(lambda held: held.quick()))
+        await asyncio.sleep(0)
+        owner.stop()
+        return await asyncio.gather(
+            running, waiting, owner.call(lambda held: held.quick()), return_exceptions=True
+        )
+
+    first, *others = at_an_owner(scenario, engine)
+    assert first == "sampled 0" if abort else first.detail == "the server is stopping"
+    assert [(other.status_code, other.detail) for other in others] == [(503, "the server is stopping")] * 2
