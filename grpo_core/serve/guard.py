@@ -100,7 +100,9 @@ def explain_refusals(app: FastAPI) -> None:
 
 def _in_words(error: Any) -> str:
     # ascii(), as what came may hold half a surrogate pair, which no answer could.
-    where = ".".join(part if str(part).isidentifier() else ascii(part) for part in map(str, error["loc"]))
+    where = ".".join(
+        part if part.isidentifier() or part.isdigit() else ascii(part) for part in map(str, error["loc"])
+    )
     given = "" if error["type"] in ("missing", "json_invalid") else f" = {_short(error.get('input'))}"
     return f"{where}{given}: {error['msg']}"
 

@@ -36,14 +36,16 @@ def seen_in(cell, program, *arguments) -> dict:
     return json.loads(done.stdout)
 
 
-def older_trl(release: str) -> Path:
-    """A folder with that TRL, of the peers' environments, or a skip that says how to get them."""
-    python = Path(os.environ.get("GRPO_DOCTOR_PEERS", ""))
+def older_trl(release: str, folder: Path) -> Path:
+    """A folder with that TRL and nothing else, from the peers' environments; or a skip that says how to get them."""
+    peers = Path(os.environ.get("GRPO_DOCTOR_PEERS", "")).parent.parent.parent
     name = {"0.17.0": "peers-trl-0.17.0", "0.29.1": "peers"}[release]
-    found = list((python.parent.parent.parent / name).glob("lib/python3*/site-packages"))
-    if not os.environ.get("GRPO_DOCTOR_PEERS") or not found:
+    found = list((peers / name).glob("lib/python3*/site-packages/trl*"))
+    if not os.environ.get("GRPO_DOCTOR_PEERS") or not any(release in path.name for path in found):
         pytest.skip(f"no TRL {release} beside GRPO_DOCTOR_PEERS; nox -s peers builds it")
-    return found[0]
+    for path in found:
+        (folder / path.name).symlink_to(path)
+    return folder
 
 
 def test_the_client_of_trl_1_16(server, model_dir):
@@ -63,12 +65,10 @@ def test_the_client_of_trl_1_16(server, model_dir):
     assert seen["reset_prefix_cache"] == {"returned": None}
 
 
-@pytest.mark.parametrize(
-    ("cell", "release"), [("vllm-0.8.5.post1+trl-0.17.0", "0.17.0"), ("vllm-0.10.2+trl-0.24.0", "0.29.1")]
-)
-def test_the_clients_of_older_trl(server, model_dir, cell, release):
+@pytest.mark.parametrize(("cell", "release"), [("vllm-0.8.5.post1+trl-0.17.0", "0.17.0"), (NEWEST, "0.29.1")])
+def test_the_clients_of_older_trl(server, model_dir, tmp_path, cell, release):
     """The same of the protocol with slashes."""
-    seen = seen_in(cell, "trl_client.py", server.url, model_dir, older_trl(release))
+    seen = seen_in(cell, "trl_client.py", server.url, model_dir, older_trl(release, tmp_path))
     assert "returned" in seen["generate"], seen["generate"]
     if release == "0.29.1":
         assert seen["logprob_difference"] < TOLERANCE
@@ -76,7 +76,11 @@ def test_the_clients_of_older_trl(server, model_dir, cell, release):
     assert "_regex = 'a+'" in seen["generate with a regex"]["raised"]
     assert "raised" in seen["init_communicator"]
     assert "upload them by POST /weights" in seen["update_named_param"]["raised"]
-    assert seen["reset_prefix_cache"] == seen["close_communicator"] == {"returned": None}
+    assert seen["reset_prefix_cache"] == {"returned": None}
+    if (
+        release == "0.17.0"
+    ):  # that of 0.29.1 looks for a communicator that it has only after init_communicator
+        assert seen["close_communicator"] == {"returned": None}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 OUT = os.dup(1)
 os.dup2(2, 1)  # what the libraries print goes to stderr
 URL, MODEL = sys.argv[1:3]
-sys.path += sys.argv[3:]
+sys.path[:0] = sys.argv[3:]
 
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402

@@ -1,9 +1,10 @@
 """Fuzzes a real server process by its own OpenAPI description, with schemathesis, and says what came of it.
 
 Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed (`nox -s fuzz`); the server runs
-in SERVER_PYTHON, which has torch. Three kinds of requests: as the description allows, as it forbids, and uploads of
-weights that are nearly right. Exit code 1: a status of 500 or above, an answer that the description doesn't allow, a
-server that died, grew, or holds other weights than at first.
+in SERVER_PYTHON, which has torch. Four kinds of requests: as the description allows, the same brought to what the model
+has (so that they are sampled), as the description forbids, and uploads of weights that are nearly right. Exit code 1:
+a status of 500 or above, an answer that the description doesn't allow, a server that died, grew, or holds other
+weights than at first.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 GROWTH_MIB = 64  # of the server's memory, after the first fifth of the requests
+PARTS = 5
+FOLDED = {  # what of a call is kept when it is brought to what the model has, and how its integers are
+    **dict.fromkeys(("prompt_ids", "prompt", "prompts", "prefix", "stop_ids"), lambda token: token % 13),
+    **dict.fromkeys(("requests", "params", "id", "seed", "temperature"), lambda value: value),
+    "max_tokens": lambda value: 21 + value % 8,
+    "budget": lambda value: value % 8,
+    "n": lambda value: 1 + value % 3,
+    "logprobs": lambda _: 0,
+}
 
 
 @dataclass
@@ -87,10 +97,22 @@ class Server:
         return self.process.wait(timeout=60)
 
 
-def described(operation, mode, examples, session, seen) -> None:
-    """Sends what the description allows, or forbids, of one operation."""
+def folded(value, name=""):
+    """A call that the description allows, with token ids of the model's vocabulary, few tokens and no options."""
+    if isinstance(value, dict):
+        return {key: folded(entry, key) for key, entry in value.items() if key in FOLDED}
+    if isinstance(value, list):
+        return [folded(entry, name) for entry in value[:20] if entry != []]
+    if isinstance(value, float) and name != "temperature":  # JSON Schema calls 3.0 an integer
+        value = int(value)
+    return FOLDED[name](value) if isinstance(value, int) else value
 
-    @seed(0)
+
+def described(operation, kind, examples, session, seen) -> None:
+    """Sends what the description allows, allows and the model has, or forbids, of one operation."""
+    mode = GenerationMode.NEGATIVE if kind == "forbidden" else GenerationMode.POSITIVE
+
+    @seed(seen.count)
     @settings(
         max_examples=examples,
         deadline=None,
@@ -100,12 +122,14 @@ def described(operation, mode, examples, session, seen) -> None:
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def send(case):
+        if kind == "folded" and isinstance(case.body, dict):
+            case.body = folded(case.body)
         response = case.call(session=session, timeout=120)
         seen.add(operation.label, response.status_code)
         try:
             case.validate_response(response, checks=CHECKS)
         except BaseException as error:  # noqa: BLE001 - a group of failures, or one
-            seen.faults.append(f"{operation.label} {mode.value}: {response.status_code}: {error}"[:2000])
+            seen.faults.append(f"{operation.label} {kind}: {response.status_code}: {error}"[:2000])
 
     with contextlib.suppress(unittest.SkipTest):  # nothing can be wrong with a call that has no input
         send()
@@ -116,7 +140,7 @@ def nearly_right(server, examples, session, seen) -> None:
     good = server.weights.read_bytes()
     header = 8 + int.from_bytes(good[:8], "little")
 
-    @seed(0)
+    @seed(seen.count)
     @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate])
     @given(
         st.integers(0, len(good) - 1), st.lists(st.tuples(st.integers(0, header - 1), st.integers(0, 255)))
@@ -135,22 +159,21 @@ def nearly_right(server, examples, session, seen) -> None:
     send()
 
 
-def fuzz(server, wanted) -> tuple[Seen, dict[str, float]]:
-    """All of it; memory is looked at after a fifth, when everything has been used once, and at the end."""
-    seen, session = Seen(), requests.Session()
+def fuzz(server, wanted) -> tuple[Seen, list[float]]:
+    """All of it, in five parts; memory is looked at behind each: behind the first, everything has been used once."""
+    seen, session, memory = Seen(), requests.Session(), []
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
     with_input = [entry for entry in operations if entry.definition.raw.get("requestBody")]
-    memory = {"start": server.memory_mib()}
-    for part, share in (("after a fifth", 0.2), ("end", 0.8)):
-        each = int(wanted * share / (2 * len(with_input) + 1)) + 1
+    kinds = ("allowed", "folded", "forbidden")
+    each = int(wanted / PARTS / (len(kinds) * len(with_input) + 1)) + 1
+    for _ in range(PARTS):
         for operation in operations:
             has_input = operation in with_input
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-                if has_input or mode is GenerationMode.POSITIVE:
-                    described(operation, mode, each if has_input else 10, session, seen)
+            for kind in kinds if has_input else kinds[:1]:
+                described(operation, kind, each if has_input else 2, session, seen)
         nearly_right(server, each, session, seen)
-        memory[part] = server.memory_mib()
+        memory.append(server.memory_mib())
     return seen, memory
 
 
@@ -167,10 +190,10 @@ def main() -> int:
     for where, counter in sorted(seen.statuses.items()):
         print(f"{where:45} {counter.total():6}  {dict(sorted(counter.items()))}")
     total = sum(seen.statuses.values(), Counter())
-    growth = memory["end"] - memory["after a fifth"]
+    growth = memory[-1] - memory[0]
     print(f"\n{seen.count} requests in {seconds:.0f} s: {dict(sorted(total.items()))}")
     print(f"5xx: {sum(n for status, n in total.items() if status >= 500)}; faults: {len(seen.faults)}")
-    print("memory, MiB: " + ", ".join(f"{part} {value:.0f}" for part, value in memory.items()))
+    print("memory behind each fifth, MiB: " + ", ".join(f"{value:.0f}" for value in memory))
     print(f"alive: {alive}, exit code {code}; weights unchanged: {before == after}")
     for fault in seen.faults[:20]:
         print(f"\n{fault}")
