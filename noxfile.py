@@ -105,6 +105,14 @@ def peers(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def fuzz(session: nox.Session) -> None:
+    """Fuzz the reference server by its own OpenAPI description. Arguments: the number of requests, 5000 if none."""
+    install(session, "--editable", ".[train]", "schemathesis==4.*", torch=True)
+    program = str(ROOT / "tests" / "grpo_core" / "programs" / "fuzz_server.py")
+    session.run("python", program, str(Path(session.bin) / "python"), *session.posargs)
+
+
+@nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Ruff: every rule on, each exception explained in pyproject.toml."""
     install(session, "--group", "lint")

@@ -125,7 +125,12 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
     path = None
     if rest and not rest[0].startswith("--"):
         path = Path(rest.pop(0))
-    return _COMMANDS[name], load(path, rest, lambda note: print(f"grpo_core: {note}", file=sys.stderr))
+
+    def warn(note: str) -> None:
+        if name != "serve":  # what has no effect is said of training; a server takes its few keys from any file
+            print(f"grpo_core: {note}", file=sys.stderr)
+
+    return _COMMANDS[name], load(path, rest, warn)
 
 
 @contextlib.contextmanager

@@ -125,6 +125,8 @@ class RolloutConfig:
     partial_tokens: int = _key(0, low=0)
     """Async only: a completion that isn't finished after this many tokens goes on under the next policy version;
     0: each is finished under the version it began with."""
+    on_update: str = _key("wait", choices=("wait", "abort"))
+    """Of `serve`: when weights arrive while a call samples, the update waits for its end, or ends it (`abort`)."""
     reconnect_s: float = _key(0.0, low=0)
     """Server mode: for how long a server of its own address that went away is looked for again."""
     sync_tolerance: float = _key(1e-3, above=0)

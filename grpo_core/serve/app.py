@@ -8,49 +8,40 @@ same time as another.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-from dataclasses import dataclass
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException, Request, Response
+from fastapi import FastAPI, Header, HTTPException, Request, Security
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 
 import grpo_core.types as core
 from grpo_core.engines.base import EngineError
 from grpo_core.engines.remote import PROTOCOL
-from grpo_core.engines.wire import encode_completions
+from grpo_core.engines.wire import encode_capabilities, encode_completions
+from grpo_core.serve.guard import REFUSALS, Guard, Limits, Refusal, explain_refusals
+from grpo_core.serve.owner import Owner
+from grpo_core.serve.upload import received
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Sequence
     from concurrent.futures import Executor
 
     from grpo_core.engines.base import Engine
 
+__all__ = ["Limits", "Owner", "create_app", "sampled"]
 
-@dataclass(frozen=True)
-class Limits:
-    """What a client may send.
-
-    Attributes:
-        generate_bytes: Largest body of a generate call.
-        weights_bytes: Largest weight upload.
-        waiting: Calls that may wait for the engine; further ones are told to come back.
-    """
-
-    generate_bytes: int = 16 * 2**20
-    weights_bytes: int = 2**30
-    waiting: int = 16
+TokenId = Annotated[int, Field(ge=0, strict=True)]  # a text is not taken for its number
 
 
 class RequestBody(BaseModel):
     """One completion that is asked for."""
 
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    prompt_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    prompt_ids: Annotated[list[TokenId], Field(min_length=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    prefix: list[Annotated[int, Field(ge=0)]] = []
+    prefix: list[TokenId] = []
     budget: Annotated[int, Field(ge=0)] = 0
 
 
@@ -59,7 +50,7 @@ class ParamsBody(BaseModel):
 
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
-    stop_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)]
+    stop_ids: Annotated[list[TokenId], Field(max_length=64)]
 
 
 class GenerateBody(BaseModel):
@@ -69,108 +60,143 @@ class GenerateBody(BaseModel):
     params: ParamsBody
 
 
-class Owner:
-    """The only way to the engine: its one thread, with a bounded queue before it."""
+class CompletionAnswer(BaseModel):
+    """What was sampled for one request; `versions` has, for each id, the policy version that sampled it."""
 
-    def __init__(self, engine: Engine, thread: Executor, waiting: int) -> None:
-        """`thread` has exactly one worker, which also built the engine."""
-        self._engine, self._thread, self._free = engine, thread, waiting
-
-    async def call(self, function: Callable[[Engine], Any]) -> Any:
-        """Runs `function(engine)` in the engine's thread; what the engine refuses is status 422."""
-        if self._free <= 0:
-            raise HTTPException(503, "too many calls are waiting for the engine; try again later")
-        self._free -= 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, function, self._engine)
-        except EngineError as error:
-            raise HTTPException(422, str(error)) from error
-        finally:
-            self._free += 1
+    request_id: str
+    ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish_reason: core.FinishReason
 
 
-def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: Limits) -> FastAPI:
-    """The application around an engine that was built in `thread`'s one worker."""
-    app = FastAPI(title="grpo-doctor reference rollout server", version="1")
-    owner = Owner(engine, thread, limits.waiting)
-    _guard(app, token, limits)
+class GenerateAnswer(BaseModel):
+    """One completion a request, in the order of the requests."""
 
+    completions: list[CompletionAnswer]
+
+
+class InfoAnswer(BaseModel):
+    """Who serves."""
+
+    model_config = {"protected_namespaces": ()}
+
+    protocol: Annotated[str, Field(alias="schema")]
+    engine: str
+    policy_version: int
+    capabilities: dict[str, bool | dict[str, str]]
+    on_update: str
+    calls: int
+    limits: dict[str, float]
+
+
+def create_app(
+    engine: Engine, thread: Executor, *, token: str | None, limits: Limits, on_update: str = "wait"
+) -> FastAPI:
+    """The application around an engine that was built in `thread`'s one worker; `on_update` as for `Owner`."""
+    app = FastAPI(
+        title="grpo-doctor reference rollout server",
+        version="1",
+        responses=REFUSALS,
+        redirect_slashes=False,
+        dependencies=[Security(HTTPBearer(auto_error=False))] if token else [],
+    )
+    app.add_middleware(Guard, token=token, limits=limits)
+    explain_refusals(app)
+    owner = Owner(engine, thread, limits.waiting, call_s=limits.call_s, on_update=on_update)
+    app.state.owner = owner
+    _add_state(app, owner, engine, {"on_update": on_update, "limits": vars(limits)})
+    _add_sampling(app, owner)
+    _add_weights(app, owner, engine, limits)
+    return app
+
+
+def _add_state(app: FastAPI, owner: Owner, engine: Engine, policy: dict[str, Any]) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Answers without asking the engine."""
         return {"status": "ok"}
 
-    @app.get("/info")
-    async def info() -> dict[str, Any]:
-        """Who serves, and which policy version it holds."""
-        return {
+    @app.get("/info", response_model=InfoAnswer)
+    async def info() -> JSONResponse:
+        """Who serves, which policy version it holds, and how many calls run or wait."""
+        answer = {
             "schema": PROTOCOL,
             "engine": engine.name,
             "policy_version": engine.policy_version,
-            "capabilities": vars(engine.capabilities),
+            "capabilities": encode_capabilities(engine.capabilities),
+            "calls": owner.calls,
+            **policy,
         }
+        return JSONResponse(answer)
 
     @app.get("/fingerprint")
-    async def fingerprint() -> dict[str, Any]:
-        """The digest of the weights held, computed now."""
+    async def fingerprint() -> dict[str, str | None]:
+        """The digest of the weights held, computed now; null where the engine can't read them."""
         return {"fingerprint": await owner.call(lambda engine: engine.fingerprint())}
 
-    @app.post("/generate")
-    async def generate(body: GenerateBody) -> dict[str, Any]:
+
+def _add_sampling(app: FastAPI, owner: Owner) -> None:
+    @app.post("/generate", response_model=GenerateAnswer)
+    async def generate(body: GenerateBody) -> JSONResponse:
         """Samples one completion a request."""
-        params = core.SamplingParams(
-            body.params.max_tokens, body.params.temperature, tuple(body.params.stop_ids)
-        )
+        given = body.params
+        params = core.SamplingParams(given.max_tokens, given.temperature, tuple(given.stop_ids))
         requests = [
             core.Request(entry.id, tuple(entry.prompt_ids), entry.seed, tuple(entry.prefix), entry.budget)
             for entry in body.requests
         ]
-        return encode_completions(await owner.call(lambda engine: engine.generate(requests, params)))
+        completions = await owner.call(lambda engine: sampled(engine, requests, params))
+        return JSONResponse(encode_completions(completions))
 
-    @app.post("/weights")
+    @app.post("/abort")
+    async def abort() -> dict[str, bool]:
+        """Makes the running call end with what it has, reason `abort`; when none runs, nothing happens."""
+        owner.abort()
+        return {"aborted": True}
+
+    @app.post("/reset_prefix_cache")
+    async def reset_prefix_cache() -> dict[str, bool]:
+        """Makes the engine forget cached keys and values; new weights do so by themselves."""
+        await owner.call(lambda engine: engine.reset_prefix_cache())
+        return {"reset": True}
+
+
+def _add_weights(app: FastAPI, owner: Owner, engine: Engine, limits: Limits) -> None:
+    one_at_a_time = asyncio.Lock()
+    body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+    @app.post(
+        "/weights",
+        responses={408: {"model": Refusal, "description": "The body did not come in time."}},
+        openapi_extra={"requestBody": {"required": True, "content": body}},
+    )
     async def weights(
         request: Request,
-        x_policy_version: Annotated[int, Header(ge=0)],
-        x_content_sha256: Annotated[str, Header()],
-    ) -> dict[str, Any]:
-        """Loads a policy version from a safetensors body, if its checksum is right."""
-        tensors = _tensors(await request.body(), x_content_sha256)
-        await owner.call(lambda engine: engine.update_weights(tensors.items(), x_policy_version))
+        x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
+        x_content_sha256: Annotated[str, Header(pattern="^[0-9a-fA-F]{64}$")],
+    ) -> dict[str, int]:
+        """Loads a policy version from a safetensors body, if all of it came and its checksum is right."""
+        if one_at_a_time.locked():  # two would take twice the memory, and one would be overwritten at once
+            raise HTTPException(503, "another upload is under way; try again later")
+        async with one_at_a_time, received(request, x_content_sha256, limits.call_s) as tensors:
+            await owner.update(lambda engine: engine.update_weights(tensors.items(), x_policy_version))
         return {"policy_version": engine.policy_version}
 
-    return app
 
+def sampled(
+    engine: Engine, requests: Sequence[core.Request], params: core.SamplingParams
+) -> list[core.Completion]:
+    """The engine's completions, if their log-probs are numbers: JSON has no others.
 
-def _guard(app: FastAPI, token: str | None, limits: Limits) -> None:
-    """Refuses, before a body is read, callers without the token and bodies over the limit."""
-
-    @app.middleware("http")
-    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        given = request.headers.get("authorization", "")
-        if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            return JSONResponse({"detail": "the token is missing or wrong"}, 401)
-        if request.method in ("POST", "PUT", "PATCH"):
-            # The HTTP parser holds a body to its Content-Length, so checking the header is enough.
-            length = request.headers.get("content-length", "")
-            if not length.isdecimal():
-                return JSONResponse({"detail": "a Content-Length is needed"}, 411)
-            most = limits.weights_bytes if request.url.path == "/weights" else limits.generate_bytes
-            if int(length) > most:
-                return JSONResponse({"detail": f"the body has {length} bytes, at most {most} are read"}, 413)
-        return await go_on(request)
-
-
-def _tensors(body: bytes, expected: str) -> dict[str, Any]:
-    import safetensors
-    import safetensors.torch
-
-    found = hashlib.sha256(body).hexdigest()
-    if not hmac.compare_digest(found.encode(), expected.lower().encode()):
-        raise HTTPException(
-            400, f"checksum: {len(body)} bytes with SHA-256 {found} came, {expected} was announced"
-        )
-    try:
-        return dict(safetensors.torch.load(body))
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise HTTPException(400, f"the body is not safetensors: {error}") from error
+    Raises:
+        EngineError: The engine refused, or holds weights that are none.
+    """
+    completions = engine.generate(requests, params)
+    for completion in completions:
+        if not all(map(math.isfinite, completion.logprobs)):
+            raise EngineError(
+                f"{engine.name} engine, generate: request {completion.request_id} has log-probs that are no "
+                f"numbers: the weights of version {engine.policy_version} hold NaN or infinity"
+            )
+    return completions

@@ -29,6 +29,7 @@ class ServerProcess:
             "rollout.engine": spec.engine,
             "rollout.device": spec.device,
             "rollout.max_batch": spec.max_batch,
+            "rollout.timeout_s": timeout_s,
             "train.threads": spec.threads,
             "train.seed": spec.seed,
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import os
 import signal
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as CallTimeoutError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,8 @@ from grpo_core.engines.remote import PROTOCOL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grpo_core.engines.base import Engine
+
 TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name; a command line would show the token to all
 _GRACE_S = 5
 
@@ -29,32 +34,27 @@ def serve(config: Config, announce: Callable[[str], None], *, exit_with_stdin: b
     """Serves until SIGTERM or SIGINT, then lets running calls end for a few seconds.
 
     Args:
-        config: `rollout.host`, `rollout.port`, `rollout.engine`, `model.path` and `train.threads` count.
+        config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
+            `timeout_s` and `on_update`, `train.threads` and `train.seed` count.
         announce: Is given one line of JSON that says where, when the server is ready.
         exit_with_stdin: End when stdin does, as a trainer's own server must.
 
     Raises:
-        ConfigError: No model, an address that needs a token, or one that can't be bound.
+        ConfigError: No model, an address that needs a token or can't be bound, or an engine without what
+            `rollout.on_update` needs.
         EngineError: The engine did not start.
     """
     if not config.model.path:
         raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
     token = os.environ.get(TOKEN_VARIABLE) or None
     listener = _bind(config.rollout.host, config.rollout.port, token)
-    try:
-        import uvicorn
-
-        from grpo_core.serve.app import Limits, create_app
-    except ImportError as error:
-        raise ConfigError(f"serve needs fastapi and uvicorn in this environment: {error}") from error
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"serve needs {' and '.join(missing)} in this environment; install them there")
     threads = config.train.threads
     with ThreadPoolExecutor(1, "engine", lambda: settle(threads)) as thread:
         engine = thread.submit(build_engine, engine_spec(config, config.model.path)).result()
-        limits = Limits(weights_bytes=_largest_upload(Path(config.model.path)))
-        app = create_app(engine, thread, token=token, limits=limits)
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE_S, server_header=False)
-        )
+        server = _server(config, engine, thread, token)
         if exit_with_stdin:
             threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
         listener.listen(128)  # from here on connections wait, they are not refused
@@ -64,7 +64,50 @@ def serve(config: Config, announce: Callable[[str], None], *, exit_with_stdin: b
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         announce(json.dumps({"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}))
         server.run(sockets=[listener])
-        thread.submit(engine.close).result()
+        _close(engine, thread)
+
+
+def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
+    """The uvicorn server around an engine, with both protocols on it."""
+    import uvicorn
+
+    from grpo_core.serve import trl
+    from grpo_core.serve.app import Limits, create_app
+
+    model, on_update = config.model, config.rollout.on_update
+    if on_update == "abort" and not engine.capabilities.abort:
+        why = engine.capabilities.why_not.get("abort", "")
+        raise ConfigError(
+            f"rollout.on_update = 'abort': the {engine.name} engine can't end a running call: {why}; use 'wait'"
+        )
+    limits = Limits(weights_bytes=_largest_upload(Path(model.path)), call_s=config.rollout.timeout_s)
+    app = create_app(engine, thread, token=token, limits=limits, on_update=on_update)
+    trl.add_routes(app, app.state.owner, trl.Served.of(model.path, model.max_length, config.train.seed))
+    options = uvicorn.Config(
+        app, log_level="warning", timeout_graceful_shutdown=_GRACE_S, server_header=False
+    )
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        """Has running calls answered before uvicorn cuts them off."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().call_later(_GRACE_S - 1, app.state.owner.stop)
+            await super().shutdown(sockets)
+
+    return Server(options)
+
+
+def _close(engine: Engine, thread: ThreadPoolExecutor) -> None:
+    """Ends what runs in the engine's thread; a call that can't be ended in time ends with the process."""
+    if engine.capabilities.abort:
+        engine.abort()
+    closing = thread.submit(engine.close)
+    try:
+        closing.result(timeout=_GRACE_S)
+    except CallTimeoutError:  # on Python 3.10 another class than the built-in
+        print("grpo_core: the engine's running call did not end; it ends with the process", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _bind(host: str, port: int, token: str | None) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import http.client
 import json
@@ -10,22 +11,24 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
+import torch
 from fastapi import HTTPException
 
 from grpo_core import run
+from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.engines import EngineSpec
 from grpo_core.engines.base import EngineError, EngineTimeoutError
 from grpo_core.engines.frames import start_child
 from grpo_core.engines.remote import RemoteEngine
-from grpo_core.model import load_model
-from grpo_core.serve.app import Owner
+from grpo_core.model import load_model, make_tiny
 from grpo_core.serve.launch import ServerProcess
+from grpo_core.serve.upload import received
 from grpo_core.types import Request, SamplingParams
 
 TOKEN = "correct horse"
@@ -72,7 +75,24 @@ def test_it_says_who_it_is(server):
     status, info = call(server, "GET", "/info")
     assert (status, info["schema"], info["engine"]) == (200, "grpo-doctor.serve.v1", "transformers")
     status, description = call(server, "GET", "/openapi.json")
-    assert {"/health", "/info", "/generate", "/weights", "/fingerprint"} <= set(description["paths"])
+    ours = {"/health", "/info", "/generate", "/abort", "/reset_prefix_cache", "/weights", "/fingerprint"}
+    assert ours <= set(description["paths"])
+    for path, operations in description["paths"].items():
+        for operation in operations.values():
+            declared = {int(status) for status in operation["responses"]}
+            assert {200, 400, 401, 411, 413, 422, 503} <= declared, path
+            assert operation["security"] == [{"HTTPBearer": []}], path
+
+
+def test_it_says_what_its_engine_can_and_what_its_limits_are(server):
+    """Every capability with true or false, the reasons of the false ones, the policy for updates."""
+    info = call(server, "GET", "/info")[1]
+    can = dict(info["capabilities"])
+    assert {"seeds", "fingerprint", "sleep", "abort", "partial", "update"} == set(can) - {"why_not"}
+    assert set(can["why_not"]) >= {name for name, able in can.items() if able is False}
+    assert (info["on_update"], info["calls"], info["limits"]["call_s"]) == ("wait", 0, 100.0)
+    assert call(server, "POST", "/reset_prefix_cache") == (200, {"reset": True})
+    assert call(server, "POST", "/abort") == (200, {"aborted": True})
 
 
 @pytest.mark.parametrize("token", [None, "wrong", ""])
@@ -80,6 +100,15 @@ def test_it_says_who_it_is(server):
 def test_without_the_token_nothing_is_answered(server, token, path):
     """Nor is a body read."""
     assert call(server, "POST" if path in ("/generate", "/weights") else "GET", path, token=token)[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("given", "status"), [(f"any:{TOKEN}", 200), ("any:wrong", 401), (TOKEN, 401), ("", 401)]
+)
+def test_the_token_may_be_the_password_of_the_address(server, given, status):
+    """As in http://any:TOKEN@host, for clients that can't send a header of their own; a name alone is none."""
+    basic = "Basic " + base64.b64encode(given.encode()).decode()
+    assert call(server, "GET", "/health", token=None, Authorization=basic)[0] == status
 
 
 @pytest.mark.parametrize(
@@ -95,28 +124,61 @@ def test_without_the_token_nothing_is_answered(server, token, path):
         generate_body(requests=[{"id": "a", "prompt_ids": [99], "seed": 1}]),
         generate_body(requests=[{"id": "a", "prompt_ids": [-1], "seed": 1}]),
         generate_body(requests=[{"id": "a", "prompt_ids": [1], "seed": 2**63}]),
+        generate_body(requests=[{"id": "a", "prompt_ids": ["1"], "seed": 1}]),
+        generate_body(requests=[{"id": "a", "prompt_ids": [1], "seed": 1}] * 2),
+        generate_body(requests=[{"id": "\ud800", "prompt_ids": [1], "seed": 1}]),
+        generate_body(params={"max_tokens": 4, "temperature": float("nan"), "stop_ids": []}),
+        generate_body(params={"max_tokens": 4, "temperature": 1.0, "stop_ids": [], "x": "\ud800"})[:-1],
     ],
 )
 def test_bad_generate_calls_are_the_clients_fault(server, body):
     """Status 422 with the reason, and the server goes on."""
     status, answer = call(server, "POST", "/generate", body, **JSON)
-    assert (status, "detail" in answer) == (422, True)
+    assert (status, isinstance(answer["detail"], str)) == (422, True)
     assert call(server, "POST", "/generate", generate_body(), **JSON)[0] == 200
 
 
-@pytest.mark.parametrize("fault", ["checksum", "garbage", "truncated", "version", "no version"])
-def test_damaged_weights_are_refused_and_the_old_ones_kept(server, model_dir, fault):
-    """A wrong checksum, no safetensors, cut off, a version that is none."""
-    before = call(server, "GET", "/fingerprint")
+def test_a_refusal_names_what_and_its_value(server):
+    """In one line, as people read it."""
+    body = generate_body(params={"max_tokens": 4, "temperature": 0, "stop_ids": []})
+    _, answer = call(server, "POST", "/generate", body, **JSON)
+    assert answer["detail"] == "body.params.temperature = 0: Input should be greater than or equal to 0.01"
+
+
+def weights_upload(model_dir, version=0):
+    """Body and headers of a good upload."""
     body = safetensors.torch.save({n: t.detach() for n, t in load_model(model_dir).named_parameters()})
-    body = {"garbage": b"garbage", "truncated": body[:-8]}.get(fault, body)
-    digest = "0" * 64 if fault == "checksum" else hashlib.sha256(body).hexdigest()
-    headers = {"X-Content-SHA256": digest, "X-Policy-Version": "-3" if fault == "version" else "1"}
+    return body, {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
+
+
+def with_a_name_twice(body: bytes) -> bytes:
+    """A safetensors file whose first tensor is there once more, with other numbers."""
+    size = int.from_bytes(body[:8], "little")
+    header, data = body[8 : 8 + size].decode().rstrip(), body[8 + size :]
+    name, entry = next((k, v) for k, v in json.loads(header).items() if k != "__metadata__")
+    length = entry["data_offsets"][1] - entry["data_offsets"][0]
+    again = {**entry, "data_offsets": [len(data), len(data) + length]}
+    header = f"{header[:-1]},{json.dumps(name)}:{json.dumps(again)}}}"
+    return len(header).to_bytes(8, "little") + header.encode() + data + bytes(length)
+
+
+@pytest.mark.parametrize(
+    "fault", ["checksum", "garbage", "empty", "truncated", "twice", "other model", "version", "no version"]
+)
+def test_damaged_weights_are_refused_and_the_old_ones_kept(server, model_dir, fault):
+    """A wrong checksum, no safetensors, cut off, a name twice, tensors of another model, a version that is none."""
+    before = call(server, "GET", "/fingerprint"), call(server, "GET", "/info")
+    body, headers = weights_upload(model_dir)
+    bodies = {"garbage": b"garbage", "empty": b"", "truncated": body[:-8], "twice": with_a_name_twice(body)}
+    bodies["other model"] = safetensors.torch.save({"lm_head.weight": torch.zeros(2, 2)})
+    body = bodies.get(fault, body)
+    headers["X-Content-SHA256"] = "0" * 64 if fault == "checksum" else hashlib.sha256(body).hexdigest()
+    headers["X-Policy-Version"] = "-3" if fault == "version" else "1"
     if fault == "no version":
         del headers["X-Policy-Version"]
     status, answer = call(server, "POST", "/weights", body, **headers)
-    assert (400 <= status < 500, "detail" in answer) == (True, True)
-    assert call(server, "GET", "/fingerprint") == before
+    assert (status in (400, 422), isinstance(answer["detail"], str)) == (True, True), answer
+    assert (call(server, "GET", "/fingerprint"), call(server, "GET", "/info")) == before
 
 
 def test_oversized_bodies_are_refused_by_their_header(server):
@@ -128,6 +190,80 @@ def test_oversized_bodies_are_refused_by_their_header(server):
         connection.putheader("Content-Length", str(10**12))
         connection.endheaders()
         assert connection.getresponse().status == 413
+
+
+def begin_upload(server, model_dir):
+    """A connection on which half of an upload has been sent, and the other half."""
+    body, headers = weights_upload(model_dir, version=8)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
+    connection.putrequest("POST", "/weights")
+    headers |= {"Authorization": f"Bearer {TOKEN}", "Content-Length": str(len(body))}
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders(body[: len(body) // 2])
+    return connection, body[len(body) // 2 :]
+
+
+def upload_until_accepted(server, model_dir, version):
+    """The first answer that isn't 503: the server may still be at an upload it hasn't seen end."""
+    body, headers = weights_upload(model_dir, version)
+    answers = (call(server, "POST", "/weights", body, **headers) for _ in range(2000))
+    return next(answer for answer in answers if answer[0] != 503)
+
+
+def test_an_upload_that_breaks_off_changes_nothing(server, model_dir):
+    """Half of it comes and the client is gone: the old weights are served, and the next upload is taken."""
+    before = call(server, "GET", "/fingerprint"), call(server, "GET", "/info")[1]["policy_version"]
+    connection, _ = begin_upload(server, model_dir)
+    connection.close()
+    assert (call(server, "GET", "/fingerprint"), call(server, "GET", "/info")[1]["policy_version"]) == before
+    assert upload_until_accepted(server, model_dir, 9) == (200, {"policy_version": 9})
+
+
+def test_two_uploads_at_once_are_one_too_many(server, model_dir):
+    """The second is told to come back; the first is taken; while both wait, completions are sampled."""
+    upload_until_accepted(server, model_dir, 7)
+    connection, rest = begin_upload(server, model_dir)
+    with closing(connection):
+        body, headers = weights_upload(model_dir)
+        # The first is only known to be at the server's once another is refused.
+        assert any(call(server, "POST", "/weights", body, **headers)[0] == 503 for _ in range(2000))
+        assert call(server, "POST", "/generate", generate_body(), **JSON)[0] == 200
+        connection.send(rest)
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())) == (200, {"policy_version": 8})
+
+
+def test_a_repeated_upload_is_the_same_as_one(server, model_dir):
+    """As a client repeats it that did not hear the answer."""
+    answers = [upload_until_accepted(server, model_dir, 4) for _ in range(2)]
+    assert answers == [(200, {"policy_version": 4})] * 2
+
+
+def test_an_upload_that_stalls_is_given_up():
+    """Status 408 says how much came in which time."""
+
+    async def some_then_silence():
+        yield b"12345"
+        await asyncio.Event().wait()
+
+    async def take():
+        request = SimpleNamespace(headers={"content-length": "10"}, stream=some_then_silence)
+        async with received(request, "0" * 64, limit_s=0.05):
+            raise AssertionError
+
+    with pytest.raises(HTTPException, match=r"5 of 10 bytes came in 0.05 s") as caught:
+        asyncio.run(take())
+    assert caught.value.status_code == 408
+
+
+def test_a_body_in_chunks_is_refused(server):
+    """Its size would be known only when it is there."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
+    with closing(connection):
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        connection.request("POST", "/generate", iter([generate_body()]), headers, encode_chunked=True)
+        assert connection.getresponse().status == 411
 
 
 def test_clients_at_once_do_not_disturb_each_other(server):
@@ -186,27 +322,6 @@ def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, 
     assert call(server, "GET", "/info")[1]["policy_version"] == 1
 
 
-def test_a_full_queue_is_told_to_come_back():
-    """Status 503 for the call too many; when one ends, there is room again."""
-    calls = {}
-
-    async def all_at_once():
-        with ThreadPoolExecutor(1) as thread:
-            owner = Owner(None, thread, waiting=1)
-            gate = threading.Event()
-            first = asyncio.create_task(owner.call(lambda engine: gate.wait(30)))
-            await asyncio.sleep(0)
-            with pytest.raises(HTTPException) as caught:
-                await owner.call(lambda engine: None)
-            calls["status"] = caught.value.status_code
-            gate.set()
-            calls["first"] = await first
-            calls["next"] = await owner.call(lambda engine: "served")
-
-    asyncio.run(all_at_once())
-    assert calls == {"status": 503, "first": True, "next": "served"}
-
-
 @pytest.mark.slow
 def test_sigterm_ends_it_in_order(model_dir):
     """After one line of JSON that says where it listens."""
@@ -218,3 +333,29 @@ def test_sigterm_ends_it_in_order(model_dir):
     assert process.wait(timeout=60) == 0
     process.stdin.close()
     process.stdout.close()
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_running_call_too(tmp_path):
+    """Within seconds, though the call would take longer; the client gets what there is, stderr nothing."""
+    make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
+    options = ["--model.path", str(tmp_path), "--model.max_length", "200100", "--rollout.timeout_s", "600"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grpo_core", "serve", *options],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    where = json.loads(process.stdout.readline())
+    server = SimpleNamespace(**where)
+    body = generate_body(params={"max_tokens": 200_000, "temperature": 1.0, "stop_ids": []})
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(call, server, "POST", "/generate", body, None, **JSON)
+        assert any(call(server, "GET", "/info", token=None)[1]["calls"] for _ in range(2000))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+        status, answer = running.result(timeout=30)
+    assert (status, answer["completions"][0]["finish_reason"]) == (200, "abort"), answer
+    words = process.stderr.read()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        pipe.close()
+    assert words == b""
