@@ -65,7 +65,7 @@ def completion(request: Request, output: Any, version: int, params: SamplingPara
     ids = tuple(int(token) for token in sampled.token_ids)
     if len(sampled.logprobs) != len(ids):
         raise EngineError(f"{where}: {len(ids)} ids and {len(sampled.logprobs)} log-probs")
-    reason = sampled.finish_reason if output.finished else "abort"
+    reason: Any = sampled.finish_reason if output.finished else "abort"
     if reason not in ("stop", "length", "abort"):
         raise EngineError(f"{where}: ended with reason {reason!r}")
     try:

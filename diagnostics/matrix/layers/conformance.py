@@ -64,9 +64,10 @@ def _tools(workplace: Workplace, cell: Cell) -> Path:
     if not target.exists():
         aside = target.with_name(f"{target.name}.part")
         shutil.rmtree(aside, ignore_errors=True)
-        command = [workplace.uv, "pip", "install", "--quiet", "--no-config", "--no-deps", "--target", aside]
+        python, _version = workplace.interpreter(cell.python)
+        command = ["pip", "install", "--quiet", "--no-config", "--no-deps", "--target", str(aside)]
         subprocess.run(
-            [*command, "--python", workplace.interpreter(cell.python)[0], *PYTEST],
+            [workplace.uv, *command, "--python", python, *PYTEST],
             env=workplace.uv_environ(), capture_output=True, check=True, timeout=300,
         )  # fmt: skip
         aside.rename(target)
