@@ -75,6 +75,8 @@ def completion(request: Request, output: Any, version: int, params: SamplingPara
         )
     except KeyError as error:
         raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
-    if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
+    if ids and ids[-1] in params.stop_ids:
+        reason = "stop"  # vLLM 0.10.2 says "length" of a stop id that is the last token there is room for
+    elif reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
         reason = "abort"  # the call's budget, not the completion's
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

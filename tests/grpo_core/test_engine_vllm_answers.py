@@ -59,6 +59,18 @@ def test_an_unusable_answer_names_the_request_and_what_is_wrong(changes, says):
     assert str(raised.value) == f"vllm engine, generate: request r0: {says}"
 
 
+def test_a_stop_id_at_the_last_place_is_a_stop():
+    """At the length, or at the budget: some releases name what they look at first."""
+    params = SamplingParams(max_tokens=9, stop_ids=(5,))
+    budget = Request("r0", (1, 2, 3), seed=0, budget=2)
+    assert (
+        vllm_messages.completion(REQUEST, answer(), 0, SamplingParams(2, stop_ids=(5,))).finish_reason
+        == "stop"
+    )
+    assert vllm_messages.completion(budget, answer(), 0, params).finish_reason == "stop"
+    assert vllm_messages.completion(budget, answer(), 0, SamplingParams(9)).finish_reason == "abort"
+
+
 def test_what_was_aborted_keeps_what_was_sampled():
     """A request that had not begun is empty; one that runs has no reason of vLLM's yet."""
     running = answer(
