@@ -27,6 +27,7 @@ LAYERS = (
     "train:colocate",
     "train:async",
     "train:server",
+    "conformance",
 )
 PROFILES = ("quick", "full")
 # Layers that run something in the cell's environment: they need a recipe that says how to build one.
@@ -46,6 +47,12 @@ class Recipe:
     """Installed without their dependencies."""
     without: tuple[str, ...]
     """Packages left out although something asks for them."""
+    instead: tuple[str, ...]
+    """Requirements that replace what packages ask for under these names."""
+    named: str
+    """Distribution made up of a name and a version alone, for code that asks who is there; '' for none."""
+    glibcxx: str
+    """Version of libstdc++'s symbols that its wheels need, as '3.4.32'; '' for any."""
     exclude_newer: datetime.date | None
     """Date cut of the environment, if it isn't the cell's."""
     imports: tuple[str, ...]
@@ -61,6 +68,13 @@ class Recipe:
         """Returns (requirements, alone) with the cell's versions in them."""
         requirements = tuple(line.format(vllm=cell.vllm, trl=cell.trl) for line in self.requirements)
         return requirements, tuple(line.format(vllm=cell.vllm, trl=cell.trl) for line in self.alone)
+
+    def additions(self, cell: Cell) -> tuple[str, ...]:
+        """Returns what its environment holds besides the wheels of its lock, in words."""
+        named = self.named.format(vllm=cell.vllm, trl=cell.trl)
+        return tuple(
+            f"{key} {value}" for key, value in (("named", named), ("glibcxx", self.glibcxx)) if value
+        )
 
 
 @dataclass(frozen=True)
@@ -153,6 +167,9 @@ def _recipe(name: str, table: Table) -> Recipe:
         requirements=table.strings("requirements", required=True),
         alone=table.strings("alone"),
         without=table.strings("without"),
+        instead=table.strings("instead"),
+        named=table.take("named", str, ""),
+        glibcxx=table.take("glibcxx", str, ""),
         exclude_newer=table.take("exclude_newer", datetime.date),
         imports=table.strings("imports", required=True),
         differs=_pairs(table.table("differs")),
@@ -160,8 +177,12 @@ def _recipe(name: str, table: Table) -> Recipe:
         disk_gb=table.take("disk_gb", float, required=True),
     )
     table.close()
-    for key in ("requirements", "alone"):
-        for line in getattr(recipe, key):
+    for key, lines in (
+        ("requirements", recipe.requirements),
+        ("alone", recipe.alone),
+        ("named", (recipe.named,)),
+    ):
+        for line in lines:
             try:
                 line.format(vllm="0", trl="0")
             except (KeyError, IndexError, ValueError):

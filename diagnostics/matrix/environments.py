@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import locks
+from diagnostics.matrix import libstdcxx, locks
 from diagnostics.matrix.resolving import NETWORK, explain
 from diagnostics.matrix.uv import torch_arguments
 from diagnostics.matrix.workplace import InterpreterError, Workplace
@@ -21,7 +21,7 @@ from diagnostics.matrix.workplace import InterpreterError, Workplace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.cells import Cell, Recipe
 
 MARKER = "grpo-doctor.json"
 GB = 1e9
@@ -42,7 +42,7 @@ class Built:
     """What the marker of a whole environment says."""
 
     lock: str
-    """Digest of the lock it was built from."""
+    """Digest of the lock it was built from, and of what its recipe adds."""
     python: str
     """Full version of its interpreter."""
     packages: int
@@ -68,7 +68,7 @@ def existing(workplace: Workplace, cell: Cell) -> Built | None:
         _path, version = workplace.interpreter(cell.python)
     except (OSError, ValueError, TypeError, InterpreterError):
         return None
-    lock = locks.digest(locks.read(workplace, cell, runs=True))
+    lock = locks.contents(workplace, cell)
     usable = python(folder(workplace, cell)).exists()
     return built if usable and (built.lock, built.python) == (lock, version) else None
 
@@ -116,8 +116,9 @@ def _build(workplace: Workplace, cell: Cell) -> Built:
     # `sync` installs exactly the lines of the lock and follows no dependencies, which is what `alone` relies
     # on.
     _uv(workplace, ["pip", "sync", "--quiet", "--no-config", "--python", python(target), *torch, lock])
+    _add(workplace, cell, recipe)
     built = Built(
-        locks.digest(pins),
+        locks.contents(workplace, cell),
         version,
         len(pins),
         round(time.monotonic() - started, 1),
@@ -127,6 +128,22 @@ def _build(workplace: Workplace, cell: Cell) -> Built:
     aside.write_text(json.dumps(asdict(built)), encoding="utf-8")
     aside.replace(target / MARKER)
     return built
+
+
+def _add(workplace: Workplace, cell: Cell, recipe: Recipe) -> None:
+    """Adds what the recipe asks for besides wheels."""
+    (packages,) = folder(workplace, cell).glob("lib/python3*/site-packages")
+    if recipe.named:
+        name, _, version = recipe.named.format(vllm=cell.vllm, trl=cell.trl).partition("==")
+        about = packages / f"{name}-{version}.dist-info"
+        about.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: a name only; no code\n"
+        (about / "METADATA").write_text(text, encoding="utf-8")
+    if recipe.glibcxx:
+        try:
+            libstdcxx.provide(packages, recipe.glibcxx)
+        except libstdcxx.NotProvidedError as error:
+            raise BuildError(str(error), infrastructure=True) from None
 
 
 def remove(workplace: Workplace, cell: Cell) -> bool:

@@ -33,6 +33,12 @@ def digest(found: tuple[str, ...]) -> str:
     return text_digest("\n".join(found)) if found else "none"
 
 
+def contents(workplace: Workplace, cell: Cell) -> str:
+    """Returns the digest of what the cell's environment is made of: its lock and what its recipe adds."""
+    found = read(workplace, cell, runs=True)
+    return digest((*found, *cell.recipe.additions(cell)) if found and cell.recipe else found)
+
+
 def refresh(workplace: Workplace, cells: Iterable[Cell]) -> list[str]:
     """Resolves and writes the locks of these cells; returns one line for each that couldn't be made."""
     problems = []

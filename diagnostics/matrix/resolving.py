@@ -61,8 +61,10 @@ def runnable(workplace: Workplace, cell: Cell, *, timeout_s: float) -> Resolutio
     python = tuple(int(part) for part in cell.python.split("."))
     arguments = torch_arguments(workplace.environ, python=(python[0], python[1]))
     cut = recipe.exclude_newer or cell.exclude_newer
+    # An override whose marker never holds leaves a package out.
+    overrides = (*recipe.instead, *(f"{item} ; sys_platform == 'never'" for item in recipe.without))
     found = _compile(
-        workplace, cell, requirements, recipe.without, cut, arguments, wheels=True, timeout_s=timeout_s
+        workplace, cell, requirements, overrides, cut, arguments, wheels=True, timeout_s=timeout_s
     )
     if not found.pins:
         return found
@@ -73,7 +75,7 @@ def _compile(
     workplace: Workplace,
     cell: Cell,
     requirements: tuple[str, ...],
-    without: tuple[str, ...],
+    overrides: tuple[str, ...],
     cut: datetime.date,
     arguments: list[str],
     *,
@@ -83,12 +85,9 @@ def _compile(
     # A date alone would be read in the machine's time zone.
     newest = f"{cut.isoformat()}T23:59:59Z"
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
-        wanted, overrides = Path(name) / "requirements.txt", Path(name) / "overrides.txt"
+        wanted, overriding = Path(name) / "requirements.txt", Path(name) / "overrides.txt"
         wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        # An override whose marker never holds leaves a package out.
-        overrides.write_text(
-            "".join(f"{item} ; sys_platform == 'never'\n" for item in without), encoding="utf-8"
-        )
+        overriding.write_text("".join(f"{line}\n" for line in overrides), encoding="utf-8")
         command: list[str | Path] = [
             workplace.uv,
             "pip",
@@ -102,7 +101,7 @@ def _compile(
             "--exclude-newer",
             newest,
             "--override",
-            overrides,
+            overriding,
             *arguments,
             wanted,
         ]

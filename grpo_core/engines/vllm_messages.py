@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import EngineError
@@ -32,8 +33,7 @@ def pinned(params: SamplingParams, request: Request) -> Any:
         presence_penalty=0.0,
         frequency_penalty=0.0,
         repetition_penalty=1.0,
-        # vLLM reads -1 as "no seed". Behind a prefix another one, or the same numbers would be drawn again.
-        seed=(request.seed + len(request.prefix)) % 2**63,
+        seed=_seed(request),
         stop=[],
         stop_token_ids=list(params.stop_ids),
         ignore_eos=True,  # the stop ids alone decide
@@ -42,9 +42,21 @@ def pinned(params: SamplingParams, request: Request) -> Any:
     )
 
 
+def _seed(request: Request) -> int:
+    """A seed of 63 bits that every bit of the request's has a part in.
+
+    Of a seed, torch's generator on a CPU uses the lowest 32 bits alone, and vLLM reads -1 as "no seed". Behind a
+    prefix it is another one, or the same numbers would be drawn again.
+    """
+    text = f"{request.seed} {len(request.prefix)}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
 def completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
-    """One answer of vLLM, checked to be the answer to this request."""
+    """One answer of vLLM, checked to be the answer to this request; None or an unfinished one was aborted."""
     where = f"vllm engine, generate: request {request.id}"
+    if output is None:
+        return Completion(request.id, (), (), (), "abort")
     if tuple(output.prompt_token_ids) != request.prompt_ids + request.prefix:
         raise EngineError(f"{where}: the answer is to another prompt")
     if len(output.outputs) != 1 or output.outputs[0].logprobs is None:
@@ -53,8 +65,9 @@ def completion(request: Request, output: Any, version: int, params: SamplingPara
     ids = tuple(int(token) for token in sampled.token_ids)
     if len(sampled.logprobs) != len(ids):
         raise EngineError(f"{where}: {len(ids)} ids and {len(sampled.logprobs)} log-probs")
-    if sampled.finish_reason not in ("stop", "length", "abort"):
-        raise EngineError(f"{where}: ended with reason {sampled.finish_reason!r}")
+    reason: Any = sampled.finish_reason if output.finished else "abort"
+    if reason not in ("stop", "length", "abort"):
+        raise EngineError(f"{where}: ended with reason {reason!r}")
     try:
         # By the sampled id: a position's first entry need not be the sampled one.
         logprobs = tuple(
@@ -62,7 +75,8 @@ def completion(request: Request, output: Any, version: int, params: SamplingPara
         )
     except KeyError as error:
         raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
-    reason = sampled.finish_reason
-    if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
+    if ids and ids[-1] in params.stop_ids:
+        reason = "stop"  # vLLM 0.10.2 says "length" of a stop id that is the last token there is room for
+    elif reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
         reason = "abort"  # the call's budget, not the completion's
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

@@ -13,15 +13,21 @@ from tests.cells import cell_python
 
 pytestmark = pytest.mark.vllm
 
-CELL = "vllm-0.31.0+trl-1.16.0"
+CELLS = {"vllm-0.8.5+trl-0.17.0": "V0", "vllm-0.10.2+trl-0.25.1": "V1", "vllm-0.31.0+trl-1.16.0": "V1"}
 PROGRAM = Path(__file__).parent / "cell_programs" / "vllm_engine.py"
 TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 
+@pytest.fixture(scope="module", params=CELLS)
+def cell(request) -> str:
+    """Each release that has a cell with its real engine."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def in_cell(tmp_path_factory):
+def in_cell(cell, tmp_path_factory):
     """Runs the cell's Python on a copy of grpo_core and reads the one JSON document it prints."""
-    python = cell_python(CELL)
+    python = cell_python(cell)
     stage = tmp_path_factory.mktemp("stage")
     shutil.copytree(Path(grpo_core.__file__).parent, stage / "grpo_core")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
@@ -33,7 +39,7 @@ def in_cell(tmp_path_factory):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,  # importing vLLM takes minutes where other work is on the cores
             check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:]
@@ -48,9 +54,18 @@ def seen(in_cell, tmp_path_factory) -> dict:
     return in_cell(PROGRAM, tmp_path_factory.mktemp("model"))
 
 
+def test_the_engine_says_what_it_is_and_what_it_lacks(seen, cell):
+    """Each lack with its reason; updates, seeds and aborts work in all of these releases."""
+    assert seen["engine_version"] == CELLS[cell]
+    capabilities = seen["capabilities"]
+    lacks = {name for name, can in capabilities.items() if can is False}
+    assert lacks == {"fingerprint", "sleep"}
+    assert set(capabilities["why_not"]) == {*lacks, "slices"}
+
+
 def test_logprobs_are_the_trainers_before_and_after_every_update(seen):
-    """Over five policy versions, at temperature 0.8, on prompts whose keys the version before cached."""
-    assert [update["version"] for update in seen["updates"]] == [-1, 0, 1, 2, 3]
+    """Over six updates, at temperature 0.8, on prompts whose keys the version before cached."""
+    assert [update["version"] for update in seen["updates"]] == [-1, 0, 1, 2, 3, 4, 5]
     for update in seen["updates"]:
         assert update["tokens"] == 192
         assert update["difference"] < TOLERANCE, update
@@ -65,7 +80,7 @@ def test_the_comparison_would_notice_stale_weights(seen):
 def test_every_token_carries_the_version_that_sampled_it(seen):
     """Version -1 is the model on disk; then the versions as they were given."""
     assert seen["version_at_start"] == -1
-    assert [update["token_versions"] for update in seen["updates"]] == [[-1], [0], [1], [2], [3]]
+    assert [update["token_versions"] for update in seen["updates"]] == [[version] for version in range(-1, 6)]
 
 
 def test_the_engine_holds_copies(seen):
@@ -131,7 +146,15 @@ def test_refusals_say_what_was_wrong(seen, what, says):
 def test_a_refusal_changes_nothing(seen):
     """Samples and version are the ones from before."""
     assert seen["unchanged_by_refusals"]
-    assert seen["version_after_refusals"] == 3
+    assert seen["version_after_refusals"] == 5
+
+
+def test_an_abort_gives_what_was_sampled_and_leaves_the_engine_as_it_was(seen):
+    """Far from all that was asked, right to the last token; then the same samples as before."""
+    assert "abort" in seen["abort_reasons"]
+    assert 0 < sum(seen["abort_tokens"]) < 64 * 2000
+    assert seen["abort_difference"] < TOLERANCE
+    assert seen["ids_after_abort"] == seen["ids"]
 
 
 def test_an_interrupted_engine_does_not_go_on(seen):

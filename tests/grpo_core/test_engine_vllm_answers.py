@@ -28,7 +28,8 @@ def answer(**changes):
     }
     sampled |= {key: value for key, value in changes.items() if key in sampled}
     outputs = [SimpleNamespace(**sampled)] * changes.get("completions", 1)
-    return SimpleNamespace(prompt_token_ids=changes.get("prompt", [1, 2, 3]), outputs=outputs)
+    prompt, finished = changes.get("prompt", [1, 2, 3]), changes.get("finished", True)
+    return SimpleNamespace(prompt_token_ids=prompt, outputs=outputs, finished=finished)
 
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
@@ -56,6 +57,38 @@ def test_an_unusable_answer_names_the_request_and_what_is_wrong(changes, says):
     with pytest.raises(EngineError) as raised:
         vllm_messages.completion(REQUEST, answer(**changes), 0, PARAMS)
     assert str(raised.value) == f"vllm engine, generate: request r0: {says}"
+
+
+def test_a_stop_id_at_the_last_place_is_a_stop():
+    """At the length, or at the budget: some releases name what they look at first."""
+    params = SamplingParams(max_tokens=9, stop_ids=(5,))
+    budget = Request("r0", (1, 2, 3), seed=0, budget=2)
+    assert (
+        vllm_messages.completion(REQUEST, answer(), 0, SamplingParams(2, stop_ids=(5,))).finish_reason
+        == "stop"
+    )
+    assert vllm_messages.completion(budget, answer(), 0, params).finish_reason == "stop"
+    assert vllm_messages.completion(budget, answer(), 0, SamplingParams(9)).finish_reason == "abort"
+
+
+def test_what_was_aborted_keeps_what_was_sampled():
+    """A request that had not begun is empty; one that runs has no reason of vLLM's yet."""
+    running = answer(
+        token_ids=[4], logprobs=[{4: SimpleNamespace(logprob=-0.5)}], finish_reason=None, finished=False
+    )
+    begun = vllm_messages.completion(REQUEST, running, 3, PARAMS)
+    assert (begun.ids, begun.logprobs, begun.finish_reason) == ((4,), (-0.5,), "abort")
+    unbegun = vllm_messages.completion(REQUEST, None, 3, PARAMS)
+    assert (unbegun.ids, unbegun.finish_reason) == ((), "abort")
+
+
+def test_every_bit_of_a_seed_counts_in_the_lowest_32():
+    """All that torch's generator on a CPU looks at; a prefix makes another one."""
+    seeds = [0, 1, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 1]
+    requests = [Request("r", (1,), seed, prefix) for seed in seeds for prefix in ((), (4,))]
+    given = [vllm_messages._seed(request) for request in requests]
+    assert len({seed % 2**32 for seed in given}) == len(requests)
+    assert all(0 <= seed < 2**63 for seed in given)
 
 
 def test_shapes_are_read_from_the_headers_of_all_shards(tmp_path):

@@ -47,7 +47,8 @@ def changed(before, after):
     return {layer for layer in before if before[layer] != after[layer]}
 
 
-IN_CELL = {"import", "scheduler", "engine", "train:colocate", "train:async", "train:server"}
+WITH_TRAINER = {"engine", "train:colocate", "train:async", "train:server", "conformance"}
+IN_CELL = {"import", "scheduler", *WITH_TRAINER}
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,9 @@ IN_CELL = {"import", "scheduler", "engine", "train:colocate", "train:async", "tr
             '[recipes.toy.environment]\nVLLM_USE_V1 = "0"\n[recipes.toy.differs]',
             IN_CELL,
         ),
+        # What stands in the environment besides its lock's wheels.
+        ('about = "toy"', 'about = "toy"\nnamed = "vllm=={vllm}+cpu"', IN_CELL | {"install"}),
+        ('about = "toy"', 'about = "toy"\nglibcxx = "3.4.32"', IN_CELL | {"install"}),
         # What judges an answer or bounds its time is not what the answer rests on.
         ("timeout_s = 30", "timeout_s = 31", set()),
         ('profiles = ["quick"]', 'profiles = ["full"]\nnote = "n"', set()),
@@ -92,7 +96,7 @@ def test_the_cell_s_versions_touch_everything(place):
         ("programs/repro/a.py", "2\n", {"scheduler"}),
         ("programs/repro/b.py", "", {"scheduler"}),
         ("programs/repro/imports.py", "2\n", {"import", "scheduler"}),
-        ("programs/grpo_core/a.py", "2\n", {"engine", "train:colocate", "train:async", "train:server"}),
+        ("programs/grpo_core/a.py", "2\n", WITH_TRAINER),
         ("programs/repro/__pycache__/a.pyc", "x", set()),
         ("README.md", "x", set()),
     ],

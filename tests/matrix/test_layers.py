@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diagnostics.matrix import environments
 from diagnostics.matrix.cells import load
-from diagnostics.matrix.layers import in_cell, scheduler, train
+from diagnostics.matrix.layers import conformance, in_cell, scheduler, train
 from diagnostics.matrix.processes import Finished
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
@@ -166,3 +168,35 @@ def test_a_cell_sees_none_of_the_user_s_settings(place):
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert Path(environment["HOME"]).is_relative_to(place.store.folder)
     assert {item.name for item in Path(environment["PYTHONPATH"]).iterdir()} == {"grpo_core", "repro"}
+
+
+OK = {"outcome": "passed", "why": ""}
+LACKS = {"outcome": "not applicable", "why": "sleep: it can't"}
+WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "outcome", "said"),
+    [
+        ({"a": OK, "b": LACKS}, 0, Outcome.PASS, "1 passed, 1 not applicable"),
+        ({"a": OK, "b": WRONG}, 1, Outcome.FAIL, "1 passed, 1 failed; first b (assert 1 < 0)"),
+        ({"a": OK}, -11, Outcome.FAIL, "the program was ended by SIGSEGV behind these: 1 passed"),
+        ({"a": OK}, -9, Outcome.INFRA_ERROR, "the program was ended by SIGKILL behind these: 1 passed"),
+        ({}, 0, Outcome.INFRA_ERROR, "pytest ended with 0: no test ran"),
+        ({"a": LACKS}, 0, Outcome.INFRA_ERROR, "pytest ended with 0: 1 not applicable"),
+        ({"a": OK}, 3, Outcome.INFRA_ERROR, "pytest ended with 3: 1 passed"),
+    ],
+)
+def test_a_conformance_run_passes_if_something_did_and_nothing_failed(found, code, outcome, said):
+    """What a test skipped is no pass, and an end that pytest does not call one is no answer."""
+    assert conformance.judge(found, Finished(code, "", 1.0, timed_out=False)) == (outcome, said)
+
+
+def test_an_environment_gets_the_name_that_its_recipe_adds(place):
+    """A distribution of metadata alone, found by whoever asks for its version."""
+    cell = place.matrix.cells[0]
+    packages = environments.folder(place, cell) / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    environments._add(place, cell, replace(cell.recipe, named="vllm=={vllm}+cpu"))
+    (found,) = importlib.metadata.distributions(path=[str(packages)])
+    assert (found.name, found.version) == ("vllm", "1.0+cpu")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.layers import contract, engine, imports, install, resolve, scheduler, train
+from diagnostics.matrix.layers import (
+    conformance,
+    contract,
+    engine,
+    imports,
+    install,
+    resolve,
+    scheduler,
+    train,
+)
 
 if TYPE_CHECKING:
     from diagnostics.matrix.layers.base import Layer
@@ -17,6 +26,7 @@ ALL: tuple[Layer, ...] = (
     scheduler.LAYER,
     engine.LAYER,
     *train.LAYERS,
+    conformance.LAYER,
 )
 
 BY_NAME = {layer.name: layer for layer in ALL}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.workplace import Workplace, shareable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from diagnostics.matrix.cells import Cell
 
 HARNESS = ("diagnostics/matrix/layers/in_cell.py", "diagnostics/matrix/processes.py")
@@ -32,24 +35,52 @@ class Reply:
     instead: Answer | None = None
 
 
-def ask(workplace: Workplace, cell: Cell, layer: str, arguments: list[str], schema: str) -> Reply:
-    """Runs `python -m <arguments>` in the cell and checks its answer's schema."""
+@dataclass(frozen=True)
+class Ended:
+    """A program that ended by itself."""
+
+    done: Finished
+    excerpt: str
+    log: str
+    folder: Path
+
+
+def execute(
+    workplace: Workplace,
+    cell: Cell,
+    layer: str,
+    arguments: list[str],
+    *,
+    beside: tuple[Path, ...] = (),
+    files: Callable[[Path], None] = lambda _folder: None,
+) -> Ended | Answer:
+    """Runs `python -m <arguments>` in the cell; returns the answer if that could not be done, or took too long.
+
+    Args:
+        workplace: Where.
+        cell: In whose environment.
+        layer: For which question.
+        arguments: Of Python, behind `-m`.
+        beside: Folders it may import from, behind our own programs.
+        files: Puts what it needs into its working folder.
+    """
     try:
         environments.ensure(workplace, cell)
     except environments.BuildError as error:
         outcome = Outcome.INFRA_ERROR if error.infrastructure else Outcome.FAIL
-        return Reply(
-            {}, "", "", Path(), Answer(outcome, str(error), Evidence.EXECUTED, excerpt=error.excerpt)
-        )
+        return Answer(outcome, str(error), Evidence.EXECUTED, excerpt=error.excerpt)
     log = workplace.log(cell, layer)
     folder = workplace.folder("runs", cell.id, layer.replace(":", "-"))
     shutil.rmtree(folder)  # what an earlier run wrote there is not this one's evidence
     folder.mkdir()
+    files(folder)
+    environment = workplace.cell_environ(cell)
+    paths = [environment["PYTHONPATH"], *map(os.fspath, beside)]
     limit_s = workplace.matrix.layer(layer).timeout_s
     workplace.say(f"running python -m {' '.join(arguments[:2])}")
     done = run(
-        [environments.python(environments.folder(workplace, cell)), "-m", *arguments, "--json"],
-        environment=workplace.cell_environ(cell),
+        [environments.python(environments.folder(workplace, cell)), "-m", *arguments],
+        environment={**environment, "PYTHONPATH": os.pathsep.join(paths)},
         log=log,
         timeout_s=limit_s,
         folder=folder,
@@ -57,22 +88,28 @@ def ask(workplace: Workplace, cell: Cell, layer: str, arguments: list[str], sche
     )
     excerpt = shareable(tail(log), workplace)
     name = log.relative_to(workplace.store.folder).as_posix()
-    document, problem = _read(done, schema)
     if done.timed_out:
-        instead = Answer(
-            Outcome.TIMEOUT, f"no answer within {limit_s:.0f} s", Evidence.EXECUTED, excerpt=excerpt, log=name
-        )
-    elif problem:
-        instead = Answer(_blame(done), problem, Evidence.EXECUTED, excerpt=excerpt, log=name)
-    else:
-        instead = None
-    return Reply(document, excerpt, name, folder, instead)
+        late = f"no answer within {limit_s:.0f} s"
+        return Answer(Outcome.TIMEOUT, late, Evidence.EXECUTED, excerpt=excerpt, log=name)
+    return Ended(done, excerpt, name, folder)
+
+
+def ask(workplace: Workplace, cell: Cell, layer: str, arguments: list[str], schema: str) -> Reply:
+    """Runs `python -m <arguments>` in the cell and checks its answer's schema."""
+    ended = execute(workplace, cell, layer, [*arguments, "--json"])
+    if isinstance(ended, Answer):
+        return Reply({}, ended.excerpt, ended.log, Path(), ended)
+    document, problem = _read(ended.done, schema)
+    instead = None
+    if problem:
+        instead = Answer(blame(ended.done), problem, Evidence.EXECUTED, excerpt=ended.excerpt, log=ended.log)
+    return Reply(document, ended.excerpt, ended.log, ended.folder, instead)
 
 
 def _read(done: Finished, schema: str) -> tuple[dict[str, Any], str]:
     """Returns the document, or ({}, what is wrong with it)."""
     if done.code < 0:
-        return {}, f"the program was ended by {_signal_name(-done.code)} before it answered"
+        return {}, f"{ended_by(done)} before it answered"
     try:
         document = json.loads(done.output)
     except ValueError:
@@ -90,7 +127,7 @@ def _read(done: Finished, schema: str) -> tuple[dict[str, Any], str]:
     return document, ""
 
 
-def _blame(done: Finished) -> Outcome:
+def blame(done: Finished) -> Outcome:
     """Says whose fault a missing answer is: a crash (a signal) is the cell's, anything else our program's.
 
     SIGKILL comes from outside, mostly because memory ran out.
@@ -99,11 +136,13 @@ def _blame(done: Finished) -> Outcome:
     return Outcome.FAIL if crashed else Outcome.INFRA_ERROR
 
 
-def _signal_name(number: int) -> str:
+def ended_by(done: Finished) -> str:
+    """Says which signal ended a program."""
     try:
-        return signal.Signals(number).name
+        name = signal.Signals(-done.code).name
     except ValueError:
-        return f"signal {number}"
+        name = f"signal {-done.code}"
+    return f"the program was ended by {name}"
 
 
 def ran_with(cell: Cell, versions: Any) -> tuple[tuple[str, str], ...]:

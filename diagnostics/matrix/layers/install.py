@@ -24,7 +24,7 @@ def environment_inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
     return {
         "python": version,
         "machine": machine(),
-        "lock": locks.digest(locks.read(workplace, cell, runs=True)),
+        "lock": locks.contents(workplace, cell),
     }
 
 

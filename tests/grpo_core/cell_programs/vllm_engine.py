@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -76,8 +77,9 @@ def largest_difference(model, asked, completions, temperature: float) -> float:
         ids = torch.tensor([[*request.prompt_ids, *completion.ids]])
         logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1]
         expected = torch.log_softmax(logits / temperature, -1)
-        expected = expected[torch.arange(len(completion.ids)), torch.tensor(completion.ids)]
-        worst = max(worst, float((expected - torch.tensor(completion.logprobs)).abs().max()))
+        expected = expected[torch.arange(len(completion.ids)), torch.tensor(completion.ids, dtype=torch.long)]
+        differences = (expected - torch.tensor(completion.logprobs)).abs().tolist()
+        worst = max(worst, *differences, 0.0)
     return worst
 
 
@@ -103,7 +105,7 @@ def observe_updates(engine, model, seen: dict) -> None:
     asked = requests(8)
     params = SamplingParams(max_tokens=COMPLETION_TOKENS, temperature=0.8)
     seen["updates"] = []
-    for version in range(-1, 4):
+    for version in range(-1, 6):
         stale = None
         if version >= 0:
             shake(model, version)
@@ -167,6 +169,21 @@ def observe_refusals(engine, model, seen: dict) -> None:
     seen["version_after_refusals"] = engine.policy_version
 
 
+def observe_abort(engine, model, seen: dict) -> None:
+    """From another thread, in the middle of a rollout; what was sampled until then is to be used."""
+    asked, params = requests(64), SamplingParams(max_tokens=2000)
+    timer = threading.Timer(0.5, engine.abort)
+    timer.start()
+    completions = engine.generate(asked, params)
+    timer.join()
+    seen["abort_reasons"] = sorted({c.finish_reason for c in completions})
+    seen["abort_tokens"] = [len(c.ids) for c in completions]
+    seen["abort_difference"] = largest_difference(model, asked, completions, params.temperature)
+    engine.reset_prefix_cache()  # refused by vLLM if requests still held blocks of it
+    again = engine.generate(requests(8), SamplingParams(max_tokens=COMPLETION_TOKENS))
+    seen["ids_after_abort"] = [c.ids for c in again]
+
+
 def observe_interruption(engine, seen: dict) -> None:
     """Ctrl-C in the middle of a rollout: vLLM still holds the requests, so the engine must not go on."""
 
@@ -198,9 +215,12 @@ def main(folder: Path) -> None:
     seen["generator_kept"] = bool(torch.equal(state, torch.get_rng_state()))
     seen["threads_kept"] = torch.get_num_threads() == seen["threads"]
     seen["version_at_start"] = engine.policy_version
+    seen["engine_version"] = engine.engine_version
+    seen["capabilities"] = {**vars(engine.capabilities), "why_not": dict(engine.capabilities.why_not)}
     observe_updates(engine, model, seen)
     observe_sampling(engine, seen)
     observe_refusals(engine, model, seen)
+    observe_abort(engine, model, seen)
     observe_interruption(engine, seen)
     engine.close()
     engine.close()

@@ -1,0 +1,120 @@
+"""What VllmEngine makes of a release, without vLLM: found out by what the release has."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grpo_core.engines import vllm_releases as releases
+from grpo_core.engines.base import EngineError
+
+
+class Model(torch.nn.Module):
+    """Loads by name, and says what it loaded, as vLLM's models do."""
+
+    def __init__(self, *, packed=False, forgets=""):
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.zeros(0 if packed else 2)) for _ in range(2))
+        self.forgets = forgets
+
+    def load_weights(self, tensors):
+        return {name for name, _ in tensors} - {self.forgets}
+
+
+class Llm:
+    """Calls in the worker, which is in this process."""
+
+    def __init__(self, **runner):
+        self.worker = SimpleNamespace(model_runner=SimpleNamespace(**runner))
+        self.reloaded = None
+        self.worker.reload_weights = lambda weights_iterator: setattr(
+            self, "reloaded", dict(weights_iterator)
+        )
+
+    def collective_rpc(self, method, args=(), kwargs=None):
+        call = getattr(self.worker, method) if isinstance(method, str) else lambda *a: method(self.worker, *a)
+        return [call(*args, **(kwargs or {}))]
+
+
+def by_path():
+    """What `reload_weights` took at first: nothing, and read the disk."""
+
+
+def by_tensors(weights_iterator=None):
+    """What it takes now."""
+
+
+NEW = {"a": torch.ones(2), "b": torch.ones(2)}
+
+
+def test_a_release_that_reloads_tensors_is_given_them():
+    """Packed or not: `load_weights` would fail on packed parameters."""
+    llm = Llm(reload_weights=by_tensors, model=Model(packed=True))
+    assert releases.takes_no_weights(llm, "0.31.0") == ""
+    releases.load_weights(llm, NEW)
+    assert llm.reloaded == NEW
+
+
+@pytest.mark.parametrize("runner", [{}, {"reload_weights": by_path}])
+def test_an_older_release_loads_into_its_model(runner):
+    """And every parameter of vLLM's own must have come."""
+    llm = Llm(model=Model(), **runner)
+    assert releases.takes_no_weights(llm, "0.10.2") == ""
+    releases.load_weights(llm, NEW)
+    with pytest.raises(EngineError, match=r"vLLM did not load b$"):
+        releases.load_weights(Llm(model=Model(forgets="b"), **runner), NEW)
+
+
+def test_an_older_release_that_packed_its_weights_says_so_before_use():
+    """It names the release, the parameter, and the way out."""
+    why = releases.takes_no_weights(Llm(model=Model(packed=True)), "0.11.2")
+    assert why.startswith("vLLM 0.11.2 packed a for its kernels")
+    assert "use a release" in why
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "expected"),
+    [
+        (
+            "0.8.5.post2",
+            {},
+            {"VLLM_USE_V1": "0", "VLLM_CPU_OMP_THREADS_BIND": "all", "VLLM_CPU_KVCACHE_SPACE": "2"},
+        ),
+        ("0.9.2", {"VLLM_USE_V1": "1"}, {"VLLM_USE_V1": "1"}),
+        ("0.10.2", {"VLLM_USE_V1": "0"}, {"VLLM_USE_V1": "1", "VLLM_CPU_OMP_THREADS_BIND": "all"}),
+        (
+            "0.31.0",
+            {},
+            {"VLLM_USE_V1": None, "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": None},
+        ),
+    ],
+)
+def test_each_release_is_started_with_its_own_words(monkeypatch, version, given, expected):
+    """V0 where V1's log-probs can't be had as sampled, unless the user says otherwise; V1 where V0 may be missing."""
+    monkeypatch.setattr(os, "environ", dict(given))
+    releases.prepare_start(version, 1.5)
+    assert {name: os.environ.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "refused"),
+    [
+        ("vllm.engine.llm_engine", {}, False),
+        ("vllm.v1.engine.llm_engine", {"logprobs_mode": "processed_logprobs"}, False),
+        ("vllm.v1.engine.llm_engine", {}, True),
+    ],
+)
+def test_log_probs_of_another_distribution_are_known_before_use(module, config, refused):
+    """V0 gives them after temperature, V1 only since it has a mode for it."""
+    engine = type("LLMEngine", (), {"__module__": module})()
+    engine.model_config = SimpleNamespace(**config)
+    why = releases.takes_no_temperature(SimpleNamespace(llm_engine=engine), "0.9.2")
+    assert ("log-probs as they were before temperature" in why) is refused
+
+
+def test_a_cache_that_was_not_dropped_is_an_error():
+    """False means so; None is what V1 of 0.10 answers."""
+    releases.reset_prefix_cache(SimpleNamespace(reset_prefix_cache=lambda: None))
+    with pytest.raises(EngineError, match="prefix cache was not dropped"):
+        releases.reset_prefix_cache(SimpleNamespace(reset_prefix_cache=lambda: False))

@@ -1,0 +1,118 @@
+"""The loop that steps vLLM, on a scheduler that keeps count: this process has no vLLM."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from grpo_core.engines import vllm_steps
+from grpo_core.engines.base import EngineError
+from grpo_core.engines.vllm_steps import Job, Stepper
+
+
+class CountingEngine:
+    """Gives each request one token a step; notes what it was given at one time."""
+
+    def __init__(self, *, blocks=100, sequences=8, tokens=50):
+        self.vllm_config = SimpleNamespace(
+            cache_config=SimpleNamespace(block_size=10, num_gpu_blocks=blocks),
+            scheduler_config=SimpleNamespace(max_num_seqs=sequences, max_num_batched_tokens=tokens),
+        )
+        self.left, self.prompts, self.aborted = {}, {}, []
+        self.new_tokens, self.most_running, self.most_blocks = [0], 0, 0
+
+    def add_request(self, name, prompt, params):
+        self.left[name], self.prompts[name] = params.max_tokens, prompt
+        self.new_tokens[-1] += len(prompt)
+
+    def step(self):
+        held = [self.prompts[name] for name in self.left]
+        self.most_running = max(self.most_running, len(held))
+        self.most_blocks = max(self.most_blocks, sum(len(prompt) // 10 + 1 for prompt in held))
+        self.new_tokens.append(0)
+        outputs = []
+        for name in list(self.left):
+            self.left[name] -= 1
+            outputs.append(
+                SimpleNamespace(request_id=name, finished=not self.left[name], prompt=self.prompts[name])
+            )
+            if not self.left[name]:
+                del self.left[name]
+        return outputs
+
+    def has_unfinished_requests(self):
+        return bool(self.left)
+
+    def abort_request(self, names):
+        self.aborted += names
+        self.left.clear()
+
+
+@pytest.fixture(autouse=True)
+def plain_prompts(monkeypatch):
+    """A prompt in vLLM's words takes vLLM."""
+    monkeypatch.setattr(vllm_steps, "prompt", lambda ids: ids)
+
+
+def jobs(*lengths, most=3):
+    """One for each length of a prompt."""
+    return [Job(tuple(range(length)), SimpleNamespace(max_tokens=most)) for length in lengths]
+
+
+def never():
+    """No abort."""
+    return False
+
+
+def test_each_job_gets_its_own_last_output_whatever_the_order_of_ends():
+    """Twice, so that names of the first call can't be mistaken for those of the second."""
+    engine = CountingEngine()
+    stepper = Stepper(engine)
+    asked = [*jobs(3, 1, 2), *jobs(9, most=1)]
+    for _ in range(2):
+        outputs = stepper.run(asked, never)
+        assert [output.prompt for output in outputs] == [job.ids for job in asked]
+        assert all(output.finished for output in outputs)
+
+
+def test_vllm_never_has_to_split_or_queue_a_prompt():
+    """Of forty prompts, as many are added before a step as fit into it, into the cache, and into a batch."""
+    engine = CountingEngine(blocks=20, sequences=6, tokens=50)
+    assert all(Stepper(engine).run(jobs(*(range(1, 41)), most=5), never))
+    assert max(engine.new_tokens) <= 50
+    assert engine.most_blocks <= 20
+    assert 1 < engine.most_running <= 6
+
+
+def test_a_job_that_fills_the_engine_runs_alone():
+    """It is let in when nothing else runs, instead of waiting for ever."""
+    engine = CountingEngine(blocks=6, tokens=50)
+    assert all(Stepper(engine).run(jobs(50, 2, 50), never))
+    assert max(engine.new_tokens) == 50
+
+
+def test_an_abort_ends_the_loop_with_what_there_is():
+    """What runs is aborted in vLLM by the thread that steps; what waits never gets there."""
+    engine = CountingEngine(sequences=2)
+    steps = iter([False, False, True])
+    outputs = Stepper(engine).run(jobs(1, 2, 3), lambda: next(steps))
+    assert [output is None for output in outputs] == [False, False, True]
+    assert not any(output.finished for output in outputs[:2])
+    assert engine.aborted == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (
+            lambda engine: [SimpleNamespace(request_id="7", finished=True)],
+            "an answer to request 7, not asked",
+        ),
+        (lambda engine: engine.left.clear() or [], "vLLM has no more of 2 requests, none ended"),
+    ],
+)
+def test_a_scheduler_that_loses_count_is_found_out(fault, says):
+    """Neither a wrong pairing nor a loop without end."""
+    engine = CountingEngine()
+    engine.step = lambda: fault(engine)
+    with pytest.raises(EngineError, match=says):
+        Stepper(engine).run(jobs(1, 2), never)

@@ -1,0 +1,70 @@
+"""The stand-in for a libstdc++ that is too old, built and loaded for real."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from diagnostics.matrix import libstdcxx
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def test_where_the_machine_has_the_version_nothing_is_done(tmp_path):
+    """The first version of all is everywhere."""
+    assert libstdcxx.provide(tmp_path, "3.4") is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_version_that_needs_more_than_is_known_is_refused_with_the_remedy(tmp_path):
+    """One symbol is known; later versions have others, and a stand-in without them would be a lie."""
+    with pytest.raises(
+        libstdcxx.NotProvidedError, match=r"GLIBCXX_3.4.99.*install libstdc\+\+ of gcc 13 or newer"
+    ):
+        libstdcxx.provide(tmp_path, "3.4.99")
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_compiler
+def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
+    """And so does C++ that uses the rest of libstdc++, which is the machine's own."""
+    stand_in = tmp_path / libstdcxx.SONAME
+    own = libstdcxx._machines_own()
+    offered = {name for name in libstdcxx._versions(own) if name != "GLIBCXX_3.4.32"}
+    libstdcxx._compile(shutil.which("cc"), str(own), offered, stand_in)
+    # Like a wheel's: it needs the marker, and a symbol of the real library, both by libstdc++'s name.
+    (tmp_path / "wheel.c").write_text(
+        "void _ZSt21ios_base_library_initv(void); void *_Znwm(unsigned long); void _ZdlPv(void *);"
+        "int works(void) { _ZSt21ios_base_library_initv(); void *p = _Znwm(8); _ZdlPv(p); return p != 0; }"
+    )
+    link = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-nostdlib",
+        "-o",
+        "wheel.so",
+        "wheel.c",
+        "-Wl,--no-as-needed",
+        stand_in,
+    ]
+    subprocess.run([*link, own], cwd=tmp_path, check=True, timeout=60)
+    start = libstdcxx._START.format(path=str(stand_in))
+    program = f"{start}\nprint(ctypes.CDLL({str(tmp_path / 'wheel.so')!r}).works())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@needs_compiler
+def test_a_cell_s_python_loads_it_when_it_starts(tmp_path, monkeypatch):
+    """By one line in site-packages, which names the library."""
+    monkeypatch.setattr(libstdcxx, "_versions", lambda _library: {"GLIBCXX_3.4"})
+    assert libstdcxx.provide(tmp_path, "3.4.32") is True
+    (path,) = re.findall("CDLL\\('(.*)', mode", (tmp_path / "grpo_doctor_libstdcxx.pth").read_text())
+    assert path == str(tmp_path / "grpo_doctor_libstdcxx" / libstdcxx.SONAME)
