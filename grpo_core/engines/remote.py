@@ -1,27 +1,63 @@
-"""An engine behind HTTP: the client of `python -m grpo_core serve`."""
+"""An engine behind HTTP: the client of `python -m grpo_core serve`, and who it is that answers at an address."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import http.client
-import json
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.engines.base import Capabilities, EngineError
+from grpo_core.engines.calls import Http
 from grpo_core.engines.wire import decode_completions, encode_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
     from grpo_core.types import Completion, Request, SamplingParams
 
 PROTOCOL = "grpo-doctor.serve.v1"
+KINDS = {
+    "grpo-core": f"`python -m grpo_core serve` ({PROTOCOL})",
+    "vllm": "`vllm serve`",
+    "trl": "`trl vllm-serve` of TRL 0.16 to 1.10",
+}
+
+
+def identify(http: Http) -> str:
+    """Who answers: a key of `KINDS`. `trl vllm-serve` of TRL 1.11 and later is `vllm serve`, and found to be.
+
+    Raises:
+        EngineError: Nobody there, or none of these.
+    """
+    status, text = http.call("GET", "/info", repeat=True)
+    if status == 401:
+        raise EngineError(
+            f"{http.where('/info')}: status 401: {text[:80]!r}; is GRPO_CORE_TOKEN the server's?"
+        )
+    if status == 200:
+        info = http.parsed("/info", status, text)
+        if isinstance(info, dict) and info.get("schema") == PROTOCOL:
+            return "grpo-core"
+    status, text = http.call("GET", "/openapi.json", repeat=True)
+    paths = _paths(http.parsed("/openapi.json", status, text)) if status == 200 else {}
+    for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
+        if path in paths:
+            return kind
+    raise EngineError(
+        f"{http.where('')}: no rollout server answers there (/openapi.json: status {status}); "
+        f"expected {', '.join(KINDS.values())}"
+    )
+
+
+def _paths(document: Any) -> Mapping[str, Any]:
+    paths = document.get("paths") if isinstance(document, dict) else None
+    return paths if isinstance(paths, dict) else {}
 
 
 class RemoteEngine:
-    """Samples on a server. Every call has a time limit, and a new connection: none is found dead later."""
+    """Samples on a server of our own. Every call has a time limit."""
 
     name = "remote"
 
@@ -31,15 +67,19 @@ class RemoteEngine:
         Raises:
             EngineError: Nobody there, or something else than a rollout server.
         """
-        self._host, self._port, self._timeout_s, self._token = host, port, timeout_s, token
-        info = self._json("GET", "/info")
+        self._http = Http(self.name, host, port, timeout_s=timeout_s, token=token)
+        info = self._http.json("GET", "/info", repeat=True)
+        where = self._http.where("/info")
         if info.get("schema") != PROTOCOL:
-            raise EngineError(
-                f"{self._where('/info')}: expected a server of {PROTOCOL}, found {info.get('schema')!r}"
-            )
-        self.name = f"remote {info['engine']}"
-        self._capabilities = Capabilities(**{**info["capabilities"], "sleep": False})
-        self._version = int(info["policy_version"])
+            raise EngineError(f"{where}: expected a server of {PROTOCOL}, found {info.get('schema')!r}")
+        try:
+            self.name = self._http.name = f"remote {info['engine']}"
+            known = {field.name for field in dataclasses.fields(Capabilities)}
+            offered = {key: value for key, value in dict(info["capabilities"]).items() if key in known}
+            self._capabilities = Capabilities(**{**offered, "sleep": False})
+            self._version = int(info["policy_version"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineError(f"{where}: not what a server of {PROTOCOL} says: {error!r}") from error
 
     @property
     def capabilities(self) -> Capabilities:
@@ -53,8 +93,8 @@ class RemoteEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
-        body = json.dumps(encode_requests(requests, params)).encode()
-        answer = self._json("POST", "/generate", body, {"Content-Type": "application/json"})
+        body = encode_requests(requests, params)
+        answer = self._http.json("POST", "/generate", body, repeat=True)
         return decode_completions(answer, requests, self.name)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
@@ -67,45 +107,23 @@ class RemoteEngine:
             "X-Policy-Version": str(version),
             "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
         }
-        self._version = int(self._json("POST", "/weights", body, headers)["policy_version"])
+        answer = self._http.json("POST", "/weights", body, headers=headers)
+        if type(answer.get("policy_version")) is not int:
+            raise EngineError(f"{self._http.where('/weights')}: no policy version in the answer: {answer}")
+        self._version = answer["policy_version"]
 
     def fingerprint(self) -> str | None:
         """That of the weights the server holds, computed now."""
-        digest = self._json("GET", "/fingerprint")["fingerprint"]
+        digest = self._http.json("GET", "/fingerprint", repeat=True).get("fingerprint")
         return None if digest is None else str(digest)
+
+    def abort(self) -> None:
+        """Ends what the server is sampling, for whomever."""
+        self._http.json("POST", "/abort")
+
+    def reset_prefix_cache(self) -> None:
+        """Makes the server's engine forget cached keys and values."""
+        self._http.json("POST", "/reset_prefix_cache")
 
     def close(self) -> None:
         """Nothing is held between calls."""
-
-    def _where(self, path: str) -> str:
-        return f"{self.name} engine, http://{self._host}:{self._port}{path}"
-
-    def _json(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        try:
-            connection.request(method, path, body, {**(headers or {}), **authorization})
-            response = connection.getresponse()
-            status, text = response.status, response.read()
-        except TimeoutError as error:
-            raise EngineTimeoutError(
-                f"{self._where(path)}: no answer in {self._timeout_s:g} s (rollout.timeout_s)"
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise EngineUnreachableError(
-                f"{self._where(path)}: {type(error).__name__}: {error}; is the server up?"
-            ) from error
-        finally:
-            connection.close()
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise EngineError(f"{self._where(path)}: status {status}, and no JSON: {text[:80]!r}") from error
-        if status != http.client.OK:
-            detail = document.get("detail", document) if isinstance(document, dict) else document
-            raise EngineError(f"{self._where(path)}: status {status}: {detail}")
-        if not isinstance(document, dict):
-            raise EngineError(f"{self._where(path)}: expected a JSON object, got {text[:80]!r}")
-        return document

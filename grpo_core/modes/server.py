@@ -8,13 +8,18 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from grpo_core.engines.base import EngineError, EngineUnreachableError
-from grpo_core.engines.remote import RemoteEngine
+from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.engines.calls import Http
+from grpo_core.engines.remote import KINDS, RemoteEngine, identify
 from grpo_core.modes import shared
 from grpo_core.serve.launch import ServerProcess
 from grpo_core.serve.run import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from grpo_core.config import RolloutConfig
+    from grpo_core.engines.base import Engine
     from grpo_core.trainer import Rollout, Trainer
     from grpo_core.types import Completion
 
@@ -30,7 +35,7 @@ def run(trainer: Trainer) -> None:
             )
             host, port = own.host, own.port
         try:
-            server = _Connection(trainer, host, port)
+            server = stack.enter_context(closing(_Connection(trainer, host, port)))
             for _ in trainer.steps():
                 server.publish()
                 while not trainer.ready():
@@ -53,7 +58,7 @@ class _Connection:
     """
 
     def __init__(self, trainer: Trainer, host: str, port: int) -> None:
-        self._trainer, self._address = trainer, (host, port)
+        self._trainer, self._host, self._port = trainer, host, port
         self._engine = self._connected()
         self._sync = trainer.publisher(self._engine)
 
@@ -82,11 +87,17 @@ class _Connection:
             self._reconnect(error)
             self.publish()
 
-    def _connected(self) -> RemoteEngine:
-        options, world = self._trainer.config.rollout, self._trainer.world
-        token = os.environ.get(TOKEN_VARIABLE) or None
-        own = RemoteEngine(*self._address, timeout_s=options.timeout_s, token=token) if world.first else None
-        return shared(self._trainer, own)
+    def close(self) -> None:
+        """Takes down what the engine set up on this side."""
+        self._engine.close()
+
+    def _connected(self) -> Engine:
+        trainer = self._trainer
+        own: Engine | None = None
+        if trainer.world.first:
+            own = engine_for(trainer.config.rollout, self._host, self._port, trainer.folder / "weights")
+            check_trainable(own)
+        return shared(trainer, own)
 
     def _reconnect(self, error: EngineUnreachableError) -> None:
         """Looks for the server until it is there again, or time is up."""
@@ -97,11 +108,60 @@ class _Connection:
         deadline = time.monotonic() + options.reconnect_s
         while True:
             try:
+                self._engine.close()
                 self._engine = self._connected()
                 break
-            except EngineUnreachableError:
+            except (EngineUnreachableError, EngineTimeoutError):
                 if time.monotonic() > deadline:
                     raise error from None
                 time.sleep(min(0.5, options.reconnect_s))
         last, self._sync = self._sync.last, self._trainer.publisher(self._engine)
         self._sync.last = last
+
+
+def engine_for(options: RolloutConfig, host: str, port: int, folder: Path) -> Engine:
+    """The engine for whoever answers there, if it is whom `rollout.server` names.
+
+    Args:
+        options: `server`, `sync` and `timeout_s` count.
+        host: The server's.
+        port: The server's.
+        folder: Where weights may be written for a server that reads them.
+
+    Raises:
+        EngineError: Nobody there, or somebody else.
+    """
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    http = Http("remote", host, port, timeout_s=options.timeout_s, token=token)
+    found = identify(http)
+    # From TRL 1.11 on, `trl vllm-serve` runs `vllm serve`, and nothing tells them apart.
+    if options.server not in ("auto", found) and (options.server, found) != ("trl", "vllm"):
+        raise EngineError(
+            f"{http.where('')}: rollout.server = {options.server!r} is {KINDS[options.server]}, but "
+            f"{KINDS[found]} answers; set rollout.server = {found!r} or 'auto'"
+        )
+    if found == "grpo-core":
+        return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token)
+    if found == "trl":
+        from grpo_core.engines.trl_server import TrlServerEngine
+
+        return TrlServerEngine(host, port, timeout_s=options.timeout_s, token=token)
+    from grpo_core.engines.vllm_server import VllmServerEngine
+
+    name = "trl vllm-serve" if options.server == "trl" else "vllm serve"
+    return VllmServerEngine(
+        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync, name=name
+    )
+
+
+def check_trainable(engine: Engine) -> None:
+    """Refuses, before a step is made, an engine that can't give what training takes.
+
+    Raises:
+        EngineError: It takes no weights, or no seeds; says why.
+    """
+    able = engine.capabilities
+    for need, has in (("update", able.update), ("seeds", able.seeds)):
+        if not has:
+            why = able.why_not.get(need, "it doesn't say why")
+            raise EngineError(f"{engine.name} engine: it can't be trained with ({need}): {why}")
