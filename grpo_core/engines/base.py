@@ -6,11 +6,11 @@ can't do something says so in `capabilities` before use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import torch
 
@@ -37,19 +37,11 @@ class Capabilities:
         seeds: Each request's seed alone decides what is sampled.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
         sleep: The engine can give its memory back between rollouts, by `sleep` and `wake`.
-        abort: `abort` ends a running `generate` from another thread.
-        partial: It continues a request's prefix, and keeps its budget.
-        update: `update_weights` works here.
-        why_not: For what it can't do: capability -> one sentence.
     """
 
     seeds: bool
     fingerprint: bool
     sleep: bool
-    abort: bool = False
-    partial: bool = True
-    update: bool = True
-    why_not: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
