@@ -128,7 +128,7 @@ class RolloutConfig:
     partial_tokens: int = _key(0, low=0)
     """Async only: a completion that isn't finished after this many tokens goes on under the next policy version;
     0: each is finished under the version it began with."""
-    sync: str = _key("auto", choices=("auto", "inline", "shm", "http", "gloo", "files"))
+    sync: str = _key("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
     """How weights go to the engine; `auto`: the fastest way that the engine has. See docs/sync.md, and for other
     servers docs/servers.md."""
     reconnect_s: float = _key(0.0, low=0)

@@ -22,7 +22,7 @@ from grpo_core.model import load_model
 from grpo_core.types import Completion, Request, SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_MODEL_LEN = 256
+MAX_MODEL_LEN = 320
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(11,))
 # Longer than the CPU build's blocks of 128 tokens: only whole blocks are cached between requests, so a shorter prompt
 # could not tell a forgotten reset of the cache.
@@ -47,7 +47,7 @@ VLLM_ARGUMENTS = [
     "--no-enable-chunked-prefill",
     "--max-num-batched-tokens=4096",
 ]
-GLOO_ARGUMENTS = [
+RECEIVER_ARGUMENTS = [
     f"--weight-transfer-config={json.dumps({'backend': BACKEND})}",
     "--worker-extension-cls=grpo_core.engines.vllm_worker.Extension",
 ]

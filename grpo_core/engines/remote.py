@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import Capabilities, EngineError
@@ -76,10 +77,12 @@ class RemoteEngine:
             self.name = self._http.name = f"remote {info['engine']}"
             known = {field.name for field in dataclasses.fields(Capabilities)}
             offered = {key: value for key, value in dict(info["capabilities"]).items() if key in known}
-            self._capabilities = Capabilities(**{**offered, "sleep": False})
+            able = Capabilities(**offered)
+            self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able
             self._version = int(info["policy_version"])
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(f"{where}: not what a server of {PROTOCOL} says: {error!r}") from error
+        self._running, self._aborted, self._closed = threading.Event(), threading.Event(), False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,14 +96,22 @@ class RemoteEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
-        body = encode_requests(requests, params)
-        answer = self._http.json("POST", "/generate", body, repeat=True)
-        return decode_completions(answer, requests, self.name)
+        self._check_open("generate")
+        if not requests:
+            return []
+        self._aborted.clear()
+        self._running.set()
+        try:
+            answer = self._http.json("POST", "/generate", encode_requests(requests, params), repeat=True)
+        finally:
+            self._running.clear()
+        return decode_completions(answer, requests, self.name, aborted=self._aborted.is_set())
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Uploads all parameters as safetensors, with a checksum that the server compares."""
         import safetensors.torch
 
+        self._check_open("update_weights")
         body = safetensors.torch.save({name: tensor.detach().cpu() for name, tensor in tensors})
         headers = {
             "Content-Type": "application/octet-stream",
@@ -118,12 +129,25 @@ class RemoteEngine:
         return None if digest is None else str(digest)
 
     def abort(self) -> None:
-        """Ends what the server is sampling, for whomever."""
-        self._http.json("POST", "/abort")
+        """From another thread: the running `generate` returns at once what it has.
+
+        The server has one engine: what another client has it sample at that moment is ended, too.
+        """
+        if not self._capabilities.abort:
+            why = self._capabilities.why_not.get("abort", "the server doesn't say why")
+            raise EngineError(f"{self.name} engine, abort: {why}")
+        if self._running.is_set():
+            self._aborted.set()
+            self._http.json("POST", "/abort")
 
     def reset_prefix_cache(self) -> None:
         """Makes the server's engine forget cached keys and values."""
         self._http.json("POST", "/reset_prefix_cache")
 
     def close(self) -> None:
-        """Nothing is held between calls."""
+        """Nothing is held between calls; further ones are refused."""
+        self._closed = True
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise EngineError(f"{self.name} engine, {call}: the engine is closed")

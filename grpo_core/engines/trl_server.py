@@ -11,23 +11,52 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.engines.calls import Http
+from grpo_core.engines.remote import KINDS, identify
 from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE
-from grpo_core.engines.vllm_openai import asked_tokens
-from grpo_core.engines.wire import check_answers
+from grpo_core.engines.vllm_openai import asked_tokens, mixed_seed
+from grpo_core.engines.vllm_server import UNKNOWN, VllmServerEngine
+from grpo_core.engines.wire import check_answers, check_requests
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     import torch
 
     from grpo_core.types import Request, SamplingParams
 
 
+NAME = "trl vllm-serve"
+
+
+def trl_engine(
+    host: str,
+    port: int,
+    *,
+    timeout_s: float,
+    token: str | None = None,
+    folder: Path | None = None,
+    sync: str = "auto",
+) -> TrlServerEngine | VllmServerEngine:
+    """The engine for either protocol, whichever is spoken; the arguments are `VllmServerEngine`'s.
+
+    Raises:
+        EngineError: Nobody there, or neither.
+    """
+    http = Http(NAME, host, port, timeout_s=timeout_s, token=token)
+    found = identify(http)
+    if found == "grpo-core":
+        raise EngineError(f"{http.where('')}: expected `trl vllm-serve`, but {KINDS[found]} answers")
+    if found == "trl":
+        return TrlServerEngine(host, port, timeout_s=timeout_s, token=token)
+    return VllmServerEngine(host, port, timeout_s=timeout_s, token=token, folder=folder, sync=sync, name=NAME)
+
+
 class TrlServerEngine:
     """Samples by the old protocol. One call a completion: a call has one seed, and the server takes one at a time."""
 
-    name = "trl vllm-serve"
+    name = NAME
 
     def __init__(self, host: str, port: int, *, timeout_s: float, token: str | None = None) -> None:
         """Asks the server what it can be asked with.
@@ -45,13 +74,11 @@ class TrlServerEngine:
             raise EngineError(
                 f"{self._http.where('/openapi.json')}: expected the protocol of TRL 0.16 to 1.10: {error!r}"
             ) from error
+        lacks = _lacking(self._fields, answers)
         self._capabilities = Capabilities(
-            seeds="generation_kwargs" in self._fields,
-            fingerprint=False,
-            sleep=False,
-            update=False,
-            why_not=_lacking(self._fields, answers),
+            seeds="seeds" not in lacks, fingerprint=False, sleep=False, update=False, why_not=lacks
         )
+        self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -65,13 +92,18 @@ class TrlServerEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests, one after another."""
+        where = f"{self.name} engine, generate"
+        if self._closed:
+            raise EngineError(f"{where}: the engine is closed")
         for lack in ("generate", "seeds", "logprobs"):
             if lack in self._capabilities.why_not:
-                raise EngineError(f"{self.name} engine, generate: {self._capabilities.why_not[lack]}")
+                raise EngineError(f"{where}: {self._capabilities.why_not[lack]}")
+        # The server doesn't say how long its model's prompts may be, nor how many ids it knows: vLLM checks that.
+        check_requests(requests, params, engine=self.name, vocabulary=UNKNOWN, max_model_len=UNKNOWN)
         if params.temperature < LOWEST_TEMPERATURE:
             raise EngineError(
-                f"{self.name} engine, generate: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, "
-                f"and vLLM would sample at {LOWEST_TEMPERATURE} instead"
+                f"{where}: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, and vLLM would sample at "
+                f"{LOWEST_TEMPERATURE} instead"
             )
         deadline = self._http.deadline()
         completions = []
@@ -91,7 +123,8 @@ class TrlServerEngine:
         return None
 
     def abort(self) -> None:
-        """Does nothing: see `capabilities.why_not`."""
+        """Refused: see `capabilities.why_not`."""
+        raise EngineError(f"{self.name} engine, abort: {self._capabilities.why_not['abort']}")
 
     def reset_prefix_cache(self) -> None:
         """Has the server forget cached keys and values."""
@@ -102,7 +135,8 @@ class TrlServerEngine:
             )
 
     def close(self) -> None:
-        """Nothing is held between calls."""
+        """Nothing is held between calls; further ones are refused."""
+        self._closed = True
 
 
 def _lacking(fields: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str, str]:
@@ -113,6 +147,7 @@ def _lacking(fields: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str,
         "abort": "its protocol has no call for it",
         "fingerprint": "its protocol has no call for it",
         "sleep": "its protocol has no call for it",
+        "slices": "each slice has a seed of its own: vLLM's generators can't be wound on",
     }
     if '"integer"' not in json.dumps(fields.get("prompts", {})):
         lacks["generate"] = "it takes prompts as text alone; token ids are taken from TRL 0.29.1 on"
@@ -136,7 +171,7 @@ def _question(request: Request, params: SamplingParams) -> dict[str, Any]:
         "max_tokens": asked_tokens(request, params),
         "logprobs": 0,
         "generation_kwargs": {
-            "seed": (request.seed + len(request.prefix)) % 2**63,
+            "seed": mixed_seed(request),
             "stop": [],
             "stop_token_ids": list(params.stop_ids),
             "ignore_eos": True,

@@ -7,6 +7,7 @@ request, and an answer that a default of the server has shaped is refused. Read 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,19 @@ def asked_tokens(request: Request, params: SamplingParams) -> int:
     return min(request.budget or left, left)
 
 
+def mixed_seed(request: Request) -> int:
+    """A seed of 63 bits that every bit of the request's has a part in.
+
+    Of a seed, torch's generator on a CPU uses the lowest 32 bits alone, and vLLM reads -1 as "no seed". Behind a
+    prefix it is another one, or the same numbers would be drawn again.
+
+    >>> mixed_seed(Request("r", (1,), seed=0)) % 2**32 == mixed_seed(Request("r", (1,), seed=2**32)) % 2**32
+    False
+    """
+    text = f"{request.seed} {len(request.prefix)}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
 def question(request: Request, params: SamplingParams, server: Server, call_id: str) -> dict[str, Any]:
     """The body of one completion call."""
     body = {
@@ -109,8 +123,7 @@ def question(request: Request, params: SamplingParams, server: Server, call_id: 
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
-        # vLLM reads -1 as "no seed". Behind a prefix another one, or the same numbers would be drawn again.
-        "seed": (request.seed + len(request.prefix)) % 2**63,
+        "seed": mixed_seed(request),
         "stop": [],
         "stop_token_ids": list(params.stop_ids),
         "ignore_eos": True,  # the stop ids alone decide

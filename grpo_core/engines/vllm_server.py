@@ -22,8 +22,8 @@ from grpo_core.engines.base import Capabilities, EngineError, EngineUnreachableE
 from grpo_core.engines.calls import Http
 from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE
 from grpo_core.engines.vllm_openai import Server, completion, look, question
-from grpo_core.engines.vllm_transfer import BACKEND, Files, Gloo, Transfer
-from grpo_core.engines.wire import check_answers
+from grpo_core.engines.vllm_transfer import BACKEND, RECEIVED, Files, Received, Transfer
+from grpo_core.engines.wire import check_answers, check_parameters, check_requests
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _CLEAN_UP_S = 5
 CONCURRENT = 64  # calls at one time; vLLM batches what it has been asked
+UNKNOWN = 2**31  # a limit that this side can't see: the server checks it
 _UPDATING = "grpo-core: an update is under way, or has failed"
 
 
@@ -64,7 +65,7 @@ class VllmServerEngine:
             timeout_s: What one call, a whole rollout among them, may take.
             token: Its --api-key.
             folder: Where weights are written for the server to read; None: they aren't.
-            sync: `files`, `gloo`, or `auto`: gloo where the server has our receiver, else files.
+            sync: `files`, `gloo`, `shm`, or `auto`: gloo where the server has our receiver, else files.
             name: For messages.
 
         Raises:
@@ -80,14 +81,8 @@ class VllmServerEngine:
         self._nonce, self._calls, self._running = secrets.token_hex(6), itertools.count(), set[str]()
         self._aborting, self._idle = threading.Event(), threading.Event()
         self._idle.set()
-        abort = "/abort_requests" in self._server.paths
-        lacks = {} if abort else {"abort": f"vLLM {self._server.version} has no /abort_requests here"}
-        lacks |= {"update": why} if why else {}
-        lacks["fingerprint"] = "vLLM holds weights in its kernels' own layout"
-        lacks["sleep"] = "other clients may be using the server"
-        self._capabilities = Capabilities(
-            seeds=True, fingerprint=False, sleep=False, abort=abort, update=not why, why_not=lacks
-        )
+        self._closed = False
+        self._capabilities = capabilities(self._server, why)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -104,19 +99,19 @@ class VllmServerEngine:
         self._check(requests, params)
         if not requests:
             return []
-        if self._mark == _UPDATING:
-            raise EngineError(f"{self.name} engine, generate: the last update failed; send the weights again")
         self._aborting.clear()
         self._idle.clear()
         try:
             completions = self._asked(requests, params)
+            self._check_mark()
+            return check_answers(completions, requests, self.name, aborted=self._aborting.is_set())
         finally:
             self._idle.set()
-        self._check_mark()
-        return completions if self._aborting.is_set() else check_answers(completions, requests, self.name)
 
     def abort(self) -> None:
         """Ends the running `generate`, from another thread: each completion is what there is of it."""
+        if not self._capabilities.abort:
+            raise EngineError(f"{self.name} engine, abort: {self._capabilities.why_not['abort']}")
         if self._idle.is_set():
             return
         self._aborting.set()
@@ -128,23 +123,28 @@ class VllmServerEngine:
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Loads a policy version while the server is paused, and drops the keys and values of the old one."""
+        where = f"{self.name} engine, update_weights"
+        if self._closed:
+            raise EngineError(f"{where}: the engine is closed")
         if self._transfer is None:
-            raise EngineError(f"{self.name} engine, update_weights: {self._capabilities.why_not['update']}")
+            raise EngineError(f"{where}: {self._capabilities.why_not['update']}")
         given = {name: tensor.detach() for name, tensor in tensors}
-        self._check_complete(given)
-        label, deadline = f"{version}-{secrets.token_hex(6)}", self._http.deadline()
+        # vLLM only logs a parameter that did not come. Where its files can't be seen, the first update is the model.
+        shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
+        check_parameters(shapes, self._shapes or shapes, self.name)
+        mark, deadline = f"grpo-core: {version}-{secrets.token_hex(6)}", self._http.deadline()
         self._version, self._mark = -1, _UPDATING
         self._post("/pause?mode=wait", deadline=deadline)
         try:
             self._post("/update_weight_version", {"new_version": _UPDATING}, deadline=deadline)
-            self._transfer.send(given, label, deadline)
+            self._transfer.send(given, version, deadline)
             self.reset_prefix_cache()
-            self._post("/update_weight_version", {"new_version": f"grpo-core: {label}"}, deadline=deadline)
+            self._post("/update_weight_version", {"new_version": mark}, deadline=deadline)
         except BaseException:
             self._tried("/resume")  # what went wrong first is what is told
             raise
         self._post("/resume", deadline=deadline)
-        self._version, self._mark = version, f"grpo-core: {label}"
+        self._version, self._mark, self._shapes = version, mark, self._shapes or shapes
 
     def reset_prefix_cache(self) -> None:
         """Has the server forget cached keys and values; refused while somebody's requests hold them."""
@@ -159,7 +159,8 @@ class VllmServerEngine:
         return None
 
     def close(self) -> None:
-        """Takes down the way weights went; the server runs on."""
+        """Takes down the way weights went; the server runs on, further calls are refused."""
+        self._closed = True
         if self._transfer is not None:
             self._transfer.close()
 
@@ -229,40 +230,40 @@ class VllmServerEngine:
 
     def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:
         """Refuses what vLLM would cut short, or change without a word."""
+        where = f"{self.name} engine, generate"
+        if self._closed:
+            raise EngineError(f"{where}: the engine is closed")
+        if self._mark == _UPDATING:
+            raise EngineError(f"{where}: the last update failed; send the weights again")
+        check_requests(
+            requests,
+            params,
+            engine=self.name,
+            vocabulary=self._vocabulary or UNKNOWN,
+            max_model_len=self._server.max_model_len,
+        )
         if params.temperature < LOWEST_TEMPERATURE:
             raise EngineError(
-                f"{self.name} engine, generate: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, "
-                f"and vLLM would sample at {LOWEST_TEMPERATURE} instead"
+                f"{where}: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, and vLLM would sample at "
+                f"{LOWEST_TEMPERATURE} instead"
             )
-        longest = self._server.max_model_len
-        for request in requests:
-            where, length = f"{self.name} engine, generate: request {request.id}", len(request.prompt_ids)
-            if not length or params.max_tokens < 1 or length + params.max_tokens > longest:
-                raise EngineError(
-                    f"{where} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
-                    f"least 1 of each and together at most {longest} (the server's --max-model-len)"
-                )
-            most = self._vocabulary
-            if most and not all(0 <= token < most for token in request.prompt_ids + request.prefix):
-                raise EngineError(f"{where} has a token id outside of 0 to {most - 1}")
 
-    def _check_complete(self, given: Mapping[str, torch.Tensor]) -> None:
-        """Compares names and shapes to the model's files, or the first update's: vLLM only logs what is missing."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-        expected = self._shapes or shapes
-        wrong = [f"{name} is missing" for name in expected if name not in shapes]
-        wrong += [f"{name} is not in the model" for name in shapes if name not in expected]
-        wrong += [
-            f"{name} is {shapes[name]}, not {shape}"
-            for name, shape in expected.items()
-            if shapes.get(name, shape) != shape
-        ]
-        if wrong:
-            more = "" if len(wrong) <= 3 else f"; and {len(wrong) - 3} more"
-            raise EngineError(
-                f"{self.name} engine, update_weights: nothing was loaded: {'; '.join(wrong[:3])}{more}"
-            )
-        self._shapes = expected
+
+def capabilities(server: Server, no_update: str) -> Capabilities:
+    """What a server allows; `no_update` is why it takes no weights, if it doesn't."""
+    lacks = {
+        "fingerprint": "vLLM holds weights in its kernels' own layout",
+        "sleep": "other clients may be using the server",
+    }
+    if no_update:
+        lacks["update"] = no_update
+    if "/abort_requests" not in server.paths:
+        lacks["abort"] = (
+            f"vLLM {server.version} serves no /abort_requests; start it with VLLM_SERVER_DEV_MODE=1"
+        )
+    slices = "each slice has a seed of its own: vLLM's generators can't be wound on"
+    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": slices})
+    return able.without(**lacks)
 
 
 def choose_transfer(
@@ -276,15 +277,17 @@ def choose_transfer(
             "(and a release that has them: 0.31 does)"
         )
     backend = server.setting("weight_transfer_config", "backend")
-    if backend == BACKEND and sync in ("auto", "gloo"):
-        return Gloo(http, http.timeout_s), ""
-    if sync == "gloo":
+    if sync in RECEIVED or (sync == "auto" and backend == BACKEND):
+        if backend == BACKEND:
+            return Received(http, "gloo" if sync == "auto" else sync), ""
         return None, (
-            f"its weight-transfer backend is {backend!r}; for gloo start it with --weight-transfer-config "
-            f'\'{{"backend": "{BACKEND}"}}\' --worker-extension-cls grpo_core.engines.vllm_worker.Extension'
+            f"its weight-transfer backend is {backend!r}; for rollout.sync = {sync!r} start it with "
+            f'--weight-transfer-config \'{{"backend": "{BACKEND}"}}\' '
+            "--worker-extension-cls grpo_core.engines.vllm_worker.Extension"
         )
     if sync not in ("auto", "files"):
-        return None, f"weights don't go to it by {sync!r}: 'files' and 'gloo' do (rollout.sync)"
+        ways = ", ".join(("files", *RECEIVED))
+        return None, f"weights don't go to it by rollout.sync = {sync!r}, but by {ways}"
     if folder is None or "/collective_rpc" not in server.paths:
         return None, "no folder was given for the weights' files, or the release has no /collective_rpc"
     return Files(http, folder), ""

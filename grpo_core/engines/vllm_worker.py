@@ -1,22 +1,19 @@
-"""Our half of a weight update inside `vllm serve`: imported by the server's workers, never by the trainer.
+"""Our half of a weight update inside `vllm serve`: imported by the server's worker, never by the trainer.
 
 vLLM takes weight-transfer engines of others by name. Started with
 
     --worker-extension-cls grpo_core.engines.vllm_worker.Extension
-    --weight-transfer-config '{"backend": "grpo_core_gloo"}'
+    --weight-transfer-config '{"backend": "grpo_core"}'
 
-and grpo_core importable, a server registers this one and serves it by its native endpoints. Written against, and run
-with, vLLM 0.31.0 (vllm/distributed/weight_transfer/base.py and nccl_engine.py).
+and grpo_core importable, a server of one worker registers this one and serves it by its native endpoints. Written
+against, and run with, vLLM 0.31.0 (vllm/distributed/weight_transfer/base.py and nccl_engine.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.distributed import TCPStore
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -25,8 +22,14 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from grpo_core.engines.vllm_transfer import BACKEND, broadcast, gloo_group
-from grpo_core.weights import fingerprint_of
+from grpo_core.engines.base import EngineError
+from grpo_core.engines.vllm_transfer import BACKEND
+from grpo_core.sync import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
 
 
 class Extension:
@@ -35,38 +38,47 @@ class Extension:
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """Where the trainer waits for the group to be joined."""
+    """How a sender wants to send (see `grpo_core.sync.Receiver.open`)."""
 
-    address: str
-    port: int
-    world_size: int
     timeout_s: float
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """What will be broadcast, in this order, and the digest of all of it."""
+    """A sender's call: `sync_begin` or `sync_load`."""
 
-    names: list[str]
-    dtype_names: list[str]
-    shapes: list[list[int]]
-    digest: str
+    step: str
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
-class GlooReceiver(WeightTransferEngine):  # type: ignore[misc]
-    """Receives all parameters before it loads the first, so that a torn transfer changes nothing."""
+class Loaded:
+    """The model, as a receiver sees an engine."""
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self.policy_version = -1
+
+    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Loads copies: layers keep what they are given until they are whole, the receiver's memory is its own."""
+        self._model.load_weights((name, tensor.to(self._device, copy=True)) for name, tensor in tensors)
+        self.policy_version = version
+
+
+class ReceivingEngine(WeightTransferEngine):  # type: ignore[misc]
+    """Has everything before it loads the first parameter, so that a torn transfer changes nothing."""
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
+    _receiver: Receiver | None = None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Joins the trainer, who is rank 0."""
-        parallel, timeout = self.parallel_config, timedelta(seconds=init_info.timeout_s)
-        rank = 1 + parallel.data_parallel_index * parallel.world_size + parallel.rank
-        store = TCPStore(
-            init_info.address, init_info.port, init_info.world_size, is_master=False, timeout=timeout
-        )
-        self._group = gloo_group(store, rank, init_info.world_size, timeout)
+        """Sets a transport up, in place of an earlier one."""
+        if self.parallel_config.world_size_across_dp != 1:
+            raise EngineError("weights go to one worker; this server has several")
+        if self._receiver is None:
+            self._receiver = Receiver(timeout_s=init_info.timeout_s)
+        self._receiver.open(init_info.arguments)
 
     def start_weight_update(self) -> None:
         """Makes the layers ready for weights as a checkpoint has them."""
@@ -77,25 +89,22 @@ class GlooReceiver(WeightTransferEngine):  # type: ignore[misc]
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Takes the broadcast, compares the digest, and loads."""
-        received = []
-        for name, kind, shape in zip(
-            update_info.names, update_info.dtype_names, update_info.shapes, strict=True
-        ):
-            tensor = torch.empty(shape, dtype=getattr(torch, kind))
-            broadcast(self._group, tensor)
-            received.append((name, tensor))
-        if (found := fingerprint_of(received)) != update_info.digest:
-            raise ValueError(f"weights of digest {update_info.digest[:12]} were announced, {found[:12]} came")
-        self.model.load_weights((name, tensor.to(self.device)) for name, tensor in received)
+        """Begins to receive, or waits for what comes and loads it."""
+        if self._receiver is None:
+            raise EngineError("init_weight_transfer_engine has not been called")
+        if update_info.step == "sync_begin":
+            self._receiver.begin(update_info.arguments)
+        else:
+            self._receiver.load(update_info.arguments, Loaded(self.model, self.device))  # type: ignore[arg-type]
 
     def finish_weight_update(self) -> None:
         """Has the layers put the weights where their kernels want them."""
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Leaves the group."""
-        self._group = None
+        """Frees what the transport holds."""
+        if self._receiver is not None:
+            self._receiver.close()
 
 
-WeightTransferEngineFactory.register_engine(BACKEND, GlooReceiver)
+WeightTransferEngineFactory.register_engine(BACKEND, ReceivingEngine)

@@ -142,15 +142,16 @@ def engine_for(options: RolloutConfig, host: str, port: int, folder: Path) -> En
         )
     if found == "grpo-core":
         return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token)
-    if found == "trl":
-        from grpo_core.engines.trl_server import TrlServerEngine
+    if options.server == "trl" or found == "trl":
+        from grpo_core.engines.trl_server import trl_engine
 
-        return TrlServerEngine(host, port, timeout_s=options.timeout_s, token=token)
+        return trl_engine(
+            host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
+        )
     from grpo_core.engines.vllm_server import VllmServerEngine
 
-    name = "trl vllm-serve" if options.server == "trl" else "vllm serve"
     return VllmServerEngine(
-        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync, name=name
+        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
     )
 
 

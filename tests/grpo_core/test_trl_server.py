@@ -6,7 +6,9 @@ import pytest
 
 from grpo_core.config import RolloutConfig
 from grpo_core.engines.base import Engine, EngineError
-from grpo_core.engines.trl_server import TrlServerEngine
+from grpo_core.engines.remote import PROTOCOL
+from grpo_core.engines.trl_server import TrlServerEngine, trl_engine
+from grpo_core.engines.vllm_openai import mixed_seed
 from grpo_core.modes.server import check_trainable, engine_for
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
@@ -37,8 +39,9 @@ class SimulatedTrl:
         elif call.path == "/generate/":
             body = call.document()
             self.asked.append(body)
-            ids = [body["generation_kwargs"]["seed"] % 10] * body["max_tokens"]
-            if body["generation_kwargs"]["seed"] % 2:
+            last = body["prompts"][0][-1]
+            ids = [last] * body["max_tokens"]
+            if last % 2 == 0:
                 ids = [*ids[:1], END]
             answer = {
                 "prompt_ids": body["prompts"],
@@ -76,7 +79,7 @@ def test_each_completion_is_one_call_with_its_own_seed(trl):
         ("r2", "length", 4),
     ]
     assert [body["prompts"] for body in trl.asked] == [[[1, 2, 3]], [[1, 2, 4]], [[1, 2, 5]]]
-    assert [body["generation_kwargs"]["seed"] for body in trl.asked] == [100, 101, 102]
+    assert [body["generation_kwargs"]["seed"] for body in trl.asked] == list(map(mixed_seed, REQUESTS))
     for body in trl.asked:
         assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (
             1.0,
@@ -134,7 +137,7 @@ def test_what_a_release_lacks_is_said_before_use(trl, version, lacks):
     with simulated(release(trl, version)) as server:
         engine = connected(server)
         able = engine.capabilities
-        assert set(able.why_not) == lacks | {"update", "abort", "fingerprint", "sleep"}
+        assert set(able.why_not) == lacks | {"update", "abort", "fingerprint", "sleep", "slices"}
         assert "by NCCL alone" in able.why_not["update"]
         assert (able.update, able.seeds) == (False, "seeds" not in lacks)
         if lacks:
@@ -142,6 +145,21 @@ def test_what_a_release_lacks_is_said_before_use(trl, version, lacks):
                 engine.generate(REQUESTS, PARAMS)
     with pytest.raises(EngineError, match="update_weights: TRL's server takes weights by NCCL alone"):
         engine.update_weights([], 0)
+    with pytest.raises(EngineError, match="abort: its protocol has no call for it"):
+        engine.abort()
+
+
+def test_our_own_server_is_not_taken_for_trls():
+    """Though it speaks TRL's protocol, too."""
+
+    def handle(call):
+        call.answer({"schema": PROTOCOL})
+
+    with (
+        simulated(handle) as server,
+        pytest.raises(EngineError, match="expected `trl vllm-serve`, but `python -m"),
+    ):
+        trl_engine("127.0.0.1", server.port, timeout_s=5)
 
 
 @pytest.mark.parametrize("wanted", ["auto", "trl"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from grpo_core.engines.base import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.engines.vllm_openai import mixed_seed
 from grpo_core.engines.vllm_server import VllmServerEngine
 from grpo_core.engines.vllm_transfer import BACKEND
 from grpo_core.types import Request, SamplingParams
@@ -83,9 +85,10 @@ class SimulatedVllm:
             self.aborted.wait(10)
             ids, reason = [5], "abort"
         else:
-            ids = [(body["seed"] + place) % 10 for place in range(body["max_tokens"])]
+            last = body["prompt"][-1]
+            ids = [(last + place) % 10 for place in range(body["max_tokens"])]
             reason = "length"
-            if body["seed"] % 2:
+            if last % 2 == 0:
                 ids[-1], reason = END, "stop"
         choice = {
             "finish_reason": reason,
@@ -158,14 +161,14 @@ def test_it_is_an_engine_that_says_what_it_can_do(engine):
         False,
         False,
     )
-    assert set(able.why_not) == {"fingerprint", "sleep"}
+    assert set(able.why_not) == {"fingerprint", "sleep", "slices"}
 
 
 def test_everything_that_shapes_a_completion_is_in_the_request(engine, vllm):
     """Each call has its own seed and id, and leaves no default to the server or to the model's files."""
     completions = engine.generate(REQUESTS, PARAMS)
     assert [completion.request_id for completion in completions] == [request.id for request in REQUESTS]
-    assert sorted(body["seed"] for body in vllm.asked) == [100, 101, 102, 103, 104]
+    assert {body["seed"] for body in vllm.asked} == {mixed_seed(request) for request in REQUESTS}
     assert len({body["request_id"] for body in vllm.asked}) == 5
     pinned = {
         "model": "the-model", "n": 1, "max_tokens": 6, "min_tokens": 0, "temperature": 0.8, "top_p": 1.0, "top_k": 0,
@@ -184,10 +187,11 @@ def test_everything_that_shapes_a_completion_is_in_the_request(engine, vllm):
 
 def test_a_prefix_goes_behind_the_prompt_and_a_budget_ends_the_call(engine, vllm):
     """With another seed, or the prefix's numbers would be drawn again."""
-    request = Request("r", (1, 2), seed=100, prefix=(7, 8), budget=2)
+    request = Request("r", (1, 2), seed=100, prefix=(8, 7), budget=2)
     (completion,) = engine.generate([request], PARAMS)
     (body,) = vllm.asked
-    assert (body["prompt"], body["max_tokens"], body["seed"]) == ([1, 2, 7, 8], 2, 102)
+    assert (body["prompt"], body["max_tokens"], body["seed"]) == ([1, 2, 8, 7], 2, mixed_seed(request))
+    assert mixed_seed(request) != mixed_seed(replace(request, prefix=()))
     assert (len(completion.ids), completion.finish_reason) == (2, "abort")
 
 
@@ -210,7 +214,7 @@ def bend(**changes):
         (bend(logprobs=None), "the answer is no completion"),
         (bend(logprobs={"tokens": ["token_id:1"], "token_logprobs": [None]}), "the answer is no completion"),
         (bend(token_ids=None), "the answer is no completion"),
-        (bend(finish_reason="stop"), r"it ended at id 5, which is none of the stop ids \[11\]"),
+        (bend(finish_reason="stop"), r"it ended at id 8, which is none of the stop ids \[11\]"),
         (bend(finish_reason="error"), "ended with reason 'error'"),
         (bend(finish_reason="abort"), "ended without a usable completion"),
         (lambda choice, answer: answer["choices"].append(choice), "the answer is no completion"),
@@ -256,7 +260,7 @@ def test_what_vllm_would_change_without_a_word_is_refused(engine, vllm, request_
 
 
 def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
-    """Marked as unfinished, loaded, the cache dropped, marked as this version, resumed; and only one file is kept."""
+    """Marked as unfinished, loaded, the cache dropped, marked as this version, resumed; no file is left."""
     engine.update_weights(WEIGHTS.items(), 7)
     assert vllm.done == [
         "/pause?mode=wait",
@@ -270,12 +274,19 @@ def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
     assert {name: tensor.tolist() for name, tensor in vllm.loaded.items()} == {
         name: tensor.tolist() for name, tensor in WEIGHTS.items()
     }
+    assert not (tmp_path / "weights").exists()
     assert engine.policy_version == 7
     assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {7}
-    engine.update_weights(WEIGHTS.items(), 8)
-    assert [path.name for path in (tmp_path / "weights").iterdir()] == [vllm.mark.removeprefix("grpo-core: ")]
+
+
+def test_closed_it_refuses(engine):
+    """Twice closed is closed."""
     engine.close()
-    assert not (tmp_path / "weights").exists()
+    engine.close()
+    with pytest.raises(EngineError, match="generate: the engine is closed"):
+        engine.generate(REQUESTS, PARAMS)
+    with pytest.raises(EngineError, match="update_weights: the engine is closed"):
+        engine.update_weights(WEIGHTS.items(), 1)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +310,7 @@ def test_a_failed_update_is_told_and_nothing_is_sampled_until_one_succeeds(engin
 
 def test_weights_that_are_not_the_models_are_refused_whole(engine, vllm):
     """VLLM would only log a parameter that did not come."""
-    with pytest.raises(
-        EngineError, match=r"nothing was loaded: b.weight is missing; extra is not in the model"
-    ):
+    with pytest.raises(EngineError, match=r"b.weight is missing; extra is not in the model"):
         engine.update_weights([("a.weight", WEIGHTS["a.weight"]), ("extra", torch.ones(1))], 1)
     with pytest.raises(EngineError, match=r"b.weight is \(2,\), not \(3,\)"):
         engine.update_weights({**WEIGHTS, "b.weight": torch.ones(2)}.items(), 1)

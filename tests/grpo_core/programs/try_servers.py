@@ -26,7 +26,7 @@ from grpo_core.config import ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.engines.base import EngineError
 from grpo_core.modes import server as server_mode
 from tests.servers import (
-    GLOO_ARGUMENTS,
+    RECEIVER_ARGUMENTS,
     ROOT,
     NotStartedError,
     check,
@@ -60,8 +60,8 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
     port = free_port()
     yield Kind("vllm serve 0.31.0, files", vllm_command(python, model_dir, port), port, "vllm", "files")
     port = free_port()
-    gloo = vllm_command(python, model_dir, port, *GLOO_ARGUMENTS)
-    yield Kind("vllm serve 0.31.0, gloo", gloo, port, "vllm", "gloo")
+    ours = vllm_command(python, model_dir, port, *RECEIVER_ARGUMENTS)
+    yield Kind("vllm serve 0.31.0 with our receiver, gloo", ours, port, "vllm", "gloo")
     port = free_port()
     yield Kind(
         "trl vllm-serve 1.16.0, as installed", trl_command(python, model_dir, port), port, "trl", "auto"
