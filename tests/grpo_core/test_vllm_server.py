@@ -249,7 +249,7 @@ def test_one_failing_call_fails_the_rollout_by_name(engine, vllm):
         (Request("long", (0,) * 60, 0), PARAMS, "request long has 60 prompt tokens and asks for 6 more"),
         (Request("none", (), 0), PARAMS, "request none has 0 prompt tokens"),
         (Request("odd", (0, 99), 0), PARAMS, "request odd has a token id outside of 0 to 12"),
-        (REQUESTS[0], SamplingParams(4, temperature=0.001), "temperature 0.001 is below 0.01"),
+        (REQUESTS[1], SamplingParams(4, temperature=0.001), "temperature 0.001 is below 0.01"),
     ],
 )
 def test_what_vllm_would_change_without_a_word_is_refused(engine, vllm, request_, params, says):
@@ -384,13 +384,10 @@ def test_a_server_that_takes_no_weights_says_so_before_use(vllm, tmp_path, lacki
 @pytest.mark.parametrize(
     ("sync", "backend", "says"),
     [
-        (
-            "gloo",
-            None,
-            "its weight-transfer backend is None; for gloo start it with --weight-transfer-config",
-        ),
-        ("gloo", "nccl", "its weight-transfer backend is 'nccl'"),
-        ("shm", None, "weights don't go to it by 'shm'"),
+        ("gloo", None, "backend is None; for rollout.sync = 'gloo' start it with --weight-transfer-config"),
+        ("shm", "nccl", "its weight-transfer backend is 'nccl'"),
+        ("http", None, "weights don't go to it by rollout.sync = 'http', but by files, gloo, shm"),
+        ("auto", BACKEND, ""),
         ("auto", "nccl", ""),
         ("files", BACKEND, ""),
         ("gloo", BACKEND, ""),
