@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import EngineError
-from grpo_core.types import Completion
+from grpo_core.types import Completion, Request, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from grpo_core.engines.calls import Http
-    from grpo_core.types import Request, SamplingParams
 
 # What a request must be able to say for an answer to be exact, and checked to be the answer to it.
 _NEEDED = frozenset(
     {"seed", "stop_token_ids", "ignore_eos", "logprobs", "return_tokens_as_token_ids", "return_token_ids"}
 )
+_MODE = "processed_logprobs"
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,16 @@ class Server:
     Attributes:
         version: vLLM's.
         model: The name it serves the model by.
+        root: The folder of the model, as the server sees it.
         max_model_len: Longest prompt and completion together, in tokens.
         paths: Its endpoints.
         fields: What a completion can be asked with.
-        config: Its resolved configuration (`/server_info`); empty without VLLM_SERVER_DEV_MODE=1.
+        config: Its resolved configuration (`/server_info`); empty where it isn't told.
     """
 
     version: str
     model: str
+    root: str
     max_model_len: int
     paths: frozenset[str]
     fields: frozenset[str]
@@ -64,11 +67,7 @@ def look(http: Http) -> Server:
         fields = frozenset(schema["components"]["schemas"]["CompletionRequest"]["properties"])
         paths = frozenset(schema["paths"])
         model = http.json("GET", "/v1/models", repeat=True)["data"][0]
-        name, longest = str(model["id"]), int(model["max_model_len"])
-        config: Any = {}
-        if "/server_info" in paths:
-            told = http.json("GET", "/server_info?config_format=json", repeat=True)["vllm_config"]
-            config = told if isinstance(told, dict) else {}  # older releases tell it as text
+        name, root, longest = str(model["id"]), str(model.get("root", "")), int(model["max_model_len"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise EngineError(
             f"{http.where('')}: expected `vllm serve`, but its answers lack {error!r}"
@@ -78,14 +77,62 @@ def look(http: Http) -> Server:
             f"{http.where('/v1/completions')}: vLLM {version} can't be asked with {', '.join(missing)}; "
             "expected a later release"
         )
-    server = Server(version, name, longest, paths, fields, config)
-    mode = server.setting("model_config", "logprobs_mode")
-    if mode not in (None, "processed_logprobs"):
-        raise EngineError(
-            f"{http.where('/server_info')}: its log-probs are {mode!r}, not those of the distribution it samples "
-            "from; start it with --logprobs-mode processed_logprobs"
-        )
+    server = Server(version, name, root, longest, paths, fields, _configuration(http, paths))
+    if server.setting("model_config", "logprobs_mode") not in (None, _MODE):
+        raise EngineError(_raw(http))
     return server
+
+
+def check_logprobs(http: Http, server: Server) -> None:
+    """Finds out by its answers what a server that doesn't tell its configuration means by log-probs.
+
+    After the temperature, four times the temperature brings the log-probs of the likeliest ids four times closer.
+
+    Raises:
+        EngineError: They are those before it.
+    """
+    if server.setting("model_config", "logprobs_mode") is None:
+        try:
+            hot, cold = (_likely(http, server, temperature) for temperature in (2.0, 0.5))  # more it refuses
+            both = hot.keys() & cold.keys()
+            near, far = (max(map(of.get, both)) - min(map(of.get, both)) for of in (hot, cold))
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineError(
+                f"{http.where('/v1/completions')}: the answer is no completion: {error!r}"
+            ) from error
+        if near > far / 2 and far > 1e-3:  # ids that are all alike tell nothing, and are told alike
+            raise EngineError(_raw(http))
+
+
+def _raw(http: Http) -> str:
+    return (
+        f"{http.where('')}: its log-probs are not those of the distribution it samples from, after the temperature; "
+        f"start it with --logprobs-mode {_MODE}"
+    )
+
+
+def _configuration(http: Http, paths: frozenset[str]) -> Mapping[str, Any]:
+    """What `/server_info` says, if it does.
+
+    It is there with VLLM_SERVER_DEV_MODE=1. In 0.31.0 it fails where uv made the environment and neither pip nor uv
+    is to be found (vllm/collect_env.py lists packages by them); older releases tell the configuration as text.
+    """
+    if "/server_info" not in paths:
+        return {}
+    status, text = http.call("GET", "/server_info?config_format=json", repeat=True)
+    told = http.parsed("/server_info", status, text) if status == HTTPStatus.OK else {}
+    config = told.get("vllm_config") if isinstance(told, dict) else None
+    return config if isinstance(config, dict) else {}
+
+
+def _likely(http: Http, server: Server, temperature: float) -> dict[str, float]:
+    """The likeliest ids behind a prompt, and their log-probs."""
+    asked = Request("probe", (0,), seed=0)
+    body = question(asked, SamplingParams(max_tokens=1, temperature=temperature), server, "")
+    del body["request_id"]
+    answer = http.json("POST", "/v1/completions", {**body, "logprobs": 5}, repeat=True)
+    found = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    return {name: float(value) for name, value in found.items()}
 
 
 def asked_tokens(request: Request, params: SamplingParams) -> int:

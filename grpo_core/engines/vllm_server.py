@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from safetensors import safe_open
 from grpo_core.engines.base import Capabilities, EngineError, EngineUnreachableError
 from grpo_core.engines.calls import Http
 from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE
-from grpo_core.engines.vllm_openai import Server, completion, look, question
+from grpo_core.engines.vllm_openai import Server, check_logprobs, completion, look, question
 from grpo_core.engines.vllm_transfer import BACKEND, RECEIVED, Files, Received, Transfer
 from grpo_core.engines.wire import check_answers, check_parameters, check_requests
 from grpo_core.types import Completion
@@ -81,7 +82,7 @@ class VllmServerEngine:
         self._nonce, self._calls, self._running = secrets.token_hex(6), itertools.count(), set[str]()
         self._aborting, self._idle = threading.Event(), threading.Event()
         self._idle.set()
-        self._closed = False
+        self._closed, self._checked = False, False
         self._capabilities = capabilities(self._server, why)
 
     @property
@@ -99,6 +100,9 @@ class VllmServerEngine:
         self._check(requests, params)
         if not requests:
             return []
+        if not self._checked:
+            check_logprobs(self._http, self._server)
+            self._checked = True
         self._aborting.clear()
         self._idle.clear()
         try:
@@ -276,7 +280,7 @@ def choose_transfer(
             f"vLLM {server.version} serves no {', '.join(lacking)}; start it with VLLM_SERVER_DEV_MODE=1 "
             "(and a release that has them: 0.31 does)"
         )
-    backend = server.setting("weight_transfer_config", "backend")
+    backend = _backend(http, server)
     if sync in RECEIVED or (sync == "auto" and backend == BACKEND):
         if backend == BACKEND:
             return Received(http, "gloo" if sync == "auto" else sync), ""
@@ -293,9 +297,20 @@ def choose_transfer(
     return Files(http, folder), ""
 
 
+def _backend(http: Http, server: Server) -> str | None:
+    """The server's weight-transfer backend; where its configuration isn't told, our receiver answers for itself."""
+    if server.config:
+        told = server.setting("weight_transfer_config", "backend")
+        return None if told is None else str(told)
+    if "/collective_rpc" not in server.paths:
+        return None
+    status, text = http.call("POST", "/collective_rpc", {"method": "grpo_core_backend"})
+    return BACKEND if status == HTTPStatus.OK and BACKEND.encode() in text else None
+
+
 def stored_model(server: Server) -> tuple[int, dict[str, tuple[int, ...]]]:
     """Size of the vocabulary, and names and shapes of the tensors of the model's files; 0 and {} where we see none."""
-    folder = Path(str(server.setting("model_config", "model") or ""))
+    folder = Path(server.root)
     size, shapes = 0, dict[str, tuple[int, ...]]()
     with contextlib.suppress(OSError, ValueError):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 
 class Extension:
-    """Adds nothing to a worker: naming it is how this module gets imported there."""
+    """Naming it is how this module gets imported by a worker."""
+
+    def grpo_core_backend(self) -> list[str]:
+        """Answers `/collective_rpc` for the receiver, if that is the worker's weight-transfer engine."""
+        engine = getattr(self, "weight_transfer_engine", None)
+        return [BACKEND] if isinstance(engine, ReceivingEngine) else []
 
 
 @dataclass

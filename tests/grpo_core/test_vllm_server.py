@@ -70,15 +70,19 @@ class SimulatedVllm:
         call.answer({"version": "0.31.0"})
 
     def on_v1_models(self, call) -> None:
-        call.answer({"data": [{"id": "the-model", "max_model_len": 64}]})
+        call.answer({"data": [{"id": "the-model", "root": self.model_dir, "max_model_len": 64}]})
 
     def on_server_info(self, call) -> None:
         transfer = None if self.backend is None else {"backend": self.backend}
-        model = {"logprobs_mode": self.mode, "model": self.model_dir}
+        model = {"logprobs_mode": self.mode}
         call.answer({"vllm_config": {"model_config": model, "weight_transfer_config": transfer}})
 
     def on_v1_completions(self, call) -> None:
         body = call.document()
+        if body["logprobs"]:  # what the log-probs mean is being found out
+            apart = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
+            top = {"token_id:1": -1.0, "token_id:2": -1.0 - apart}
+            return call.answer({"choices": [{"logprobs": {"top_logprobs": [top]}}]})
         self.asked.append(body)
         self.arrived.release()
         if self.held.is_set():
@@ -98,7 +102,7 @@ class SimulatedVllm:
         }
         answer = {"id": f"cmpl-{body['request_id']}", "choices": [choice]}
         self.bend(choice, answer)
-        call.answer(answer)
+        return call.answer(answer)
 
     def on_abort_requests(self, call) -> None:
         self.aborted_ids = call.document()["request_ids"]
@@ -116,9 +120,12 @@ class SimulatedVllm:
 
     def on_collective_rpc(self, call) -> None:
         body = call.document()
-        assert body["method"] == "reload_weights"
+        if body["method"] == "grpo_core_backend":
+            return call.answer(
+                {"results": [[self.backend]]} if self.backend else {}, status=200 if self.backend else 500
+            )
         self.loaded = load_file(f"{body['kwargs']['weights_path']}/model.safetensors")
-        call.answer({"results": [None]})
+        return call.answer({"results": [None]})
 
     def on_update_weight_version(self, call) -> None:
         self.mark = call.document()["new_version"]
@@ -400,6 +407,30 @@ def test_how_weights_go_is_what_was_asked_for_or_a_reason(vllm, tmp_path, sync, 
         engine = connected(server, tmp_path, sync=sync)
     assert says in engine.capabilities.why_not.get("update", "")
     assert engine.capabilities.update is not bool(says)
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_what_log_probs_mean_is_found_out_where_it_is_not_told(vllm, tmp_path, mode):
+    """VLLM 0.31.0 fails to tell its configuration in some environments; then its answers do."""
+    vllm.mode, vllm.failing["/server_info"] = mode, (500, {"error": {"message": "'NoneType' object has no"}})
+    with simulated(vllm) as server:
+        engine = connected(server, tmp_path)
+        if mode == "raw_logprobs":
+            with pytest.raises(EngineError, match="start it with --logprobs-mode processed_logprobs"):
+                engine.generate(REQUESTS, PARAMS)
+            assert vllm.asked == []
+        else:
+            assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
+            assert engine._vocabulary == 13
+
+
+@pytest.mark.parametrize("backend", [None, BACKEND])
+def test_our_receiver_answers_for_itself_where_the_configuration_is_not_told(vllm, tmp_path, backend):
+    """Before the first update."""
+    vllm.backend, vllm.failing["/server_info"] = backend, (500, {})
+    with simulated(vllm) as server:
+        engine = connected(server, tmp_path, sync="gloo")
+    assert engine.capabilities.update is bool(backend)
 
 
 def test_a_server_that_can_not_be_asked_exactly_is_refused(vllm, tmp_path):
