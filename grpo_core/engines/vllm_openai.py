@@ -94,8 +94,8 @@ def check_logprobs(http: Http, server: Server) -> None:
     if server.setting("model_config", "logprobs_mode") is None:
         try:
             hot, cold = (_likely(http, server, temperature) for temperature in (2.0, 0.5))  # more it refuses
-            both = hot.keys() & cold.keys()
-            near, far = (max(map(of.get, both)) - min(map(of.get, both)) for of in (hot, cold))
+            both = [(hot[name], cold[name]) for name in hot.keys() & cold.keys()]
+            near, far = (max(values) - min(values) for values in zip(*both, strict=True))
         except (LookupError, TypeError, ValueError) as error:
             raise EngineError(
                 f"{http.where('/v1/completions')}: the answer is no completion: {error!r}"

@@ -198,11 +198,19 @@ class VllmServerEngine:
         try:
             answer = self._http.json("POST", "/v1/completions", body, deadline=deadline)
         except EngineError as error:
-            raise type(error)(f"{error} (request {request.id})") from error
+            kind = type(error) if self._healthy() else EngineUnreachableError
+            raise kind(f"{error} (request {request.id})") from error
         finally:
             self._running.discard(call_id)
         where = self._http.where("/v1/completions")
         return completion(answer, request, params, self._version, call_id, where)
+
+    def _healthy(self) -> bool:
+        """Whether vLLM's engine lives: its front end outlives it by a moment, and answers 500 to everything."""
+        try:
+            return self._http.call("GET", "/health", deadline=time.monotonic() + 1)[0] == HTTPStatus.OK
+        except EngineError:
+            return True  # the call's own error says it all
 
     def _abort_at_server(self) -> None:
         """Best effort; without ids vLLM would abort everybody's requests."""

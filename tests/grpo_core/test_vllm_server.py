@@ -66,6 +66,9 @@ class SimulatedVllm:
             {"paths": dict.fromkeys(self.paths), "components": {"schemas": {"CompletionRequest": schema}}}
         )
 
+    def on_health(self, call) -> None:
+        call.answer(text=b"")
+
     def on_version(self, call) -> None:
         call.answer({"version": "0.31.0"})
 
@@ -247,6 +250,16 @@ def test_one_failing_call_fails_the_rollout_by_name(engine, vllm):
     """With what the server said."""
     vllm.failing["/v1/completions"] = (400, {"error": {"message": "max_tokens too large"}})
     with pytest.raises(EngineError, match=r"/v1/completions: status 400: max_tokens too large \(request r"):
+        engine.generate(REQUESTS, PARAMS)
+
+
+def test_a_server_whose_engine_has_died_is_one_that_went_away(engine, vllm):
+    """VLLM's front end outlives its engine by a moment."""
+    vllm.failing["/v1/completions"] = (500, {"error": {"message": "EngineCore encountered an issue."}})
+    vllm.failing["/health"] = (503, {})
+    with pytest.raises(
+        EngineUnreachableError, match=r"status 500: EngineCore encountered an issue. \(request r"
+    ):
         engine.generate(REQUESTS, PARAMS)
 
 

@@ -26,6 +26,7 @@ from grpo_core.config import ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.engines.base import EngineError
 from grpo_core.modes import server as server_mode
 from tests.servers import (
+    MAX_MODEL_LEN,
     RECEIVER_ARGUMENTS,
     ROOT,
     NotStartedError,
@@ -90,7 +91,7 @@ def named_vllm(stage: Path, version: str) -> Path:
 def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
     """What one server did."""
     row: dict = {"server": kind.name}
-    log, started = stage / f"{kind.port}.log", time.monotonic()
+    log, started = stage / f"{re.sub(r'[^a-z0-9.]+', '-', kind.name)}.log", time.monotonic()
     options = RolloutConfig(server=kind.server, sync=kind.sync, timeout_s=100)
     try:
         with serving(kind.command, log, path=kind.path, timeout_s=timeout_s):
@@ -142,18 +143,22 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the names of those to try")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a server may take to start")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--logs", type=Path, help="a folder for what the servers say")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        stage = Path(folder)
-        model.make_tiny(stage / "model", ModelConfig(), TaskConfig().letters, seed=0)
+        stage = options.logs or Path(folder)
+        stage.mkdir(parents=True, exist_ok=True)
+        # As long as the servers are told that prompts and completions may be.
+        length = ModelConfig(max_length=MAX_MODEL_LEN)
+        model.make_tiny(stage / "model", length, TaskConfig().letters, seed=0)
         for kind in kinds(options.cells, stage / "model", options.trl, stage / "metadata"):
             if options.only in kind.name:
                 rows.append(tried(kind, stage / "model", stage, options.timeout))
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1))
+                if options.json is not None:
+                    options.json.write_text(json.dumps(rows, indent=1))
     print(as_table(rows))
 
 
