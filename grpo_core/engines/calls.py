@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import socket
@@ -113,7 +114,7 @@ class Http:
                 raise EngineTimeoutError(
                     f"{self.where(path)}: no answer in {self.timeout_s:g} s (rollout.timeout_s)"
                 ) from error
-            except (OSError, http.client.HTTPException, UnicodeError) as error:
+            except (OSError, http.client.HTTPException, UnicodeError, OverflowError) as error:
                 if repeat:
                     repeat = False
                     continue
@@ -137,6 +138,7 @@ class Http:
             if (response.length or 0) <= _LARGEST_ANSWER:
                 text = response.read() if known else response.read(_LARGEST_ANSWER + 1)
                 if len(text) <= _LARGEST_ANSWER:
+                    _check_sum(response, text)
                     return response.status, text
         finally:
             connection.close()
@@ -173,6 +175,13 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError("the call's time is over")
     return left
+
+
+def _check_sum(response: http.client.HTTPResponse, text: bytes) -> None:
+    """An answer that was changed on its way is a lost one, where its checksum was announced."""
+    announced = response.getheader("X-Content-SHA256")
+    if announced and announced.lower() != hashlib.sha256(text).hexdigest():
+        raise ConnectionError("the answer has another checksum than announced")
 
 
 def _reason(document: Any) -> Any:

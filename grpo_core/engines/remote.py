@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
+import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.engines.base import Capabilities, EngineError
+from grpo_core.engines.base import EngineError, EngineUnreachableError
 from grpo_core.engines.calls import Http
-from grpo_core.engines.wire import decode_completions, encode_requests
+from grpo_core.engines.wire import decode_capabilities, decode_completions, encode_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
+    from grpo_core.engines.base import Capabilities
     from grpo_core.types import Completion, Request, SamplingParams
 
 PROTOCOL = "grpo-doctor.serve.v1"
+LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
 KINDS = {
     "grpo-core": f"`python -m grpo_core serve` ({PROTOCOL})",
     "vllm": "`vllm serve`",
@@ -73,15 +75,11 @@ class RemoteEngine:
         where = self._http.where("/info")
         if info.get("schema") != PROTOCOL:
             raise EngineError(f"{where}: expected a server of {PROTOCOL}, found {info.get('schema')!r}")
-        try:
-            self.name = self._http.name = f"remote {info['engine']}"
-            known = {field.name for field in dataclasses.fields(Capabilities)}
-            offered = {key: value for key, value in dict(info["capabilities"]).items() if key in known}
-            able = Capabilities(**offered)
-            self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able
-            self._version = int(info["policy_version"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineError(f"{where}: not what a server of {PROTOCOL} says: {error!r}") from error
+        self._version = self._field("/info", info, "policy_version", int)
+        self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
+        able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
+        self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able
+        self._stamp: str | None = None
         self._running, self._aborted, self._closed = threading.Event(), threading.Event(), False
 
     @property
@@ -99,13 +97,19 @@ class RemoteEngine:
         self._check_open("generate")
         if not requests:
             return []
+        body = json.dumps(encode_requests(requests, params)).encode()
+        headers = {"Content-Type": "application/json", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
         self._aborted.clear()
         self._running.set()
         try:
-            answer = self._http.json("POST", "/generate", encode_requests(requests, params), repeat=True)
+            answer = self._http.json("POST", "/generate", body, headers=headers, repeat=True)
         finally:
             self._running.clear()
-        return decode_completions(answer, requests, self.name, aborted=self._aborted.is_set())
+        self._check_stamp("/generate", answer)
+        completions = decode_completions(answer, requests, self.name, aborted=self._aborted.is_set())
+        if self._stamp is not None and {v for one in completions for v in one.versions} - {self._version}:
+            raise EngineUnreachableError(f"{self._http.where('/generate')}: {LOST}")
+        return completions
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Uploads all parameters as safetensors, with a checksum that the server compares."""
@@ -119,14 +123,16 @@ class RemoteEngine:
             "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
         }
         answer = self._http.json("POST", "/weights", body, headers=headers)
-        if type(answer.get("policy_version")) is not int:
-            raise EngineError(f"{self._http.where('/weights')}: no policy version in the answer: {answer}")
-        self._version = answer["policy_version"]
+        self._version = self._field("/weights", answer, "policy_version", int)
+        self._stamp = str(answer.get("weights", ""))
 
     def fingerprint(self) -> str | None:
         """That of the weights the server holds, computed now."""
-        digest = self._http.json("GET", "/fingerprint", repeat=True).get("fingerprint")
-        return None if digest is None else str(digest)
+        answer = self._http.json("GET", "/fingerprint", repeat=True)
+        self._check_stamp("/fingerprint", answer)
+        kinds = (str,) if self._capabilities.fingerprint else (str, type(None))
+        digest: str | None = self._field("/fingerprint", answer, "fingerprint", *kinds)
+        return digest
 
     def abort(self) -> None:
         """From another thread: the running `generate` returns at once what it has.
@@ -147,6 +153,19 @@ class RemoteEngine:
     def close(self) -> None:
         """Nothing is held between calls; further ones are refused."""
         self._closed = True
+
+    def _check_stamp(self, path: str, answer: Mapping[str, Any]) -> None:
+        """Whether an answer is about the weights sent last, where the server says: others may bear the same version."""
+        if self._stamp and answer.get("weights") != self._stamp:
+            raise EngineUnreachableError(f"{self._http.where(path)}: {LOST}")
+
+    def _field(self, path: str, answer: Mapping[str, Any], name: str, *kinds: type) -> Any:
+        value = answer.get(name)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise EngineError(
+                f"{self._http.where(path)}: no {name} that can be used in the answer: {str(answer)[:200]}"
+            )
+        return value
 
     def _check_open(self, call: str) -> None:
         if self._closed:

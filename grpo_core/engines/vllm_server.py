@@ -21,6 +21,7 @@ from safetensors import safe_open
 
 from grpo_core.engines.base import Capabilities, EngineError, EngineUnreachableError
 from grpo_core.engines.calls import Http
+from grpo_core.engines.remote import LOST
 from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE
 from grpo_core.engines.vllm_openai import Server, check_logprobs, completion, look, question
 from grpo_core.engines.vllm_transfer import BACKEND, RECEIVED, Files, Received, Transfer
@@ -236,8 +237,7 @@ class VllmServerEngine:
         held = self._http.json("GET", "/weight_info", repeat=True).get("weight_version")
         if held != self._mark:
             raise EngineUnreachableError(
-                f"{self._http.where('/weight_info')}: the server lost the weights it was sent: it holds {held!r}, not "
-                f"{self._mark!r}; it was started again, or somebody else has sent others"
+                f"{self._http.where('/weight_info')}: {LOST} (it holds {held!r}, not {self._mark!r})"
             )
 
     def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:

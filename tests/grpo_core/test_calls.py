@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 import pytest
+import torch
 
 from grpo_core.config import RolloutConfig
 from grpo_core.engines import calls
@@ -12,6 +14,7 @@ from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreac
 from grpo_core.engines.calls import Http
 from grpo_core.engines.remote import PROTOCOL, RemoteEngine, identify
 from grpo_core.modes.server import engine_for
+from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
 INFO = {
@@ -206,17 +209,92 @@ def test_our_own_server_is_connected_to(tmp_path, wanted):
     assert (engine.name, engine.policy_version) == ("remote transformers", 3)
     assert engine.capabilities.fingerprint
     assert not engine.capabilities.sleep
+    assert engine.capabilities.why_not["sleep"] == "other clients use the server"
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [{"capabilities": 3}, {"policy_version": "x"}, {"capabilities": {"seeds": True}}, {"engine": None}],
+    ("broken", "says"),
+    [
+        ({"capabilities": 3}, "no capabilities that can be used"),
+        ({"policy_version": "x"}, "no policy_version that can be used"),
+        ({"policy_version": True}, "no policy_version that can be used"),
+        ({"capabilities": {"seeds": True}}, "its capabilities can't be read"),
+        ({"engine": None}, "no engine that can be used"),
+    ],
 )
-def test_a_server_that_says_half_is_refused(tmp_path, broken):
-    """As an engine error, with the place."""
-    info = {key: value for key, value in {**INFO, **broken}.items() if value is not None}
+def test_a_server_that_says_half_is_refused(broken, says):
+    """As an engine error."""
     with (
-        simulated(serving({"/info": info})) as server,
-        pytest.raises(EngineError, match="/info: not what a server"),
+        simulated(serving({"/info": {**INFO, **broken}})) as server,
+        pytest.raises(EngineError, match=f"remote.* engine.*{says}"),
     ):
         RemoteEngine("127.0.0.1", server.port, timeout_s=5)
+
+
+def test_an_answer_changed_on_its_way_is_a_lost_one():
+    """Where the server announced its checksum; it is asked for once more."""
+
+    def handle(call):
+        body, sent = b'{"a": 1}', b'{"a": 2}' if len(server.calls) == 1 else b'{"a": 1}'
+        digest = hashlib.sha256(body).hexdigest()
+        call.sock.sendall(
+            f"HTTP/1.1 200 OK\r\nX-Content-SHA256: {digest}\r\nContent-Length: 8\r\n\r\n".encode() + sent
+        )
+
+    with simulated(handle) as server:
+        assert http(server).json("GET", "/x", repeat=True) == {"a": 1}
+        assert len(server.calls) == 2
+
+
+class SimulatedOwn:
+    """SIMULATED: our own server, as far as one client of it goes."""
+
+    def __init__(self, *, stamps: bool) -> None:
+        self.stamp, self.stamps, self.version = "", stamps, 3
+
+    def __call__(self, call) -> None:
+        if call.path == "/info":
+            call.answer(INFO)
+            return
+        if call.path == "/weights":
+            self.stamp, self.version = f"stamp {self.version}", int(call.headers["x-policy-version"])
+        answer = {"policy_version": self.version, "fingerprint": "f"} | (
+            {"weights": self.stamp} if self.stamps else {}
+        )
+        if call.path == "/generate":
+            answer["completions"] = [
+                {
+                    "request_id": one["id"],
+                    "ids": [1],
+                    "logprobs": [-1.0],
+                    "versions": [self.version],
+                    "finish_reason": "length",
+                }
+                for one in call.document()["requests"]
+            ]
+            assert hashlib.sha256(call.body).hexdigest() == call.headers["x-content-sha256"]
+        call.answer(answer)
+
+
+@pytest.mark.parametrize("stamps", [True, False])
+def test_weights_of_another_version_are_noticed_and_of_another_client_where_the_server_stamps_them(stamps):
+    """A server that says nothing of stamps is taken at its version."""
+    asked, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
+    own = SimulatedOwn(stamps=stamps)
+    with simulated(own) as server:
+        engine = RemoteEngine("127.0.0.1", server.port, timeout_s=5)
+        engine.update_weights([("a", torch.ones(1))], 4)
+        assert engine.generate(asked, params)[0].versions == (4,)
+        assert engine.fingerprint() == "f"
+        own.stamp = "somebody's"
+        if stamps:
+            for call in (engine.fingerprint, lambda: engine.generate(asked, params)):
+                with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
+                    call()
+        engine.update_weights([("a", torch.ones(1))], 5)
+        own.version = 6
+        with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
+            engine.generate(asked, params)
+        engine.close()
+        with pytest.raises(EngineError, match="generate: the engine is closed"):
+            engine.generate(asked, params)
