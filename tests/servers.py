@@ -130,11 +130,22 @@ def serving(
             code = process.poll()
             state = f"not up after {timeout_s:g} s" if code is None else f"ended with exit code {code}"
             raise NotStartedError(f"{state}: {log}: {log.read_text()[-3000:]}")
+        _reached(command)
         yield process
     finally:
         _end(process)
         reader.join(timeout=30)
         process.stdout.close()
+
+
+def _reached(command: Sequence[str]) -> None:
+    """Waits for the port in a command: a server may say that it is up a moment before it listens."""
+    port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
+    for _ in range(100):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        threading.Event().wait(0.1)
+    raise NotStartedError(f"nobody listens at port {port}")
 
 
 def _read(process: subprocess.Popen[str], log: Path, ready: threading.Event, up: threading.Event) -> None:
