@@ -111,6 +111,9 @@ class RolloutConfig:
     max_staleness: int = _key(1, low=0)
     """Async only: by how many policy versions a token may be older than the policy it trains. 0 waits for
     every update and gives the same numbers as colocate."""
+    server: str = _key("auto", choices=("auto", "grpo-core", "vllm", "trl"))
+    """Server mode: what answers there: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`; anything else is
+    refused by name. `auto`: whichever it is."""
     host: str = _key("127.0.0.1")
     """Server mode: the server's host."""
     port: int = _key(0, low=0)
@@ -127,6 +130,9 @@ class RolloutConfig:
     0: each is finished under the version it began with."""
     on_update: str = _key("wait", choices=("wait", "abort"))
     """Of `serve`: when weights arrive while a call samples, the update waits for its end, or ends it (`abort`)."""
+    sync: str = _key("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
+    """How weights go to the engine; `auto`: the fastest way that the engine has. See docs/sync.md, and for other
+    servers docs/servers.md."""
     reconnect_s: float = _key(0.0, low=0)
     """Server mode: for how long a server of its own address that went away is looked for again."""
     sync_tolerance: float = _key(1e-3, above=0)
@@ -340,7 +346,7 @@ def ignored(config: Config) -> list[tuple[str, str]]:
     rules = [
         (external, ("engine", "device", "max_batch"), "the server that runs already has its own"),
         (mode != "async", ("max_staleness", "partial_tokens"), f"nothing is sampled ahead in {mode} mode"),
-        (mode != "server", ("host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
+        (mode != "server", ("server", "host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
         (mode == "colocate", ("timeout_s",), "the engine is in this process"),
         (mode == "server" and not external, ("reconnect_s",), "a server started for the run ends with it"),
     ]
@@ -441,6 +447,11 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
             ("rollout.max_staleness", "train.iterations"),
             stale,
             "one step ahead is already train.iterations versions old; set max_staleness to at least that, or to 0",
+        ),
+        (
+            ("rollout.server", "rollout.port"),
+            rollout.mode == "server" and rollout.port == 0 and rollout.server in ("vllm", "trl"),
+            "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port",
         ),
         (
             ("rollout.host", "rollout.port"),

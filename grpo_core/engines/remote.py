@@ -1,27 +1,66 @@
-"""An engine behind HTTP: the client of `python -m grpo_core serve`."""
+"""An engine behind HTTP: the client of `python -m grpo_core serve`, and who it is that answers at an address."""
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.engines.wire import decode_completions, encode_requests
+from grpo_core.engines.base import EngineError, EngineUnreachableError
+from grpo_core.engines.calls import Http
+from grpo_core.engines.wire import decode_capabilities, decode_completions, encode_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
+    from grpo_core.engines.base import Capabilities
     from grpo_core.types import Completion, Request, SamplingParams
 
 PROTOCOL = "grpo-doctor.serve.v1"
+LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
+KINDS = {
+    "grpo-core": f"`python -m grpo_core serve` ({PROTOCOL})",
+    "vllm": "`vllm serve`",
+    "trl": "`trl vllm-serve` of TRL 0.16 to 1.10",
+}
+
+
+def identify(http: Http) -> str:
+    """Who answers: a key of `KINDS`. `trl vllm-serve` of TRL 1.11 and later is `vllm serve`, and found to be.
+
+    Raises:
+        EngineError: Nobody there, or none of these.
+    """
+    status, text = http.call("GET", "/info", repeat=True)
+    if status == 401:
+        raise EngineError(
+            f"{http.where('/info')}: status 401: {text[:80]!r}; is GRPO_CORE_TOKEN the server's?"
+        )
+    if status == 200:
+        info = http.parsed("/info", status, text)
+        if isinstance(info, dict) and info.get("schema") == PROTOCOL:
+            return "grpo-core"
+    status, text = http.call("GET", "/openapi.json", repeat=True)
+    paths = _paths(http.parsed("/openapi.json", status, text)) if status == 200 else {}
+    for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
+        if path in paths:
+            return kind
+    raise EngineError(
+        f"{http.where('')}: no rollout server answers there (/openapi.json: status {status}); "
+        f"expected {', '.join(KINDS.values())}"
+    )
+
+
+def _paths(document: Any) -> Mapping[str, Any]:
+    paths = document.get("paths") if isinstance(document, dict) else None
+    return paths if isinstance(paths, dict) else {}
 
 
 class RemoteEngine:
-    """Samples on a server. Every call has a time limit, and a new connection: none is found dead later."""
+    """Samples on a server of our own. Every call has a time limit."""
 
     name = "remote"
 
@@ -31,15 +70,17 @@ class RemoteEngine:
         Raises:
             EngineError: Nobody there, or something else than a rollout server.
         """
-        self._host, self._port, self._timeout_s, self._token = host, port, timeout_s, token
-        info = self._json("GET", "/info")
+        self._http = Http(self.name, host, port, timeout_s=timeout_s, token=token)
+        info = self._http.json("GET", "/info", repeat=True)
+        where = self._http.where("/info")
         if info.get("schema") != PROTOCOL:
-            raise EngineError(
-                f"{self._where('/info')}: expected a server of {PROTOCOL}, found {info.get('schema')!r}"
-            )
-        self.name = f"remote {info['engine']}"
-        self._capabilities = Capabilities(**{**info["capabilities"], "sleep": False})
-        self._version = int(info["policy_version"])
+            raise EngineError(f"{where}: expected a server of {PROTOCOL}, found {info.get('schema')!r}")
+        self._version = self._field("/info", info, "policy_version", int)
+        self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
+        able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
+        self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able
+        self._stamp: str | None = None
+        self._running, self._aborted, self._closed = threading.Event(), threading.Event(), False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -53,59 +94,79 @@ class RemoteEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
+        self._check_open("generate")
+        if not requests:
+            return []
         body = json.dumps(encode_requests(requests, params)).encode()
-        answer = self._json("POST", "/generate", body, {"Content-Type": "application/json"})
-        return decode_completions(answer, requests, self.name)
+        headers = {"Content-Type": "application/json", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        self._aborted.clear()
+        self._running.set()
+        try:
+            answer = self._http.json("POST", "/generate", body, headers=headers, repeat=True)
+        finally:
+            self._running.clear()
+        self._check_stamp("/generate", answer)
+        completions = decode_completions(answer, requests, self.name, aborted=self._aborted.is_set())
+        if self._stamp is not None and {v for one in completions for v in one.versions} - {self._version}:
+            raise EngineUnreachableError(f"{self._http.where('/generate')}: {LOST}")
+        return completions
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Uploads all parameters as safetensors, with a checksum that the server compares."""
         import safetensors.torch
 
+        self._check_open("update_weights")
         body = safetensors.torch.save({name: tensor.detach().cpu() for name, tensor in tensors})
         headers = {
             "Content-Type": "application/octet-stream",
             "X-Policy-Version": str(version),
             "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
         }
-        self._version = int(self._json("POST", "/weights", body, headers)["policy_version"])
+        answer = self._http.json("POST", "/weights", body, headers=headers)
+        self._version = self._field("/weights", answer, "policy_version", int)
+        self._stamp = str(answer.get("weights", ""))
 
     def fingerprint(self) -> str | None:
         """That of the weights the server holds, computed now."""
-        digest = self._json("GET", "/fingerprint")["fingerprint"]
-        return None if digest is None else str(digest)
+        answer = self._http.json("GET", "/fingerprint", repeat=True)
+        self._check_stamp("/fingerprint", answer)
+        kinds = (str,) if self._capabilities.fingerprint else (str, type(None))
+        digest: str | None = self._field("/fingerprint", answer, "fingerprint", *kinds)
+        return digest
+
+    def abort(self) -> None:
+        """From another thread: the running `generate` returns at once what it has.
+
+        The server has one engine: what another client has it sample at that moment is ended, too.
+        """
+        if not self._capabilities.abort:
+            why = self._capabilities.why_not.get("abort", "the server doesn't say why")
+            raise EngineError(f"{self.name} engine, abort: {why}")
+        if self._running.is_set():
+            self._aborted.set()
+            self._http.json("POST", "/abort")
+
+    def reset_prefix_cache(self) -> None:
+        """Makes the server's engine forget cached keys and values."""
+        self._http.json("POST", "/reset_prefix_cache")
 
     def close(self) -> None:
-        """Nothing is held between calls."""
+        """Nothing is held between calls; further ones are refused."""
+        self._closed = True
 
-    def _where(self, path: str) -> str:
-        return f"{self.name} engine, http://{self._host}:{self._port}{path}"
+    def _check_stamp(self, path: str, answer: Mapping[str, Any]) -> None:
+        """Whether an answer is about the weights sent last, where the server says: others may bear the same version."""
+        if self._stamp and answer.get("weights") != self._stamp:
+            raise EngineUnreachableError(f"{self._http.where(path)}: {LOST}")
 
-    def _json(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        try:
-            connection.request(method, path, body, {**(headers or {}), **authorization})
-            response = connection.getresponse()
-            status, text = response.status, response.read()
-        except TimeoutError as error:
-            raise EngineTimeoutError(
-                f"{self._where(path)}: no answer in {self._timeout_s:g} s (rollout.timeout_s)"
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise EngineUnreachableError(
-                f"{self._where(path)}: {type(error).__name__}: {error}; is the server up?"
-            ) from error
-        finally:
-            connection.close()
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise EngineError(f"{self._where(path)}: status {status}, and no JSON: {text[:80]!r}") from error
-        if status != http.client.OK:
-            detail = document.get("detail", document) if isinstance(document, dict) else document
-            raise EngineError(f"{self._where(path)}: status {status}: {detail}")
-        if not isinstance(document, dict):
-            raise EngineError(f"{self._where(path)}: expected a JSON object, got {text[:80]!r}")
-        return document
+    def _field(self, path: str, answer: Mapping[str, Any], name: str, *kinds: type) -> Any:
+        value = answer.get(name)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise EngineError(
+                f"{self._http.where(path)}: no {name} that can be used in the answer: {str(answer)[:200]}"
+            )
+        return value
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise EngineError(f"{self.name} engine, {call}: the engine is closed")

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from grpo_core.engines.base import EngineError, EngineUnreachableError
-from grpo_core.engines.remote import RemoteEngine
+from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.engines.calls import Http
+from grpo_core.engines.remote import KINDS, LOST, RemoteEngine, identify
 from grpo_core.modes import shared
 from grpo_core.serve.launch import ServerProcess
 from grpo_core.serve.run import TOKEN_VARIABLE
+from grpo_core.staleness import StalenessError
+from grpo_core.weights import SyncError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from grpo_core.config import RolloutConfig
+    from grpo_core.engines.base import Engine
     from grpo_core.trainer import Rollout, Trainer
     from grpo_core.types import Completion
+
+T = TypeVar("T")
 
 
 def run(trainer: Trainer) -> None:
@@ -30,7 +41,7 @@ def run(trainer: Trainer) -> None:
             )
             host, port = own.host, own.port
         try:
-            server = _Connection(trainer, host, port)
+            server = stack.enter_context(closing(_Connection(trainer, host, port)))
             for _ in trainer.steps():
                 server.publish()
                 while not trainer.ready():
@@ -39,11 +50,13 @@ def run(trainer: Trainer) -> None:
                         completions = server.generate(rollout)
                     trainer.take(rollout, completions)
                 trainer.learn()
-        except EngineError as error:
+        except (EngineError, SyncError, StalenessError) as error:
             death = own.death() if own is not None else None
-            if death is None:
-                raise
-            raise EngineError(f"{error} The server started for this run has ended with {death}.") from error
+            ended = "" if death is None else f" The server started for this run has ended with {death}."
+            raise (type(error) if death is None else EngineError)(
+                f"{str(error).rstrip('.')}.{ended} When the server at http://{host}:{port} is well again, --resume "
+                "goes on from the last checkpoint."
+            ) from error
 
 
 class _Connection:
@@ -53,55 +66,124 @@ class _Connection:
     """
 
     def __init__(self, trainer: Trainer, host: str, port: int) -> None:
-        self._trainer, self._address = trainer, (host, port)
+        self._trainer, self._host, self._port = trainer, host, port
         self._engine = self._connected()
         self._sync = trainer.publisher(self._engine)
+        self._before, self._lost = self._sync.last, True
 
     def publish(self) -> None:
         """Sends the policy, and evaluates it if that is due."""
-        while True:
-            try:
-                self._trainer.publish(self._sync)
-                return self._trainer.evaluate(self._engine)
-            except EngineUnreachableError as error:
-                self._reconnect(error)
+        # A version that is sent again is compared to the probe before it, as at the first time.
+        self._before, self._lost = self._sync.last, True
+        self._persistently(self._published)
 
     def generate(self, rollout: Rollout) -> list[Completion]:
         """Samples a rollout, from the version published last."""
+        return self._persistently(lambda: self._sampled(rollout))
+
+    def _published(self) -> None:
+        if self._lost:
+            self._trainer.publish(self._sync)
+            self._lost = False
+        self._trainer.evaluate(self._engine)
+
+    def _sampled(self, rollout: Rollout) -> list[Completion]:
+        self._published()
+        completions = self._engine.generate(rollout.requests, self._trainer.sampling)
+        if {version for c in completions for version in c.versions} != {self._trainer.version}:
+            raise EngineUnreachableError(f"{self._engine.name} engine, generate: {LOST}")
+        return completions
+
+    def _persistently(self, call: Callable[[], T]) -> T:
+        """Calls until there is an answer, or the time is up that began with the first failure."""
+        deadline = math.inf
         while True:
             try:
-                completions = self._engine.generate(rollout.requests, self._trainer.sampling)
-                if {version for c in completions for version in c.versions} == {self._trainer.version}:
-                    return completions
-                error = EngineUnreachableError(
-                    f"{self._engine.name} engine, generate: the server lost the weights it was sent; "
-                    "it was started again, or somebody else has sent others"
-                )
-            except EngineUnreachableError as failure:
-                error = failure
-            self._reconnect(error)
-            self.publish()
+                return call()
+            except EngineUnreachableError as error:
+                now, looking_s = time.monotonic(), self._trainer.config.rollout.reconnect_s
+                if now > deadline:
+                    raise
+                if deadline < math.inf:
+                    time.sleep(min(0.5, looking_s))  # it is there and fails: not at once again
+                deadline = min(deadline, now + looking_s)
+                self._reconnect(error, deadline)
 
-    def _connected(self) -> RemoteEngine:
-        options, world = self._trainer.config.rollout, self._trainer.world
-        token = os.environ.get(TOKEN_VARIABLE) or None
-        own = RemoteEngine(*self._address, timeout_s=options.timeout_s, token=token) if world.first else None
-        return shared(self._trainer, own)
+    def close(self) -> None:
+        """Takes down what the engine set up on this side."""
+        self._engine.close()
 
-    def _reconnect(self, error: EngineUnreachableError) -> None:
+    def _connected(self) -> Engine:
+        trainer = self._trainer
+        own: Engine | None = None
+        if trainer.world.first:
+            own = engine_for(trainer.config.rollout, self._host, self._port, trainer.folder / "weights")
+            check_trainable(own)
+        return shared(trainer, own)
+
+    def _reconnect(self, error: EngineUnreachableError, deadline: float) -> None:
         """Looks for the server until it is there again, or time is up."""
         options = self._trainer.config.rollout
         if not options.reconnect_s or not options.port or self._trainer.world.size > 1:
             raise error
         print(f"grpo_core: {error}; looking for {options.reconnect_s:g} s", file=sys.stderr)
-        deadline = time.monotonic() + options.reconnect_s
         while True:
             try:
+                self._engine.close()
                 self._engine = self._connected()
                 break
-            except EngineUnreachableError:
+            except (EngineUnreachableError, EngineTimeoutError):
                 if time.monotonic() > deadline:
                     raise error from None
                 time.sleep(min(0.5, options.reconnect_s))
-        last, self._sync = self._sync.last, self._trainer.publisher(self._engine)
-        self._sync.last = last
+        self._sync = self._trainer.publisher(self._engine)
+        self._sync.last, self._lost = self._before, True
+
+
+def engine_for(options: RolloutConfig, host: str, port: int, folder: Path) -> Engine:
+    """The engine for whoever answers there, if it is whom `rollout.server` names.
+
+    Args:
+        options: `server`, `sync` and `timeout_s` count.
+        host: The server's.
+        port: The server's.
+        folder: Where weights may be written for a server that reads them.
+
+    Raises:
+        EngineError: Nobody there, or somebody else.
+    """
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    http = Http("remote", host, port, timeout_s=options.timeout_s, token=token)
+    found = identify(http)
+    # From TRL 1.11 on, `trl vllm-serve` runs `vllm serve`, and nothing tells them apart.
+    if options.server not in ("auto", found) and (options.server, found) != ("trl", "vllm"):
+        raise EngineError(
+            f"{http.where('')}: rollout.server = {options.server!r} is {KINDS[options.server]}, but "
+            f"{KINDS[found]} answers; set rollout.server = {found!r} or 'auto'"
+        )
+    if found == "grpo-core":
+        return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token)
+    if options.server == "trl" or found == "trl":
+        from grpo_core.engines.trl_server import trl_engine
+
+        return trl_engine(
+            host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
+        )
+    from grpo_core.engines.vllm_server import VllmServerEngine
+
+    return VllmServerEngine(
+        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
+    )
+
+
+def check_trainable(engine: Engine) -> None:
+    """Refuses, before a step is made, an engine that can't give what training takes.
+
+    Raises:
+        EngineError: It takes no weights, or no seeds; says why.
+    """
+    able = engine.capabilities
+    for need, has in (("update", able.update), ("seeds", able.seeds)):
+        if not has:
+            why = able.why_not.get(need, "it doesn't say why")
+            raise EngineError(f"{engine.name} engine: it can't be trained with ({need}): {why}")

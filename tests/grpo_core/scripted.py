@@ -1,0 +1,96 @@
+"""SIMULATED servers: real sockets on loopback, answers as a test writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Call:
+    """One request as it came, and the connection it came by."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    sock: socket.socket
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def document(self):
+        """Its JSON."""
+        return json.loads(self.body)
+
+    def answer(self, document=None, *, status: int = 200, text: bytes | None = None, cut: int = 0) -> None:
+        """Sends an answer; `cut` bytes of its body are announced and never sent."""
+        body = json.dumps(document).encode() if text is None else text
+        head = f"HTTP/1.1 {status} SIMULATED\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        self.sock.sendall(head + body[: len(body) - cut])
+
+
+@dataclass
+class Server:
+    """A simulated server's address and what it was asked."""
+
+    port: int
+    calls: list[Call]
+    over: threading.Event
+
+    def paths(self) -> list[str]:
+        """Of the calls, in order."""
+        return [call.path for call in self.calls]
+
+
+@contextlib.contextmanager
+def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
+    """A server whose every call goes to `handle`, in a thread of its own; then the connection is closed."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    server = Server(listener.getsockname()[1], [], threading.Event())
+    threads: list[threading.Thread] = []
+
+    def serve(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            call = _read(sock, server.over)
+            if call is not None:
+                server.calls.append(call)
+                handle(call)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = listener.accept()
+                thread = threading.Thread(target=serve, args=(sock,))
+                thread.start()
+                threads.append(thread)
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    try:
+        yield server
+    finally:
+        server.over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        acceptor.join(timeout=10)
+        for thread in threads:
+            thread.join(timeout=10)
+
+
+def _read(sock: socket.socket, over: threading.Event) -> Call | None:
+    text = b""
+    while b"\r\n\r\n" not in text:
+        piece = sock.recv(65536)
+        if not piece:
+            return None
+        text += piece
+    head, _, body = text.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
+    while len(body) < int(headers.get("content-length", 0)):
+        body += sock.recv(65536)
+    method, path, _ = first.split()
+    return Call(method, path, headers, body, sock, over)

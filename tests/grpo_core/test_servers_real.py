@@ -1,0 +1,168 @@
+"""The clients of other people's servers, against the real servers in a real cell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from dataclasses import replace
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from grpo_core import run
+from grpo_core.engines.base import EngineError, EngineUnreachableError
+from grpo_core.engines.vllm_server import VllmServerEngine
+from grpo_core.model import load_model
+from grpo_core.types import Request, SamplingParams
+from tests.cells import cell_python
+from tests.grpo_core.conformance.cases import make_model
+from tests.servers import (
+    PARAMS,
+    RECEIVER_ARGUMENTS,
+    REQUESTS,
+    ROOT,
+    check,
+    free_port,
+    largest_difference,
+    serving,
+    shaken,
+    vllm_command,
+)
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+
+SUITE = Path(__file__).parent / "conformance" / "suite.py"
+CELL = "vllm-0.31.0+trl-1.16.0"
+TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A real `vllm serve` of 0.31.0 with our receiver in it, and the model it was started on: (port, model)."""
+    folder, port = tmp_path_factory.mktemp("vllm-serve"), free_port()
+    make_model(folder / "model")
+    command = vllm_command(cell_python(CELL), folder / "model", port, *RECEIVER_ARGUMENTS)
+    with serving(command, folder / "log"):
+        yield port, folder / "model"
+
+
+@pytest.fixture(params=["files", "gloo", "shm"])
+def sync(request):
+    return request.param
+
+
+@pytest.fixture
+def engine(served, sync, tmp_path):
+    """A client, with the weights it was started on in the server again."""
+    port, model_dir = served
+    built = VllmServerEngine("127.0.0.1", port, timeout_s=100, folder=tmp_path / "weights", sync=sync)
+    with closing(built):
+        built.update_weights(load_model(model_dir).named_parameters(), 0)
+        yield built
+
+
+def test_log_probs_are_the_trainers_after_each_of_five_updates(engine, served):
+    """On prompts whose keys the version before cached; and each update moves them by far more than the tolerance."""
+    seen = check(engine, served[1])
+    assert (seen["completions"], seen["different"], seen["repeatable"]) == (12, 12, True)
+    assert seen["difference"] < TOLERANCE
+    assert [update["version"] for update in seen["updates"]] == [[0], [1], [2], [3], [4]]
+    for update in seen["updates"]:
+        assert update["difference"] < TOLERANCE < update["moved"] / 100, update
+
+
+def test_a_completion_goes_on_behind_its_prefix_under_other_weights(engine, served):
+    """Two ids, an update, and the rest: each half has the log-probs of the weights that sampled it."""
+    trained = load_model(served[1])
+    begun = engine.generate([replace(request, budget=2) for request in REQUESTS], PARAMS)
+    assert largest_difference(trained, REQUESTS, begun) < TOLERANCE
+    unfinished = [
+        replace(request, prefix=part.ids)
+        for request, part in zip(REQUESTS, begun, strict=True)
+        if part.finish_reason == "abort"
+    ]
+    assert unfinished
+    engine.update_weights(shaken(trained, 5).named_parameters(), 5)
+    behind = [replace(r, prompt_ids=r.prompt_ids + r.prefix, prefix=()) for r in unfinished]
+    rest = engine.generate(unfinished, PARAMS)
+    assert largest_difference(trained, behind, rest) < TOLERANCE
+    assert all(len(r.prefix) + len(c.ids) <= PARAMS.max_tokens for r, c in zip(unfinished, rest, strict=True))
+
+
+def test_other_parameters_are_refused_whole(engine):
+    """By name; the engine keeps what it had."""
+    before = engine.generate(REQUESTS, PARAMS)
+    with pytest.raises(EngineError, match=r" is missing"):
+        engine.update_weights([], 9)
+    assert engine.generate(REQUESTS, PARAMS) == before
+
+
+def test_what_the_server_refuses_has_the_requests_name(engine, monkeypatch):
+    """Where this side can't see the model's files, vLLM itself checks the ids."""
+    monkeypatch.setattr(engine, "_vocabulary", 0)
+    with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request odd\)"):
+        engine.generate([Request("odd", (0, 99), 0)], PARAMS)
+    assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
+
+
+def test_abort_ends_a_running_rollout(engine, monkeypatch):
+    """From another thread, long before it would end by itself; and the engine goes on working."""
+    params = SamplingParams(max_tokens=100)  # no stop id
+    asked = [Request(f"a{i}", (1, 2, 3), seed=i) for i in range(48)]
+    answers, begun, once = [], threading.Event(), engine._once
+
+    def noted(*arguments):
+        begun.set()
+        return once(*arguments)
+
+    monkeypatch.setattr(engine, "_once", noted)
+    thread = threading.Thread(target=lambda: answers.append(engine.generate(asked, params)))
+    thread.start()
+    assert begun.wait(30)
+    engine.abort()
+    thread.join(60)
+    (completions,) = answers
+    assert [completion.request_id for completion in completions] == [request.id for request in asked]
+    assert "abort" in {completion.finish_reason for completion in completions}
+    assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
+
+
+def test_weights_of_somebody_else_are_noticed(engine, served):
+    """A server whose weights are another's mark is as good as one that went away."""
+    connection = HTTPConnection("127.0.0.1", served[0], timeout=60)
+    body = json.dumps({"new_version": "somebody's"})
+    connection.request("POST", "/update_weight_version", body, {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 200
+    connection.close()
+    with pytest.raises(
+        EngineUnreachableError, match="the server lost the weights it was sent: it holds 'somebody"
+    ):
+        engine.generate(REQUESTS, PARAMS)
+
+
+def test_it_passes_the_conformance_suite(served):
+    """All of it, by a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
+    command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{served[0]}", f"--model-dir={served[1]}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_trainer_takes_steps_against_it(short_run, served, sync):
+    """Every sync is proven by log-probs, and the run is whole."""
+    settings = {
+        "model.path": served[1],
+        "rollout.server": "vllm",
+        "rollout.port": served[0],
+        "rollout.sync": sync,
+        "output.name": sync,
+    }
+    document = run.train(short_run("server", **settings), lambda _: None)
+    assert document["outcome"] == "ok", document["error"]
+    assert (document["steps"], document["syncs_proven"], document["syncs"]) == (4, 4, 4)
+    assert document["max_logprob_difference"] < TOLERANCE
+    assert not (Path(document["metrics"]).parent / "weights").exists()

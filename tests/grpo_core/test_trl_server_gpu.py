@@ -1,0 +1,73 @@
+"""`trl vllm-serve` with its own weight sync, which goes by NCCL: what can't run without two GPUs."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_core import model
+from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.engines.vllm_server import VllmServerEngine
+from grpo_core.model import load_model
+from tests.servers import PARAMS, REQUESTS, check, free_port, largest_difference, serving, shaken, trl_command
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(
+        torch.cuda.device_count() < 2, reason="NCCL wants a GPU for each side: two are needed"
+    ),
+]
+TOLERANCE = 1e-3  # of a log-prob in float32, by another card's kernels
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A `trl vllm-serve` on the first GPU, and the model it was started on: (port, model)."""
+    pytest.importorskip("vllm")
+    pytest.importorskip("trl")
+    folder, port = tmp_path_factory.mktemp("trl"), free_port()
+    model.make_tiny(folder / "model", ModelConfig(), TaskConfig().letters, seed=0)
+    command = trl_command(Path(sys.executable), folder / "model", port, "--enforce_eager=true")
+    with serving(command, folder / "log", variables={"CUDA_VISIBLE_DEVICES": "0"}, timeout_s=600):
+        yield port, folder / "model"
+
+
+def test_it_takes_weights_from_trls_own_client(served, tmp_path):
+    """Log-probs after each of five updates over NCCL are those of the weights that were sent."""
+    from trl.generation.vllm_client import VLLMClient
+
+    port, model_dir = served
+    client = VLLMClient(host="127.0.0.1", server_port=port)
+    client.init_communicator(device="cuda:1")
+    engine = VllmServerEngine("127.0.0.1", port, timeout_s=100, folder=tmp_path, name="trl vllm-serve")
+    trained = load_model(model_dir)
+    with closing(engine):
+        for version in range(5):
+            shaken(trained, version)
+            client.update_model_params(load_on_gpu(trained))
+            client.reset_prefix_cache()
+            completions = engine.generate(REQUESTS, PARAMS)
+            assert largest_difference(trained, REQUESTS, completions) < TOLERANCE
+    client.close_communicator()
+
+
+def load_on_gpu(trained):
+    """A copy on the second GPU."""
+    import copy
+
+    return copy.deepcopy(trained).to("cuda:1")
+
+
+def test_it_is_an_engine_of_ours(served, tmp_path):
+    """By files, as any `vllm serve` is."""
+    port, model_dir = served
+    engine = VllmServerEngine("127.0.0.1", port, timeout_s=100, folder=tmp_path, name="trl vllm-serve")
+    with closing(engine):
+        seen = check(engine, model_dir)
+    assert max(update["difference"] for update in seen["updates"]) < TOLERANCE

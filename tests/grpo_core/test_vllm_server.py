@@ -1,0 +1,467 @@
+"""The client of `vllm serve`: against a SIMULATED server, whose answers can be wrong, and against the real one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grpo_core.engines.base import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.engines.vllm_openai import mixed_seed
+from grpo_core.engines.vllm_server import VllmServerEngine
+from grpo_core.engines.vllm_transfer import BACKEND
+from grpo_core.types import Request, SamplingParams
+from tests.grpo_core.scripted import simulated
+
+END = 11
+PARAMS = SamplingParams(max_tokens=6, temperature=0.8, stop_ids=(END,))
+REQUESTS = [Request(f"r{i}", (1, 2, 3 + i), seed=100 + i) for i in range(5)]
+WEIGHTS = {"a.weight": torch.arange(4.0).reshape(2, 2), "b.weight": torch.ones(3)}
+
+
+class SimulatedVllm:
+    """SIMULATED: the endpoints of vLLM 0.31.0 that the client uses, with an answer that can be bent."""
+
+    paths = (
+        "/v1/completions", "/v1/models", "/version", "/server_info", "/pause", "/resume", "/abort_requests",
+        "/reset_prefix_cache", "/collective_rpc", "/weight_info", "/update_weight_version",
+    )  # fmt: skip
+    fields = (
+        "model", "prompt", "seed", "stop_token_ids", "ignore_eos", "logprobs", "return_tokens_as_token_ids",
+        "return_token_ids", "watermarking",
+    )  # fmt: skip
+
+    def __init__(self, model_dir="") -> None:
+        self.asked: list[dict] = []
+        self.arrived = threading.Semaphore(0)  # once a completion call
+        self.done: list[str] = []
+        self.mark, self.bend, self.backend = "default", lambda choice, answer: None, None
+        self.mode, self.model_dir, self.loaded = "processed_logprobs", str(model_dir), None
+        self.failing: dict[str, tuple[int, dict]] = {}
+        self.held = threading.Event()  # set: completions wait for an abort
+        self.aborted = threading.Event()
+
+    def __call__(self, call) -> None:
+        path = call.path.partition("?")[0]
+        if call.method == "POST" and path != "/v1/completions":
+            self.done.append(call.path)
+        if path in self.failing:
+            status, document = self.failing[path]
+            call.answer(document, status=status)
+        else:
+            known = getattr(self, "on_" + path.strip("/").replace("/", "_").replace(".", "_"), None)
+            if known is None:
+                call.answer({"detail": "Not Found"}, status=404)
+            else:
+                known(call)
+
+    def on_openapi_json(self, call) -> None:
+        schema = {"properties": dict.fromkeys(self.fields)}
+        call.answer(
+            {"paths": dict.fromkeys(self.paths), "components": {"schemas": {"CompletionRequest": schema}}}
+        )
+
+    def on_health(self, call) -> None:
+        call.answer(text=b"")
+
+    def on_version(self, call) -> None:
+        call.answer({"version": "0.31.0"})
+
+    def on_v1_models(self, call) -> None:
+        call.answer({"data": [{"id": "the-model", "root": self.model_dir, "max_model_len": 64}]})
+
+    def on_server_info(self, call) -> None:
+        transfer = None if self.backend is None else {"backend": self.backend}
+        model = {"logprobs_mode": self.mode}
+        call.answer({"vllm_config": {"model_config": model, "weight_transfer_config": transfer}})
+
+    def on_v1_completions(self, call) -> None:
+        body = call.document()
+        if body["logprobs"]:  # what the log-probs mean is being found out
+            apart = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
+            top = {"token_id:1": -1.0, "token_id:2": -1.0 - apart}
+            return call.answer({"choices": [{"logprobs": {"top_logprobs": [top]}}]})
+        self.asked.append(body)
+        self.arrived.release()
+        if self.held.is_set():
+            self.aborted.wait(10)
+            ids, reason = [5], "abort"
+        else:
+            last = body["prompt"][-1]
+            ids = [(last + place) % 10 for place in range(body["max_tokens"])]
+            reason = "length"
+            if last % 2 == 0:
+                ids[-1], reason = END, "stop"
+        choice = {
+            "finish_reason": reason,
+            "token_ids": ids,
+            "prompt_token_ids": body["prompt"],
+            "logprobs": {"tokens": [f"token_id:{i}" for i in ids], "token_logprobs": [-0.5] * len(ids)},
+        }
+        answer = {"id": f"cmpl-{body['request_id']}", "choices": [choice]}
+        self.bend(choice, answer)
+        return call.answer(answer)
+
+    def on_abort_requests(self, call) -> None:
+        self.aborted_ids = call.document()["request_ids"]
+        self.aborted.set()
+        call.answer({"status": "aborted"})
+
+    def on_pause(self, call) -> None:
+        call.answer({"status": "paused"})
+
+    def on_resume(self, call) -> None:
+        call.answer({"status": "resumed"})
+
+    def on_reset_prefix_cache(self, call) -> None:
+        call.answer({"success": True})
+
+    def on_collective_rpc(self, call) -> None:
+        body = call.document()
+        if body["method"] == "grpo_core_backend":
+            return call.answer(
+                {"results": [[self.backend]]} if self.backend else {}, status=200 if self.backend else 500
+            )
+        self.loaded = load_file(f"{body['kwargs']['weights_path']}/model.safetensors")
+        return call.answer({"results": [None]})
+
+    def on_update_weight_version(self, call) -> None:
+        self.mark = call.document()["new_version"]
+        call.answer({"success": True, "new_version": self.mark})
+
+    def on_weight_info(self, call) -> None:
+        call.answer({"weight_version": self.mark})
+
+
+@pytest.fixture
+def vllm(model_dir):
+    return SimulatedVllm(model_dir)
+
+
+@pytest.fixture
+def server(vllm):
+    with simulated(vllm) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(server, tmp_path):
+    with closing(connected(server, tmp_path)) as built:
+        built._shapes = {name: tuple(tensor.shape) for name, tensor in WEIGHTS.items()}
+        yield built
+
+
+def connected(server, tmp_path, **options) -> VllmServerEngine:
+    return VllmServerEngine("127.0.0.1", server.port, timeout_s=10, folder=tmp_path / "weights", **options)
+
+
+def test_it_is_an_engine_that_says_what_it_can_do(engine):
+    """What it can't is explained."""
+    assert isinstance(engine, Engine)
+    able = engine.capabilities
+    assert (able.seeds, able.abort, able.update, able.fingerprint, able.sleep) == (
+        True,
+        True,
+        True,
+        False,
+        False,
+    )
+    assert set(able.why_not) == {"fingerprint", "sleep", "slices"}
+
+
+def test_everything_that_shapes_a_completion_is_in_the_request(engine, vllm):
+    """Each call has its own seed and id, and leaves no default to the server or to the model's files."""
+    completions = engine.generate(REQUESTS, PARAMS)
+    assert [completion.request_id for completion in completions] == [request.id for request in REQUESTS]
+    assert {body["seed"] for body in vllm.asked} == {mixed_seed(request) for request in REQUESTS}
+    assert len({body["request_id"] for body in vllm.asked}) == 5
+    pinned = {
+        "model": "the-model", "n": 1, "max_tokens": 6, "min_tokens": 0, "temperature": 0.8, "top_p": 1.0, "top_k": 0,
+        "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "stop": [],
+        "stop_token_ids": [END], "ignore_eos": True, "logprobs": 0, "return_token_ids": True,
+        "return_tokens_as_token_ids": True, "echo": False, "stream": False, "watermarking": False,
+        "use_beam_search": False, "add_special_tokens": False, "skip_special_tokens": False,
+    }  # fmt: skip
+    for body in vllm.asked:
+        assert {
+            key: value for key, value in body.items() if key not in ("prompt", "seed", "request_id")
+        } == pinned
+    assert [c.finish_reason for c in completions] == ["length", "stop", "length", "stop", "length"]
+    assert {v for c in completions for v in c.versions} == {-1}
+
+
+def test_a_prefix_goes_behind_the_prompt_and_a_budget_ends_the_call(engine, vllm):
+    """With another seed, or the prefix's numbers would be drawn again."""
+    request = Request("r", (1, 2), seed=100, prefix=(8, 7), budget=2)
+    (completion,) = engine.generate([request], PARAMS)
+    (body,) = vllm.asked
+    assert (body["prompt"], body["max_tokens"], body["seed"]) == ([1, 2, 8, 7], 2, mixed_seed(request))
+    assert mixed_seed(request) != mixed_seed(replace(request, prefix=()))
+    assert (len(completion.ids), completion.finish_reason) == (2, "abort")
+
+
+def bend(**changes):
+    """Changes of a choice, or of `id`."""
+
+    def apply(choice, answer) -> None:
+        for key, value in changes.items():
+            (answer if key == "id" else choice)[key] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (bend(id="cmpl-another"), "is to another request"),
+        (bend(prompt_token_ids=[9]), "is to another request"),
+        (bend(token_ids=[1, 2, 3, 4, 5, 6, 7]), "7 ids, but log-probs of"),
+        (bend(logprobs=None), "the answer is no completion"),
+        (bend(logprobs={"tokens": ["token_id:1"], "token_logprobs": [None]}), "the answer is no completion"),
+        (bend(token_ids=None), "the answer is no completion"),
+        (bend(finish_reason="stop"), r"it ended at id 8, which is none of the stop ids \[11\]"),
+        (bend(finish_reason="error"), "ended with reason 'error'"),
+        (bend(finish_reason="abort"), "ended without a usable completion"),
+        (lambda choice, answer: answer["choices"].append(choice), "the answer is no completion"),
+        (lambda choice, answer: answer.pop("choices"), "the answer is no completion"),
+        (
+            lambda choice, answer: choice["logprobs"].update(token_logprobs=[float("nan")] * 6),
+            "log-probs that are none",
+        ),
+        (
+            lambda choice, answer: [choice["token_ids"].pop(), *map(list.pop, choice["logprobs"].values())],
+            "5 ids came where 6 were asked for",
+        ),
+    ],
+)
+def test_answers_to_other_requests_or_shaped_by_the_server_are_refused(engine, vllm, change, says):
+    """By the request's name; nothing is guessed."""
+    vllm.bend = change
+    with pytest.raises(EngineError, match=f"request r0.*{says}"):
+        engine.generate([REQUESTS[0]], PARAMS)
+
+
+def test_one_failing_call_fails_the_rollout_by_name(engine, vllm):
+    """With what the server said."""
+    vllm.failing["/v1/completions"] = (400, {"error": {"message": "max_tokens too large"}})
+    with pytest.raises(EngineError, match=r"/v1/completions: status 400: max_tokens too large \(request r"):
+        engine.generate(REQUESTS, PARAMS)
+
+
+def test_a_server_whose_engine_has_died_is_one_that_went_away(engine, vllm):
+    """VLLM's front end outlives its engine by a moment."""
+    vllm.failing["/v1/completions"] = (500, {"error": {"message": "EngineCore encountered an issue."}})
+    vllm.failing["/health"] = (503, {})
+    with pytest.raises(
+        EngineUnreachableError, match=r"status 500: EngineCore encountered an issue. \(request r"
+    ):
+        engine.generate(REQUESTS, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("request_", "params", "says"),
+    [
+        (Request("long", (0,) * 60, 0), PARAMS, "request long has 60 prompt tokens and asks for 6 more"),
+        (Request("none", (), 0), PARAMS, "request none has 0 prompt tokens"),
+        (Request("odd", (0, 99), 0), PARAMS, "request odd has a token id outside of 0 to 12"),
+        (REQUESTS[1], SamplingParams(4, temperature=0.001), "temperature 0.001 is below 0.01"),
+    ],
+)
+def test_what_vllm_would_change_without_a_word_is_refused(engine, vllm, request_, params, says):
+    """Before anything is asked."""
+    with pytest.raises(EngineError, match=says):
+        engine.generate([REQUESTS[0], request_], params)
+    assert vllm.asked == []
+
+
+def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
+    """Marked as unfinished, loaded, the cache dropped, marked as this version, resumed; no file is left."""
+    engine.update_weights(WEIGHTS.items(), 7)
+    assert vllm.done == [
+        "/pause?mode=wait",
+        "/update_weight_version",
+        "/collective_rpc",
+        "/reset_prefix_cache",
+        "/update_weight_version",
+        "/resume",
+    ]
+    assert vllm.mark.startswith("grpo-core: 7-")
+    assert {name: tensor.tolist() for name, tensor in vllm.loaded.items()} == {
+        name: tensor.tolist() for name, tensor in WEIGHTS.items()
+    }
+    assert not (tmp_path / "weights").exists()
+    assert engine.policy_version == 7
+    assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {7}
+
+
+def test_closed_it_refuses(engine):
+    """Twice closed is closed."""
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineError, match="generate: the engine is closed"):
+        engine.generate(REQUESTS, PARAMS)
+    with pytest.raises(EngineError, match="update_weights: the engine is closed"):
+        engine.update_weights(WEIGHTS.items(), 1)
+
+
+@pytest.mark.parametrize(
+    "failing", ["/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/pause"]
+)
+def test_a_failed_update_is_told_and_nothing_is_sampled_until_one_succeeds(engine, vllm, failing):
+    """The server goes on for others; for us it holds no version."""
+    engine.update_weights(WEIGHTS.items(), 1)
+    document = {"success": False} if failing == "/reset_prefix_cache" else {"error": {"message": "no"}}
+    vllm.failing[failing] = (200 if failing == "/reset_prefix_cache" else 500, document)
+    with pytest.raises(EngineError, match=failing):
+        engine.update_weights(WEIGHTS.items(), 2)
+    assert vllm.done[-1] == ("/pause?mode=wait" if failing == "/pause" else "/resume")
+    assert engine.policy_version == -1
+    with pytest.raises(EngineError, match="the last update failed; send the weights again"):
+        engine.generate(REQUESTS, PARAMS)
+    vllm.failing.clear()
+    engine.update_weights(WEIGHTS.items(), 2)
+    assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {2}
+
+
+def test_weights_that_are_not_the_models_are_refused_whole(engine, vllm):
+    """VLLM would only log a parameter that did not come."""
+    with pytest.raises(EngineError, match=r"b.weight is missing; extra is not in the model"):
+        engine.update_weights([("a.weight", WEIGHTS["a.weight"]), ("extra", torch.ones(1))], 1)
+    with pytest.raises(EngineError, match=r"b.weight is \(2,\), not \(3,\)"):
+        engine.update_weights({**WEIGHTS, "b.weight": torch.ones(2)}.items(), 1)
+    assert vllm.done == []
+
+
+def test_what_the_model_has_is_read_from_its_files(server, tmp_path, model_dir):
+    """Where this side sees them."""
+    engine = connected(server, tmp_path)
+    assert engine._vocabulary == 13
+    assert engine._shapes["lm_head.weight"] == (13, 64)
+
+
+@pytest.mark.parametrize("mark", ["default", "grpo-core: 7-somebody"])
+def test_a_server_that_lost_our_weights_is_noticed(engine, vllm, mark):
+    """Started again, or given others by somebody: its tokens are not used."""
+    engine.update_weights(WEIGHTS.items(), 7)
+    vllm.mark = mark
+    with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
+        engine.generate(REQUESTS, PARAMS)
+
+
+def test_abort_ends_a_running_rollout(engine, vllm):
+    """Each completion is what there was of it; only our own calls are ended."""
+    vllm.held.set()
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(engine.generate(REQUESTS, PARAMS)))
+    thread.start()
+    for _ in REQUESTS:
+        assert vllm.arrived.acquire(timeout=10)
+    engine.abort()
+    thread.join(10)
+    (completions,) = answers
+    assert [(c.request_id, c.ids, c.finish_reason) for c in completions] == [
+        (request.id, (5,), "abort") for request in REQUESTS
+    ]
+    assert set(vllm.aborted_ids) <= {f"cmpl-{body['request_id']}-0" for body in vllm.asked}
+    vllm.held.clear()
+    engine.abort()  # nothing is running: nothing happens
+    assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
+
+
+def test_a_rollout_is_over_at_the_time_limit(server, vllm, tmp_path):
+    """All its calls share it, and are ended at the server, too."""
+    engine = VllmServerEngine("127.0.0.1", server.port, timeout_s=0.5, folder=tmp_path)
+    vllm.held.set()
+    with pytest.raises(EngineTimeoutError, match=r"no answer in 0.5 s.*\(request r"):
+        engine.generate(REQUESTS, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "says"),
+    [
+        ("/pause", "vLLM 0.31.0 serves no /pause; start it with VLLM_SERVER_DEV_MODE=1"),
+        ("/weight_info", "serves no /weight_info"),
+        ("/collective_rpc", "the release has no /collective_rpc"),
+    ],
+)
+def test_a_server_that_takes_no_weights_says_so_before_use(vllm, tmp_path, lacking, says):
+    """It can be sampled from; an update is refused with the same words."""
+    vllm.paths = [path for path in vllm.paths if path != lacking]
+    with simulated(vllm) as server:
+        engine = connected(server, tmp_path)
+        assert not engine.capabilities.update
+        assert says in engine.capabilities.why_not["update"]
+        assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
+        with pytest.raises(EngineError, match=says):
+            engine.update_weights(WEIGHTS.items(), 1)
+
+
+@pytest.mark.parametrize(
+    ("sync", "backend", "says"),
+    [
+        ("gloo", None, "backend is None; for rollout.sync = 'gloo' start it with --weight-transfer-config"),
+        ("shm", "nccl", "its weight-transfer backend is 'nccl'"),
+        ("http", None, "weights don't go to it by rollout.sync = 'http', but by files, gloo, shm"),
+        ("auto", BACKEND, ""),
+        ("auto", "nccl", ""),
+        ("files", BACKEND, ""),
+        ("gloo", BACKEND, ""),
+    ],
+)
+def test_how_weights_go_is_what_was_asked_for_or_a_reason(vllm, tmp_path, sync, backend, says):
+    """`auto` is gloo where the server has our receiver, else files."""
+    vllm.backend = backend
+    with simulated(vllm) as server:
+        engine = connected(server, tmp_path, sync=sync)
+    assert says in engine.capabilities.why_not.get("update", "")
+    assert engine.capabilities.update is not bool(says)
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_what_log_probs_mean_is_found_out_where_it_is_not_told(vllm, tmp_path, mode):
+    """VLLM 0.31.0 fails to tell its configuration in some environments; then its answers do."""
+    vllm.mode, vllm.failing["/server_info"] = mode, (500, {"error": {"message": "'NoneType' object has no"}})
+    with simulated(vllm) as server:
+        engine = connected(server, tmp_path)
+        if mode == "raw_logprobs":
+            with pytest.raises(EngineError, match="start it with --logprobs-mode processed_logprobs"):
+                engine.generate(REQUESTS, PARAMS)
+            assert vllm.asked == []
+        else:
+            assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
+            assert engine._vocabulary == 13
+
+
+@pytest.mark.parametrize("backend", [None, BACKEND])
+def test_our_receiver_answers_for_itself_where_the_configuration_is_not_told(vllm, tmp_path, backend):
+    """Before the first update."""
+    vllm.backend, vllm.failing["/server_info"] = backend, (500, {})
+    with simulated(vllm) as server:
+        engine = connected(server, tmp_path, sync="gloo")
+    assert engine.capabilities.update is bool(backend)
+
+
+def test_a_server_that_can_not_be_asked_exactly_is_refused(vllm, tmp_path):
+    """Log-probs of another distribution, a release without seeds, or something else altogether."""
+    vllm.mode = "raw_logprobs"
+    with (
+        simulated(vllm) as server,
+        pytest.raises(EngineError, match="start it with --logprobs-mode processed"),
+    ):
+        connected(server, tmp_path)
+    vllm.mode, vllm.fields = "processed_logprobs", ["model", "prompt", "seed"]
+    with (
+        simulated(vllm) as server,
+        pytest.raises(EngineError, match="can't be asked with ignore_eos, logprobs"),
+    ):
+        connected(server, tmp_path)
+    with (
+        simulated(lambda call: call.answer(text=json.dumps({"hello": 1}).encode())) as server,
+        pytest.raises(EngineError, match="expected `vllm serve`, but its answers lack KeyError"),
+    ):
+        connected(server, tmp_path)

@@ -1,0 +1,224 @@
+"""Starting other people's servers for real, and one check of an engine that speaks to one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from grpo_core.engines.base import Engine
+from grpo_core.engines.remote import PROTOCOL
+from grpo_core.engines.vllm_transfer import BACKEND
+from grpo_core.logprobs import completion_logprobs
+from grpo_core.model import load_model
+from grpo_core.types import Completion, Request, SamplingParams
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_MODEL_LEN = 320
+PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(11,))
+# Longer than the CPU build's blocks of 128 tokens: only whole blocks are cached between requests, so a shorter prompt
+# could not tell a forgotten reset of the cache.
+PROMPTS = [tuple((7 * place + start) % 10 for place in range(150)) for start in range(4)]
+REQUESTS = [Request(f"r{i}", PROMPTS[i // 3], seed=100 + i) for i in range(12)]
+
+VLLM_ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",  # the endpoints for training
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+VLLM_ARGUMENTS = [
+    "--dtype=float32",  # so that log-probs can be compared to the trainer's
+    "--enforce-eager",
+    f"--max-model-len={MAX_MODEL_LEN}",
+    "--logprobs-mode=processed_logprobs",  # of the distribution that is sampled from
+    "--generation-config=vllm",  # not the model's generation_config.json
+    # On a CPU, a seeded request whose prefill is split over steps ends the engine.
+    "--no-enable-chunked-prefill",
+    "--max-num-batched-tokens=4096",
+]
+RECEIVER_ARGUMENTS = [
+    f"--weight-transfer-config={json.dumps({'backend': BACKEND})}",
+    "--worker-extension-cls=grpo_core.engines.vllm_worker.Extension",
+]
+
+
+# What uvicorn says, and what our own server says.
+_UP = ("Application startup complete", PROTOCOL)
+
+
+class NotStartedError(AssertionError):
+    """Raised when a server ended, or was not ready in time; carries its output's end."""
+
+
+def vllm_command(python: Path, model_dir: Path, port: int, *more: str) -> list[str]:
+    """`vllm serve`, by the module it is: a build under another name has no such script."""
+    module = ["-m", "vllm.entrypoints.openai.api_server"]
+    where = [f"--model={model_dir}", "--host=127.0.0.1", f"--port={port}"]
+    return [str(python), *module, *where, *VLLM_ARGUMENTS, *more]
+
+
+def trl_command(python: Path, model_dir: Path, port: int, *more: str) -> list[str]:
+    """`trl vllm-serve`, by its module."""
+    where = [f"--model={model_dir}", "--host=127.0.0.1", f"--port={port}", f"--max_model_len={MAX_MODEL_LEN}"]
+    return [str(python), "-m", "trl.scripts.vllm_serve", *where, "--dtype=float32", *more]
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving(
+    command: Sequence[str],
+    log: Path,
+    *,
+    path: Sequence[Path] = (ROOT,),
+    variables: Mapping[str, str] | None = None,
+    timeout_s: float = 300,
+) -> Iterator[subprocess.Popen[str]]:
+    """A server that is up: it has said so. All its processes are gone afterwards.
+
+    Args:
+        command: What to run.
+        log: Where all that it says goes.
+        path: Its PYTHONPATH.
+        variables: More of its environment.
+        timeout_s: What it may take to start.
+
+    Raises:
+        NotStartedError: It ended, or took too long.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
+    environment = {
+        **kept,
+        **VLLM_ENVIRONMENT,
+        **(variables or {}),
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    ready, up = threading.Event(), threading.Event()
+    reader = threading.Thread(target=_read, args=(process, log, ready, up), daemon=True)
+    reader.start()
+    try:
+        ready.wait(timeout_s)
+        if not up.is_set():
+            code = process.poll()
+            state = f"not up after {timeout_s:g} s" if code is None else f"ended with exit code {code}"
+            raise NotStartedError(f"{state}: {log}: {log.read_text()[-3000:]}")
+        _reached(command)
+        yield process
+    finally:
+        _end(process)
+        reader.join(timeout=30)
+        process.stdout.close()
+
+
+def _reached(command: Sequence[str]) -> None:
+    """Waits for the port in a command: a server may say that it is up a moment before it listens."""
+    port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
+    for _ in range(100):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        threading.Event().wait(0.1)
+    raise NotStartedError(f"nobody listens at port {port}")
+
+
+def _read(process: subprocess.Popen[str], log: Path, ready: threading.Event, up: threading.Event) -> None:
+    with log.open("w") as file:
+        for line in process.stdout:
+            file.write(line)
+            file.flush()
+            if any(word in line for word in _UP):
+                up.set()
+                ready.set()
+    ready.set()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Asks it to stop, and then makes sure of its whole session, which is ours."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=30)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def shaken(model, seed: int):
+    """The model, its parameters moved well away from where they were."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    return model
+
+
+def largest_difference(model, requests: Sequence[Request], completions: Sequence[Completion]) -> float:
+    """Largest |trainer's log-prob - engine's| over all sampled tokens, at `PARAMS`' temperature."""
+    worst = 0.0
+    for request, completion in zip(requests, completions, strict=True):
+        with torch.no_grad():
+            ours = completion_logprobs(
+                model,
+                torch.tensor([[*request.prompt_ids, *completion.ids]]),
+                torch.tensor([len(request.prompt_ids)]),
+                torch.tensor([len(completion.ids)]),
+                temperature=PARAMS.temperature,
+                chunk=64,
+            )[0][0]
+        worst = max(worst, float((ours - torch.tensor(completion.logprobs)).abs().max()))
+    return worst
+
+
+def check(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
+    """What an engine does, in numbers: sampling, log-probs, seeds, and one line for each weight update."""
+    model = load_model(model_dir)
+    first = engine.generate(REQUESTS, PARAMS)
+    again = engine.generate(REQUESTS[::-1], PARAMS)[::-1]
+    seen = {
+        "completions": len(first),
+        "reasons": sorted({completion.finish_reason for completion in first}),
+        "different": len({completion.ids for completion in first}),
+        "repeatable": [c.ids for c in again] == [c.ids for c in first],
+        "difference": largest_difference(model, REQUESTS, first),
+        "updates": [],
+    }
+    for version in range(updates) if engine.capabilities.update else ():
+        before = engine.generate(REQUESTS, PARAMS)
+        shaken(model, version)
+        moved = largest_difference(model, REQUESTS, before)
+        engine.update_weights(model.named_parameters(), version)
+        completions = engine.generate(REQUESTS, PARAMS)
+        seen["updates"].append(
+            {
+                "version": sorted({v for completion in completions for v in completion.versions}),
+                "moved": moved,
+                "difference": largest_difference(model, REQUESTS, completions),
+            }
+        )
+    return seen
