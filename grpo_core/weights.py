@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from grpo_core.batch import make_batch
+from grpo_core.engines.wire import check_answers
 from grpo_core.types import Prompt, Request, Sample, SamplingParams
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class Publisher:
             raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
         digest = self._compare_fingerprints(sent, version)
         moved = None if self.last is None else self._difference(self.last)
-        probe = self._engine.generate([self._request], self._params)[0]
+        completions = self._engine.generate([self._request], self._params)
+        (probe,) = check_answers(completions, [self._request], name, self._policy.vocabulary)
         difference = self._difference(probe)
         limit = self._limit(moved)
         # Written so that NaN, too, is a failure.

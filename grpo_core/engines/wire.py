@@ -80,15 +80,17 @@ def decode_completions(body: Any, requests: Sequence[Request], engine: str) -> l
             )
             for entry in body["completions"]
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise EngineError(f"{where}: the answer is not a list of completions: {error!r}") from error
     return check_answers(completions, requests, engine)
 
 
 def check_answers(
-    completions: list[Completion], requests: Sequence[Request], engine: str
+    completions: list[Completion], requests: Sequence[Request], engine: str, vocabulary: int | None = None
 ) -> list[Completion]:
     """The completions, if they answer these very requests in order, each with a token and finite log-probs.
+
+    With `vocabulary`, the model's number of tokens, each id is one of them.
 
     Raises:
         EngineError: Names the first that doesn't.
@@ -102,6 +104,11 @@ def check_answers(
         ended = completion.finish_reason in ("stop", "length") or bool(request.budget)
         if not completion.ids or not ended:
             raise EngineError(f"{where}: request {request.id} ended without a usable completion")
+        if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
+            raise EngineError(
+                f"{where}: request {request.id} was answered with token ids outside of 0 to {vocabulary - 1}: "
+                f"{completion.ids}"
+            )
         # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
         if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):
             raise EngineError(
