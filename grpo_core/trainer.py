@@ -188,7 +188,6 @@ class Trainer:
         options = self.config.eval
         if not options.every or self.step % options.every or self._evaluated_at == self.step:
             return
-        self._evaluated_at = self.step
         seed = self.config.train.seed
         requests = [Request(p.id, p.ids, derived_seed(seed, "eval", p.id)) for p in self._eval_prompts]
         with self.timed("eval"):
@@ -196,6 +195,7 @@ class Trainer:
             check_answers(completions, requests, engine.name, self.policy.vocabulary)
             staleness(completions, self.version, 0)
             samples = self._judged(self._eval_prompts, completions)
+        self._evaluated_at = self.step  # not before: an engine that failed is asked again when it is back
         self._evaluated = {
             "eval/policy_version": self.version,
             "eval/reward/mean": metrics.mean([sample.reward for sample in samples]),
