@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.client
 import json
+import socket
+import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.engines.wire import decode_completions, encode_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import torch
 
@@ -37,9 +41,13 @@ class RemoteEngine:
             raise EngineError(
                 f"{self._where('/info')}: expected a server of {PROTOCOL}, found {info.get('schema')!r}"
             )
-        self.name = f"remote {info['engine']}"
-        self._capabilities = Capabilities(**{**info["capabilities"], "sleep": False})
-        self._version = int(info["policy_version"])
+        can = self._field("/info", info, "capabilities", dict)
+        known = {
+            field.name: can[field.name] for field in dataclasses.fields(Capabilities) if field.name in can
+        }
+        self._capabilities = Capabilities(**{"seeds": False, "fingerprint": False, **known, "sleep": False})
+        self._version = self._field("/info", info, "policy_version", int)
+        self.name = f"remote {self._field('/info', info, 'engine', str)}"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -67,15 +75,25 @@ class RemoteEngine:
             "X-Policy-Version": str(version),
             "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
         }
-        self._version = int(self._json("POST", "/weights", body, headers)["policy_version"])
+        answer = self._json("POST", "/weights", body, headers)
+        self._version = self._field("/weights", answer, "policy_version", int)
 
     def fingerprint(self) -> str | None:
         """That of the weights the server holds, computed now."""
-        digest = self._json("GET", "/fingerprint")["fingerprint"]
-        return None if digest is None else str(digest)
+        answer = self._json("GET", "/fingerprint")
+        kind = (str,) if self._capabilities.fingerprint else (str, type(None))
+        digest: str | None = self._field("/fingerprint", answer, "fingerprint", *kind)
+        return digest
 
     def close(self) -> None:
         """Nothing is held between calls."""
+
+    def _field(self, path: str, answer: dict[str, Any], name: str, *kinds: type) -> Any:
+        if not isinstance(answer.get(name), kinds):
+            raise EngineError(
+                f"{self._where(path)}: no {name} that can be used in the answer: {str(answer)[:200]}"
+            )
+        return answer.get(name)
 
     def _where(self, path: str) -> str:
         return f"{self.name} engine, http://{self._host}:{self._port}{path}"
@@ -86,14 +104,16 @@ class RemoteEngine:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            connection.request(method, path, body, {**(headers or {}), **authorization})
-            response = connection.getresponse()
-            status, text = response.status, response.read()
+            connection.connect()
+            with _limited(connection.sock, self._timeout_s):
+                connection.request(method, path, body, {**(headers or {}), **authorization})
+                response = connection.getresponse()
+                status, text = response.status, response.read()
         except TimeoutError as error:
             raise EngineTimeoutError(
                 f"{self._where(path)}: no answer in {self._timeout_s:g} s (rollout.timeout_s)"
             ) from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, MemoryError, OverflowError) as error:
             raise EngineUnreachableError(
                 f"{self._where(path)}: {type(error).__name__}: {error}; is the server up?"
             ) from error
@@ -101,7 +121,7 @@ class RemoteEngine:
             connection.close()
         try:
             document = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineError(f"{self._where(path)}: status {status}, and no JSON: {text[:80]!r}") from error
         if status != http.client.OK:
             detail = document.get("detail", document) if isinstance(document, dict) else document
@@ -109,3 +129,29 @@ class RemoteEngine:
         if not isinstance(document, dict):
             raise EngineError(f"{self._where(path)}: expected a JSON object, got {text[:80]!r}")
         return document
+
+
+@contextmanager
+def _limited(sock: socket.socket, timeout_s: float) -> Iterator[None]:
+    """One time limit for a whole call: a socket's own begins anew with each byte that comes.
+
+    Raises:
+        TimeoutError: It is over.
+    """
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        if over.is_set():
+            raise TimeoutError from error
+        raise
+    finally:
+        timer.cancel()
