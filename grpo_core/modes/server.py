@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from grpo_core.engines.base import EngineError, EngineUnreachableError
 from grpo_core.engines.remote import RemoteEngine
@@ -15,8 +16,12 @@ from grpo_core.serve.launch import ServerProcess
 from grpo_core.serve.run import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from grpo_core.trainer import Rollout, Trainer
     from grpo_core.types import Completion
+
+T = TypeVar("T")
 
 
 def run(trainer: Trainer) -> None:
@@ -56,31 +61,48 @@ class _Connection:
         self._trainer, self._address = trainer, (host, port)
         self._engine = self._connected()
         self._sync = trainer.publisher(self._engine)
+        self._before, self._lost = self._sync.last, True
 
     def publish(self) -> None:
         """Sends the policy, and evaluates it if that is due."""
-        while True:
-            try:
-                self._trainer.publish(self._sync)
-                return self._trainer.evaluate(self._engine)
-            except EngineUnreachableError as error:
-                self._reconnect(error)
+        # A version that is sent again is compared to the probe before it, as at the first time.
+        self._before, self._lost = self._sync.last, True
+        self._persistently(self._published)
 
     def generate(self, rollout: Rollout) -> list[Completion]:
         """Samples a rollout, from the version published last."""
+        return self._persistently(lambda: self._sampled(rollout))
+
+    def _published(self) -> None:
+        if self._lost:
+            self._trainer.publish(self._sync)
+            self._lost = False
+        self._trainer.evaluate(self._engine)
+
+    def _sampled(self, rollout: Rollout) -> list[Completion]:
+        self._published()
+        completions = self._engine.generate(rollout.requests, self._trainer.sampling)
+        if {version for c in completions for version in c.versions} != {self._trainer.version}:
+            raise EngineUnreachableError(
+                f"{self._engine.name} engine, generate: the server lost the weights it was sent; "
+                "it was started again, or somebody else has sent others"
+            )
+        return completions
+
+    def _persistently(self, call: Callable[[], T]) -> T:
+        """Calls until there is an answer, or the time is up that began with the first failure."""
+        deadline = math.inf
         while True:
             try:
-                completions = self._engine.generate(rollout.requests, self._trainer.sampling)
-                if {version for c in completions for version in c.versions} == {self._trainer.version}:
-                    return completions
-                error = EngineUnreachableError(
-                    f"{self._engine.name} engine, generate: the server lost the weights it was sent; "
-                    "it was started again, or somebody else has sent others"
-                )
-            except EngineUnreachableError as failure:
-                error = failure
-            self._reconnect(error)
-            self.publish()
+                return call()
+            except EngineUnreachableError as error:
+                now, looking_s = time.monotonic(), self._trainer.config.rollout.reconnect_s
+                if now > deadline:
+                    raise
+                if deadline < math.inf:
+                    time.sleep(min(0.5, looking_s))  # it is there and fails: not at once again
+                deadline = min(deadline, now + looking_s)
+                self._reconnect(error, deadline)
 
     def _connected(self) -> RemoteEngine:
         options, world = self._trainer.config.rollout, self._trainer.world
@@ -88,13 +110,12 @@ class _Connection:
         own = RemoteEngine(*self._address, timeout_s=options.timeout_s, token=token) if world.first else None
         return shared(self._trainer, own)
 
-    def _reconnect(self, error: EngineUnreachableError) -> None:
+    def _reconnect(self, error: EngineUnreachableError, deadline: float) -> None:
         """Looks for the server until it is there again, or time is up."""
         options = self._trainer.config.rollout
         if not options.reconnect_s or not options.port or self._trainer.world.size > 1:
             raise error
         print(f"grpo_core: {error}; looking for {options.reconnect_s:g} s", file=sys.stderr)
-        deadline = time.monotonic() + options.reconnect_s
         while True:
             try:
                 self._engine = self._connected()
@@ -103,5 +124,5 @@ class _Connection:
                 if time.monotonic() > deadline:
                     raise error from None
                 time.sleep(min(0.5, options.reconnect_s))
-        last, self._sync = self._sync.last, self._trainer.publisher(self._engine)
-        self._sync.last = last
+        self._sync = self._trainer.publisher(self._engine)
+        self._sync.last, self._lost = self._before, True
