@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from grpo_core.types import Completion, Request, SamplingParams
 
 PROTOCOL = "grpo-doctor.serve.v1"
+LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
 
 
 class RemoteEngine:
@@ -48,6 +49,7 @@ class RemoteEngine:
         self._capabilities = Capabilities(**{"seeds": False, "fingerprint": False, **known, "sleep": False})
         self._version = self._field("/info", info, "policy_version", int)
         self.name = f"remote {self._field('/info', info, 'engine', str)}"
+        self._weights = ""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -63,7 +65,11 @@ class RemoteEngine:
         """Samples one completion a request, in the order of the requests."""
         body = json.dumps(encode_requests(requests, params)).encode()
         answer = self._json("POST", "/generate", body, {"Content-Type": "application/json"})
-        return decode_completions(answer, requests, self.name)
+        self._check_weights("/generate", answer)
+        completions = decode_completions(answer, requests, self.name)
+        if self._weights and any(set(completion.versions) != {self._version} for completion in completions):
+            raise EngineUnreachableError(f"{self._where('/generate')}: {LOST}")
+        return completions
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Uploads all parameters as safetensors, with a checksum that the server compares."""
@@ -76,17 +82,24 @@ class RemoteEngine:
             "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
         }
         answer = self._json("POST", "/weights", body, headers)
+        self._weights = self._field("/weights", answer, "weights", str)
         self._version = self._field("/weights", answer, "policy_version", int)
 
     def fingerprint(self) -> str | None:
         """That of the weights the server holds, computed now."""
         answer = self._json("GET", "/fingerprint")
+        self._check_weights("/fingerprint", answer)
         kind = (str,) if self._capabilities.fingerprint else (str, type(None))
         digest: str | None = self._field("/fingerprint", answer, "fingerprint", *kind)
         return digest
 
     def close(self) -> None:
         """Nothing is held between calls."""
+
+    def _check_weights(self, path: str, answer: dict[str, Any]) -> None:
+        """Whether it is about the weights sent last: others may bear the same version."""
+        if self._weights and answer.get("weights") != self._weights:
+            raise EngineUnreachableError(f"{self._where(path)}: {LOST}")
 
     def _field(self, path: str, answer: dict[str, Any], name: str, *kinds: type) -> Any:
         if not isinstance(answer.get(name), kinds):

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_core.engines.base import EngineError, EngineUnreachableError
-from grpo_core.engines.remote import RemoteEngine
+from grpo_core.engines.remote import LOST, RemoteEngine
 from grpo_core.modes import shared
 from grpo_core.serve.launch import ServerProcess
 from grpo_core.serve.run import TOKEN_VARIABLE
@@ -83,10 +83,7 @@ class _Connection:
         self._published()
         completions = self._engine.generate(rollout.requests, self._trainer.sampling)
         if {version for c in completions for version in c.versions} != {self._trainer.version}:
-            raise EngineUnreachableError(
-                f"{self._engine.name} engine, generate: the server lost the weights it was sent; "
-                "it was started again, or somebody else has sent others"
-            )
+            raise EngineUnreachableError(f"{self._engine.name} engine, generate: {LOST}")
         return completions
 
     def _persistently(self, call: Callable[[], T]) -> T:

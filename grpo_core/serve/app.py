@@ -21,6 +21,7 @@ import grpo_core.types as core
 from grpo_core.engines.base import EngineError
 from grpo_core.engines.remote import PROTOCOL
 from grpo_core.engines.wire import encode_completions
+from grpo_core.serve.stamp import Stamped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -93,7 +94,8 @@ class Owner:
 def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: Limits) -> FastAPI:
     """The application around an engine that was built in `thread`'s one worker."""
     app = FastAPI(title="grpo-doctor reference rollout server", version="1")
-    owner = Owner(engine, thread, limits.waiting)
+    stamped: Any = Stamped(engine)
+    owner = Owner(stamped, thread, limits.waiting)
     _guard(app, token, limits)
 
     @app.get("/health")
@@ -114,7 +116,8 @@ def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: L
     @app.get("/fingerprint")
     async def fingerprint() -> dict[str, Any]:
         """The digest of the weights held, computed now."""
-        return {"fingerprint": await owner.call(lambda engine: engine.fingerprint())}
+        digest, weights = await owner.call(lambda _: (stamped.fingerprint(), stamped.weights))
+        return {"fingerprint": digest, "weights": weights}
 
     @app.post("/generate")
     async def generate(body: GenerateBody) -> dict[str, Any]:
@@ -126,7 +129,10 @@ def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: L
             core.Request(entry.id, tuple(entry.prompt_ids), entry.seed, tuple(entry.prefix), entry.budget)
             for entry in body.requests
         ]
-        return encode_completions(await owner.call(lambda engine: engine.generate(requests, params)))
+        completions, weights = await owner.call(
+            lambda _: (stamped.generate(requests, params), stamped.weights)
+        )
+        return {**encode_completions(completions), "weights": weights}
 
     @app.post("/weights")
     async def weights(
@@ -136,8 +142,12 @@ def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: L
     ) -> dict[str, Any]:
         """Loads a policy version from a safetensors body, if its checksum is right."""
         tensors = _tensors(await request.body(), x_content_sha256)
-        await owner.call(lambda engine: engine.update_weights(tensors.items(), x_policy_version))
-        return {"policy_version": engine.policy_version}
+
+        def load(_: Engine) -> dict[str, Any]:
+            stamped.update_weights(tensors.items(), x_policy_version)
+            return {"policy_version": stamped.policy_version, "weights": stamped.weights}
+
+        return dict(await owner.call(load))
 
     return app
 
