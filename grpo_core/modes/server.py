@@ -14,6 +14,8 @@ from grpo_core.engines.remote import LOST, RemoteEngine
 from grpo_core.modes import shared
 from grpo_core.serve.launch import ServerProcess
 from grpo_core.serve.run import TOKEN_VARIABLE
+from grpo_core.staleness import StalenessError
+from grpo_core.weights import SyncError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,11 +46,13 @@ def run(trainer: Trainer) -> None:
                         completions = server.generate(rollout)
                     trainer.take(rollout, completions)
                 trainer.learn()
-        except EngineError as error:
+        except (EngineError, SyncError, StalenessError) as error:
             death = own.death() if own is not None else None
-            if death is None:
-                raise
-            raise EngineError(f"{error} The server started for this run has ended with {death}.") from error
+            ended = "" if death is None else f" The server started for this run has ended with {death}."
+            raise type(error)(
+                f"{error}{ended} The server was http://{host}:{port}; when it is well, --resume goes on from the "
+                "last checkpoint."
+            ) from error
 
 
 class _Connection:
