@@ -47,7 +47,7 @@ class RemoteEngine:
             field.name: can[field.name] for field in dataclasses.fields(Capabilities) if field.name in can
         }
         self._capabilities = Capabilities(**{"seeds": False, "fingerprint": False, **known, "sleep": False})
-        self._version = self._field("/info", info, "policy_version", int)
+        self._version: int = self._field("/info", info, "policy_version", int)
         self.name = f"remote {self._field('/info', info, 'engine', str)}"
         self._weights = ""
 
@@ -168,3 +168,5 @@ def _limited(sock: socket.socket, timeout_s: float) -> Iterator[None]:
         raise
     finally:
         timer.cancel()
+    if over.is_set():  # an answer that ends within its head is an empty one to http.client
+        raise TimeoutError

@@ -49,9 +49,9 @@ def run(trainer: Trainer) -> None:
         except (EngineError, SyncError, StalenessError) as error:
             death = own.death() if own is not None else None
             ended = "" if death is None else f" The server started for this run has ended with {death}."
-            raise type(error)(
-                f"{error}{ended} The server was http://{host}:{port}; when it is well, --resume goes on from the "
-                "last checkpoint."
+            raise (type(error) if death is None else EngineError)(
+                f"{str(error).rstrip('.')}.{ended} When the server at http://{host}:{port} is well again, --resume "
+                "goes on from the last checkpoint."
             ) from error
 
 
