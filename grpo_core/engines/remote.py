@@ -64,7 +64,8 @@ class RemoteEngine:
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
         body = json.dumps(encode_requests(requests, params)).encode()
-        answer = self._json("POST", "/generate", body, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        answer = self._json("POST", "/generate", body, headers)
         self._check_weights("/generate", answer)
         completions = decode_completions(answer, requests, self.name)
         if self._weights and any(set(completion.versions) != {self._version} for completion in completions):
@@ -132,6 +133,11 @@ class RemoteEngine:
             ) from error
         finally:
             connection.close()
+        announced = response.getheader("X-Content-SHA256")
+        if announced and announced != hashlib.sha256(text).hexdigest():
+            raise EngineUnreachableError(
+                f"{self._where(path)}: the answer has another checksum than announced"
+            )
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:

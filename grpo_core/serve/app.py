@@ -120,8 +120,12 @@ def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: L
         return {"fingerprint": digest, "weights": weights}
 
     @app.post("/generate")
-    async def generate(body: GenerateBody) -> dict[str, Any]:
-        """Samples one completion a request."""
+    async def generate(
+        body: GenerateBody, request: Request, x_content_sha256: Annotated[str | None, Header()] = None
+    ) -> JSONResponse:
+        """Samples one completion a request; checks the body's checksum if there is one, and gives its own."""
+        if x_content_sha256 is not None:
+            _check_sum(await request.body(), x_content_sha256)
         params = core.SamplingParams(
             body.params.max_tokens, body.params.temperature, tuple(body.params.stop_ids)
         )
@@ -132,7 +136,9 @@ def create_app(engine: Engine, thread: Executor, *, token: str | None, limits: L
         completions, weights = await owner.call(
             lambda _: (stamped.generate(requests, params), stamped.weights)
         )
-        return {**encode_completions(completions), "weights": weights}
+        answer = JSONResponse({**encode_completions(completions), "weights": weights})
+        answer.headers["X-Content-SHA256"] = hashlib.sha256(answer.body).hexdigest()
+        return answer
 
     @app.post("/weights")
     async def weights(
@@ -171,15 +177,19 @@ def _guard(app: FastAPI, token: str | None, limits: Limits) -> None:
         return await go_on(request)
 
 
-def _tensors(body: bytes, expected: str) -> dict[str, Any]:
-    import safetensors
-    import safetensors.torch
-
+def _check_sum(body: bytes, expected: str) -> None:
     found = hashlib.sha256(body).hexdigest()
     if not hmac.compare_digest(found.encode(), expected.lower().encode()):
         raise HTTPException(
             400, f"checksum: {len(body)} bytes with SHA-256 {found} came, {expected} was announced"
         )
+
+
+def _tensors(body: bytes, expected: str) -> dict[str, Any]:
+    import safetensors
+    import safetensors.torch
+
+    _check_sum(body, expected)
     try:
         return dict(safetensors.torch.load(body))
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
