@@ -113,6 +113,14 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def faults(session: nox.Session) -> None:
+    """Inject every fault between trainer and server and print the table. Arguments go through: -- --only garbage."""
+    install(session, "--editable", ".[train]", "--group", "test", torch=True)
+    arguments = session.posargs or ["--markdown", "docs/faults.md"]
+    session.run("python", "-m", "tests.grpo_core.faults", *arguments)
+
+
+@nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Ruff: every rule on, each exception explained in pyproject.toml."""
     install(session, "--group", "lint")

@@ -127,7 +127,9 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
         path = Path(rest.pop(0))
 
     def warn(note: str) -> None:
-        if name != "serve":  # what has no effect is said of training; a server takes its few keys from any file
+        if (
+            name != "serve"
+        ):  # what has no effect is said of training; a server takes its few keys from any file
             print(f"grpo_core: {note}", file=sys.stderr)
 
     return _COMMANDS[name], load(path, rest, warn)

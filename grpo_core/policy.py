@@ -107,6 +107,11 @@ class Policy:
                 name = f"{layer_name}.{rest}"  # noqa: PLW2901
             yield name, merged
 
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids the model knows."""
+        return int(self.causal.config.get_text_config().vocab_size)
+
     def fingerprint(self) -> str:
         """The digest of what an engine is given."""
         return fingerprint_of(self.tensors())

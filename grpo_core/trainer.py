@@ -188,14 +188,14 @@ class Trainer:
         options = self.config.eval
         if not options.every or self.step % options.every or self._evaluated_at == self.step:
             return
-        self._evaluated_at = self.step
         seed = self.config.train.seed
         requests = [Request(p.id, p.ids, derived_seed(seed, "eval", p.id)) for p in self._eval_prompts]
         with self.timed("eval"):
             completions = engine.generate(requests, replace(self.sampling, temperature=options.temperature))
-            check_answers(completions, requests, engine.name)
+            check_answers(completions, requests, engine.name, vocabulary=self.policy.vocabulary)
             staleness(completions, self.version, 0)
             samples = self._judged(self._eval_prompts, completions)
+        self._evaluated_at = self.step  # not before: an engine that failed is asked again when it is back
         self._evaluated = {
             "eval/policy_version": self.version,
             "eval/reward/mean": metrics.mean([sample.reward for sample in samples]),
@@ -215,7 +215,9 @@ class Trainer:
             RewardError: A reward function is broken.
         """
         rollout_options, size = self.config.rollout, self.config.sampling.group_size
-        check_answers(list(completions), rollout.requests, rollout_options.engine)
+        check_answers(
+            list(completions), rollout.requests, rollout_options.engine, vocabulary=self.policy.vocabulary
+        )
         limit = rollout_options.max_staleness if rollout_options.mode == "async" else 0
         ages = staleness(completions, self.version, limit)
         with self.timed("reward"):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from grpo_core.batch import make_batch
+from grpo_core.engines.wire import check_answers
 from grpo_core.sync.digest import spot_digest
 from grpo_core.types import Prompt, Request, Sample, SamplingParams
 
@@ -138,7 +139,8 @@ class Publisher:
             raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
         digest = self._compare_fingerprints(sent, version)
         moved = None if self.last is None else self._difference(self.last)
-        probe = self._engine.generate([self._request], self._params)[0]
+        completions = self._engine.generate([self._request], self._params)
+        (probe,) = check_answers(completions, [self._request], name, vocabulary=self._policy.vocabulary)
         difference = self._difference(probe)
         limit = self._limit(moved)
         # Written so that NaN, too, is a failure.

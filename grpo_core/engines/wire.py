@@ -84,13 +84,18 @@ def decode_completions(
             )
             for entry in body["completions"]
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise EngineError(f"{where}: the answer is not a list of completions: {error!r}") from error
     return check_answers(completions, requests, engine, aborted=aborted)
 
 
 def check_answers(
-    completions: list[Completion], requests: Sequence[Request], engine: str, *, aborted: bool = False
+    completions: list[Completion],
+    requests: Sequence[Request],
+    engine: str,
+    *,
+    aborted: bool = False,
+    vocabulary: int | None = None,
 ) -> list[Completion]:
     """The completions, if they answer these very requests in order, with tokens and finite log-probs.
 
@@ -99,6 +104,7 @@ def check_answers(
         requests: What it was asked.
         engine: Its name.
         aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not begun.
+        vocabulary: The model's number of tokens, where it is known: each id is one of them.
 
     Raises:
         EngineError: Names the first that doesn't.
@@ -115,6 +121,11 @@ def check_answers(
         if not (cut_off or (count and ended)):
             raise EngineError(
                 f"{where}: request {request.id} ended without a usable completion: {count} ids, reason {reason!r}"
+            )
+        if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
+            raise EngineError(
+                f"{where}: request {request.id} was answered with token ids outside of 0 to {vocabulary - 1}: "
+                f"{completion.ids}"
             )
         # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
         if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):

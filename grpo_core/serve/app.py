@@ -8,6 +8,8 @@ same time as another.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +24,7 @@ from grpo_core.engines.remote import PROTOCOL
 from grpo_core.engines.wire import encode_capabilities, encode_completions
 from grpo_core.serve.guard import REFUSALS, Guard, Limits, Refusal, explain_refusals
 from grpo_core.serve.owner import Owner
+from grpo_core.serve.stamp import Stamped
 from grpo_core.serve.upload import received
 
 if TYPE_CHECKING:
@@ -71,9 +74,10 @@ class CompletionAnswer(BaseModel):
 
 
 class GenerateAnswer(BaseModel):
-    """One completion a request, in the order of the requests."""
+    """One completion a request, in the order of the requests; `weights` is the stamp of the update they rest on."""
 
     completions: list[CompletionAnswer]
+    weights: str
 
 
 class InfoAnswer(BaseModel):
@@ -103,15 +107,16 @@ def create_app(
     )
     app.add_middleware(Guard, token=token, limits=limits)
     explain_refusals(app)
-    owner = Owner(engine, thread, limits.waiting, call_s=limits.call_s, on_update=on_update)
+    stamped: Any = Stamped(engine)
+    owner = Owner(stamped, thread, limits.waiting, call_s=limits.call_s, on_update=on_update)
     app.state.owner = owner
-    _add_state(app, owner, engine, {"on_update": on_update, "limits": vars(limits)})
-    _add_sampling(app, owner)
-    _add_weights(app, owner, engine, limits)
+    _add_state(app, owner, stamped, {"on_update": on_update, "limits": vars(limits)})
+    _add_sampling(app, owner, stamped)
+    _add_weights(app, owner, stamped, limits)
     return app
 
 
-def _add_state(app: FastAPI, owner: Owner, engine: Engine, policy: dict[str, Any]) -> None:
+def _add_state(app: FastAPI, owner: Owner, engine: Any, policy: dict[str, Any]) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Answers without asking the engine."""
@@ -132,22 +137,31 @@ def _add_state(app: FastAPI, owner: Owner, engine: Engine, policy: dict[str, Any
 
     @app.get("/fingerprint")
     async def fingerprint() -> dict[str, str | None]:
-        """The digest of the weights held, computed now; null where the engine can't read them."""
-        return {"fingerprint": await owner.call(lambda engine: engine.fingerprint())}
+        """The digest of the weights held, computed now, null where the engine can't read them; and their stamp."""
+        digest, weights = await owner.call(lambda _: (engine.fingerprint(), engine.weights))
+        return {"fingerprint": digest, "weights": weights}
 
 
-def _add_sampling(app: FastAPI, owner: Owner) -> None:
+def _add_sampling(app: FastAPI, owner: Owner, engine: Any) -> None:
     @app.post("/generate", response_model=GenerateAnswer)
-    async def generate(body: GenerateBody) -> JSONResponse:
-        """Samples one completion a request."""
+    async def generate(
+        body: GenerateBody,
+        request: Request,
+        x_content_sha256: Annotated[str | None, Header(pattern="^[0-9a-fA-F]{64}$")] = None,
+    ) -> JSONResponse:
+        """Samples one completion a request; checks the body's checksum if there is one, and gives its own."""
+        if x_content_sha256 is not None:
+            _check_sum(await request.body(), x_content_sha256)
         given = body.params
         params = core.SamplingParams(given.max_tokens, given.temperature, tuple(given.stop_ids))
         requests = [
             core.Request(entry.id, tuple(entry.prompt_ids), entry.seed, tuple(entry.prefix), entry.budget)
             for entry in body.requests
         ]
-        completions = await owner.call(lambda engine: sampled(engine, requests, params))
-        return JSONResponse(encode_completions(completions))
+        completions, weights = await owner.call(lambda _: (sampled(engine, requests, params), engine.weights))
+        answer = JSONResponse({**encode_completions(completions), "weights": weights})
+        answer.headers["X-Content-SHA256"] = hashlib.sha256(answer.body).hexdigest()
+        return answer
 
     @app.post("/abort")
     async def abort() -> dict[str, bool]:
@@ -162,7 +176,7 @@ def _add_sampling(app: FastAPI, owner: Owner) -> None:
         return {"reset": True}
 
 
-def _add_weights(app: FastAPI, owner: Owner, engine: Engine, limits: Limits) -> None:
+def _add_weights(app: FastAPI, owner: Owner, engine: Any, limits: Limits) -> None:
     one_at_a_time = asyncio.Lock()
     body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
@@ -175,13 +189,25 @@ def _add_weights(app: FastAPI, owner: Owner, engine: Engine, limits: Limits) -> 
         request: Request,
         x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
         x_content_sha256: Annotated[str, Header(pattern="^[0-9a-fA-F]{64}$")],
-    ) -> dict[str, int]:
+    ) -> dict[str, int | str]:
         """Loads a policy version from a safetensors body, if all of it came and its checksum is right."""
         if one_at_a_time.locked():  # two would take twice the memory, and one would be overwritten at once
             raise HTTPException(503, "another upload is under way; try again later")
         async with one_at_a_time, received(request, x_content_sha256, limits.call_s) as tensors:
-            await owner.update(lambda engine: engine.update_weights(tensors.items(), x_policy_version))
-        return {"policy_version": engine.policy_version}
+
+            def load(_: Engine) -> dict[str, int | str]:
+                engine.update_weights(tensors.items(), x_policy_version)
+                return {"policy_version": engine.policy_version, "weights": engine.weights}
+
+            return dict(await owner.update(load))
+
+
+def _check_sum(body: bytes, expected: str) -> None:
+    found = hashlib.sha256(body).hexdigest()
+    if not hmac.compare_digest(found.encode(), expected.lower().encode()):
+        raise HTTPException(
+            400, f"checksum: {len(body)} bytes with SHA-256 {found} came, {expected} was announced"
+        )
 
 
 def sampled(

@@ -1,0 +1,420 @@
+"""The fault table: every kind of fault in every phase, each in a training run of its own, and what it came to.
+
+    python -m tests.grpo_core.faults                     all of it
+    python -m tests.grpo_core.faults --quick             one case of each kind
+    python -m tests.grpo_core.faults --only garbage/probe
+    python -m tests.grpo_core.faults --markdown docs/faults.md
+
+Each case is one run of three steps in server mode, against a real server over a real socket, with the proxy of this
+package between. It ends well in one of two ways: as if nothing had happened, bit for bit (`retried`), or with an
+error that names server, call and remedy, after which `--resume` gives the undisturbed run, bit for bit (`named
+error`). All else is a failure: a hang, a traceback, another number anywhere, a completion trained on that the server
+did not sample for this prompt from the weights that the trainer says. Exit code 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_core import model, run
+from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.determinism import settle
+from grpo_core.settings import load
+from tests.grpo_core.faults import judge
+from tests.grpo_core.faults.kinds import KINDS, TIMEOUT_S, Draw, Kind
+from tests.grpo_core.faults.proxy import PHASES, Proxy
+from tests.grpo_core.faults.servers import Servers
+
+STEPS = 3
+SETTINGS = [
+    "--rollout.mode=server",
+    f"--train.steps={STEPS}",
+    "--train.prompts_per_step=2",
+    "--train.warmup_updates=0",
+    "--sampling.group_size=4",
+    "--eval.every=2",
+    "--eval.prompts=4",
+    "--checkpoint.keep=100",
+    "--output.completions_every=1",
+    "--output.record_every=1",
+    "--output.page=false",
+]
+LOOKING_S = 20.0
+"""rollout.reconnect_s of the cases that may look for the server again."""
+LASTING_S = 1.0
+"""The same where it can't be found."""
+SLACK_S = 1.5
+"""A call may take this much longer than its time-out: other processes want the processor, too."""
+BOUND_S = 60.0
+"""A run that takes longer hangs: twice what any wait in it may take."""
+
+
+class Hang(BaseException):
+    """Raised by the clock in a run that should have ended long ago."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault: a kind, a phase, and the seed of what is left open."""
+
+    kind: Kind
+    phase: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.name}/{self.phase}/{self.seed}"
+
+    @property
+    def looks(self) -> bool:
+        """Whether the trainer may look for the server again."""
+        return self.seed % 2 == 0
+
+
+def cases(*, quick: bool = False, only: str = "") -> list[Case]:
+    """All of them, or one of each kind."""
+    found = []
+    for place, kind in enumerate(KINDS):
+        phases = [kind.phases[place % len(kind.phases)]] if quick else kind.phases
+        found += [Case(kind, phase, seed) for phase in phases for seed in range(1 if quick else kind.seeds)]
+    return [case for case in found if case.name.startswith(only)]
+
+
+class Bench:
+    """A server, a proxy, an undisturbed run, and runs with faults."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.model_dir = folder, folder / "model"
+        model.make_tiny(self.model_dir, ModelConfig(), TaskConfig().letters, seed=0)
+        self.servers = Servers(folder, self.model_dir)
+        self.proxy = Proxy(("127.0.0.1", self.servers.port))
+        whole, _ = self.train("whole")
+        assert whole["outcome"] == "ok", whole["error"]
+        self.counts, self._passed = self.proxy.seen, list(self.proxy.passed)
+        self._start, self._second = 0, False
+        self._check_the_judge()
+
+    def arguments(self, name: str, **settings: Any) -> list[str]:
+        """Of a run on this bench."""
+        own = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 20}
+        own |= {"output.dir": self.folder, "output.name": name}
+        return [*SETTINGS, *(f"--{key}={value}" for key, value in {**own, **settings}.items())]
+
+    def train(self, name: str, *, resume: bool = False, **settings: Any) -> tuple[dict[str, Any], float]:
+        """A run in this process, and how long it took; raises `Hang` where it does not end."""
+        config = load(None, self.arguments(name, **settings))
+        started = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, BOUND_S)
+        try:
+            return run.train(config, lambda _: None, resume=resume), time.monotonic() - started
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def second_trainer(self) -> None:
+        """Another run, of the same settings but for its seed, begins beside the first."""
+        self._second = True
+        arguments = self.arguments("second", **{"train.seed": 1, "rollout.reconnect_s": LOOKING_S})
+        (self.folder / "second.json").unlink(missing_ok=True)
+        self.servers.train(arguments, self.folder / "second.json")
+
+    def judged(self, case: Case) -> dict[str, Any]:
+        """Does one case; `outcome` is `retried`, `named error` or `FAILURE`, with the reasons in `why`."""
+        started = os.times()
+        self._start = self.servers.log.stat().st_size
+        draw = Draw(case.kind.name, case.phase, case.seed)
+        number = 1 if case.kind.lasting else draw.randrange(self.counts[case.phase]) + 1
+        self.proxy.passed[:], self._second = self._passed, False
+        self.proxy.arm(
+            lambda link: case.kind.do(link, self, draw), case.phase, number, lasting=case.kind.lasting
+        )
+        name = case.name.replace("/", "-").replace(" ", "-").replace(",", "")
+        settings: dict[str, Any] = {}
+        if case.looks:
+            settings["rollout.reconnect_s"] = LASTING_S if case.kind.lasting else LOOKING_S
+        if case.kind.waits:
+            settings["rollout.timeout_s"] = TIMEOUT_S
+        outcome, error, seconds = "FAILURE", None, 0.0
+        try:
+            document, seconds = self.train(name, **settings)
+            error = document["error"]
+            outcome = "named error" if error else "retried"
+            first = case.phase == "handshake" or (case.phase == "connect" and number == 1)
+            why = self._after(case, document, retriable=case.kind.retried and case.looks and not first)
+            why += self._resumed(name) if error else self._differences(name)
+            why += judge.misfits(self.folder / name, self.model_dir, self._log())
+        except Hang:
+            why = [f"it did not end in {BOUND_S:g} s"]
+        except Exception as failure:  # noqa: BLE001 - the next case goes on
+            why = [f"{type(failure).__name__}: {failure}", traceback.format_exc()[-1500:]]
+        self._calm()
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        spent = os.times()
+        return {
+            "case": case.name,
+            "kind": case.kind.name,
+            "phase": case.phase,
+            "number": number,
+            "looks": case.looks,
+            "outcome": "FAILURE" if why else outcome,
+            "why": why,
+            "error": error,
+            "seconds": seconds,
+            "cpu_s": spent.user + spent.system - started.user - started.system,
+        }
+
+    def _after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
+        """What can be said right behind the run with the fault."""
+        error = document["error"]
+        self.proxy.settle()
+        why = self.proxy.problems[:]
+        if not self.proxy.injected:
+            why.append("the fault was not injected")
+        limit = TIMEOUT_S + SLACK_S
+        why += [
+            f"a call waited for {held:.1f} s, not {TIMEOUT_S:g}" for held in self.proxy.held_s if held > limit
+        ]
+        if error is not None:
+            why += judge.unnamed(error, self.proxy.port)
+        if error is not None and retriable:
+            why.append(f"this can be retried safely, and was not: {error}")
+        if case.kind.waits and document["outcome"] != "timeout":
+            why.append(f"its time-out did not end it: {document['outcome']}")
+        self._calm()
+        return why + (self._second_ended() if self._second else [])
+
+    def _calm(self) -> None:
+        """From here on nothing is disturbed."""
+        self.proxy.settle()
+        self.proxy.disarm()
+        self.servers.switch.clear()
+        self.servers.ensure()
+
+    def _log(self) -> list[dict[str, Any]]:
+        return judge.read_log(self.servers.log, self._start)
+
+    def _differences(self, name: str) -> list[str]:
+        return judge.differences(self.folder / name, self.folder / "whole", STEPS)
+
+    def _resumed(self, name: str) -> list[str]:
+        """A run that ended by an error is gone on with, now undisturbed."""
+        document, _ = self.train(name, resume=True)
+        if document["outcome"] != "ok":
+            return [f"it can't be resumed: {document['error']}"]
+        return self._differences(name)
+
+    def _second_ended(self) -> list[str]:
+        self.servers.joined()
+        document = json.loads((self.folder / "second.json").read_text())
+        why = judge.misfits(self.folder / "second", self.model_dir, self._log())
+        if document["error"]:
+            why += judge.unnamed(document["error"], self.proxy.port)
+        return why
+
+    def _check_the_judge(self) -> None:
+        """It must find nothing in the undisturbed run, and something in each log that is not of this run."""
+        whole, log = self.folder / "whole", self._log()
+        found = judge.misfits(whole, self.model_dir, log)
+        assert not found, found[:3]
+        recorded = {key[0] for _, _, key, _ in judge.trained_on(whole)}
+
+        def altered(change) -> list[str]:
+            other = json.loads(json.dumps(log))
+            for call in other:
+                if call["answers"][0][0] in recorded:
+                    change(call)
+            return judge.misfits(whole, self.model_dir, other)
+
+        def swap(call) -> None:
+            one, other = call["answers"][0], call["answers"][-1]
+            one[0], other[0] = other[0], one[0]
+
+        assert altered(swap)
+        assert altered(lambda call: call["answers"][0][1].reverse())
+        assert altered(lambda call: call["answers"][0][3].__setitem__(0, -1.0))
+        assert altered(lambda call: call.update(weights=dict.fromkeys(call["weights"], "other")))
+        assert altered(lambda call: call["answers"].pop())
+
+    def close(self) -> None:
+        """Ends server and proxy."""
+        self.proxy.close()
+        self.servers.close()
+
+
+def share(wanted: list[Case], pipe: int) -> None:
+    """One worker: a bench of its own, and its share of the cases."""
+
+    def hangs(*_: Any) -> None:
+        raise Hang
+
+    signal.signal(signal.SIGALRM, hangs)
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        folder = Path(name)
+        with (folder / "trainer.txt").open("w") as words:
+            os.dup2(words.fileno(), 2)
+        bench = Bench(folder)
+        for case in wanted:
+            os.write(pipe, (json.dumps(bench.judged(case)) + "\n").encode())
+        bench.close()
+        crashes = bench.servers.errors.read_text().count("Traceback")
+        os.write(pipe, (json.dumps({"server_tracebacks": crashes}) + "\n").encode())
+
+
+def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
+    """All cases, by some workers at a time, each result as it comes."""
+    order = {case.name: place for place, case in enumerate(wanted)}
+    pipes = []
+    for worker in range(workers):
+        reader, writer = os.pipe()
+        if not os.fork():
+            os.close(reader)
+            code = 1
+            try:
+                share(wanted[worker::workers], writer)
+                code = 0
+            except BaseException:  # noqa: BLE001 - a fork must not go on where its parent does
+                traceback.print_exc(file=sys.stdout)
+                sys.stdout.flush()
+            os._exit(code)
+        os.close(writer)
+        pipes.append(os.fdopen(reader))
+    with ThreadPoolExecutor(workers) as threads:
+        found = list(threads.map(lambda pipe: [json.loads(line) for line in pipe], pipes))
+    for _ in pipes:
+        os.wait()
+    return sorted(itertools.chain.from_iterable(found), key=lambda entry: order.get(entry.get("case"), -1))
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Kind x phase, with how many of which outcome, as Markdown."""
+    short = {"retried": "r", "named error": "n", "FAILURE": "**FAILURE**"}
+    rows = [f"| kind | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
+    for kind in KINDS:
+        cells = []
+        for phase in PHASES:
+            outcomes = Counter(
+                short[entry["outcome"]]
+                for entry in found
+                if (entry["kind"], entry["phase"]) == (kind.name, phase)
+            )
+            cells.append(
+                " ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items(), reverse=True))
+            )
+        if any(cells):
+            rows.append(f"| {kind.name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def page(found: list[dict[str, Any]]) -> str:
+    """docs/faults.md."""
+    counts = Counter(entry["outcome"] for entry in found)
+    kinds = {entry["kind"] for entry in found}
+    longest = max(entry["seconds"] for entry in found)
+    described = "\n".join(f"- **{kind.name}**: {kind.what}." for kind in KINDS if kind.name in kinds)
+    return _PAGE.format(
+        count=len(found),
+        kinds=len(kinds),
+        retried=counts["retried"],
+        named=counts["named error"],
+        failed=counts["FAILURE"],
+        longest=longest,
+        timeout=TIMEOUT_S,
+        slack=SLACK_S,
+        table=table(found),
+        described=described,
+    )
+
+
+_PAGE = """\
+# Faults between trainer and server
+
+`python -m tests.grpo_core.faults --markdown docs/faults.md` (or `nox -s faults`) repeats all of this and writes this
+page. `--only garbage/probe` does some of it, `--json` prints each case with its error.
+
+Every case is a training run of its own, three steps in server mode, against a real `python -m grpo_core serve` on a
+real socket. Between them stands a proxy (`tests/grpo_core/faults/proxy.py`) that injects one fault at one call, the
+n-th of a phase, drawn from the case's seed. Servers are killed with SIGKILL and started again at the same port with
+the weights of their model's folder. In every second case the trainer may look for a server that went away
+(`rollout.reconnect_s`), in the others it may not.
+
+A case ends well in one of two ways:
+
+- **r**, retried: the run ends as if nothing had happened. Its parameters, metrics and completions are those of an
+  undisturbed run, bit for bit.
+- **n**, named error: the run ends with an error that names the server, the call and what to do; and with `--resume` it
+  gives the parameters, metrics and completions of an undisturbed run, bit for bit.
+
+Anything else is a failure: a traceback, another number anywhere, or a hang. Where the server says nothing, or a byte
+now and then, the call must be over {slack:g} s after its time-out (`rollout.timeout_s`, here {timeout:g} s).
+
+Whatever the trainer says of itself is compared to a log that the server's engine writes: each completion that was
+trained on must have been sampled for this request and this prompt, with these ids and log-probs, from weights whose
+bits are those of the checkpoint of the version that the trainer's record names. Before it judges, the program alters
+that log in five ways and must find fault with each.
+
+{count} faults of {kinds} kinds: {retried} retried, {named} named errors, {failed} failures. The longest run took
+{longest:.0f} s.
+
+{table}
+
+## The phases
+
+`connect`: the connection, before a byte is sent. `handshake`: GET /info. `upload`: POST /weights. `fingerprint`: GET
+/fingerprint, which proves an upload. `probe`: the short completion that proves it a second time. `generate`: a
+rollout. `evaluation`: the evaluation's completions.
+
+## The kinds
+
+{described}
+"""
+
+
+def main() -> int:
+    """Does the cases that are asked for, and says what they came to."""
+    parser = argparse.ArgumentParser(prog="python -m tests.grpo_core.faults", description="The fault table.")
+    parser.add_argument("--quick", action="store_true", help="one case of each kind")
+    parser.add_argument("--only", default="", help="the beginning of the names of cases, as in garbage/probe")
+    parser.add_argument("--workers", type=int, default=2, help="cases at one time")
+    parser.add_argument("--markdown", type=Path, help="a file to write the table to")
+    parser.add_argument(
+        "--json", action="store_true", help="print every case as a line of JSON, and no table"
+    )
+    options = parser.parse_args()
+    settle(1)
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
+    wanted = cases(quick=options.quick, only=options.only)
+    found = done(wanted, options.workers)
+    entries = [entry for entry in found if "case" in entry]
+    failures = [entry for entry in entries if entry["outcome"] == "FAILURE"]
+    if options.json:
+        print("\n".join(map(json.dumps, found)))
+    else:
+        print(table(entries))
+        for entry in failures:
+            print(f"\n{entry['case']} (call {entry['number']} of the phase):", *entry["why"], sep="\n  ")
+        counts = Counter(entry["outcome"] for entry in entries)
+        print(f"\n{len(entries)} faults of {len({e['kind'] for e in entries})} kinds: {dict(counts)}")
+    if options.markdown:
+        options.markdown.write_text(page(entries), encoding="utf-8")
+    return 0 if len(entries) == len(wanted) and not failures else 1
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        sys.exit(main())

@@ -1,0 +1,118 @@
+"""What a run with a fault must have come to, asked of its files and of the server's log, not of the trainer."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from tests.grpo_core.faults.servers import hashes
+
+# A fault may show only at a later call than the one it was injected at, so any may be named.
+_CALLS = ("/info", "/weights", "/fingerprint", "generate", "weight sync")
+
+
+def unnamed(error: str, port: int) -> list[str]:
+    """What an error leaves out: the server, the call, or what can be done."""
+    missing = []
+    if f"127.0.0.1:{port}" not in error:
+        missing.append("the server")
+    if not any(call in error for call in _CALLS):
+        missing.append("the call")
+    if "--resume" not in error:
+        missing.append("the remedy")
+    return [f"the error does not name {what}: {error}" for what in missing]
+
+
+def read_log(path: Path, start: int = 0) -> list[dict[str, Any]]:
+    """What servers sampled, from a place in the log on."""
+    with path.open("rb") as file:
+        file.seek(start)
+        return [json.loads(line) for line in file]
+
+
+def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[str]:
+    """Completions that were trained on and that no server sampled like this: for this prompt, from these weights.
+
+    Args:
+        folder: Of the run, which recorded every step and kept every checkpoint.
+        model_dir: The weights of version 0.
+        log: What servers sampled while it ran.
+    """
+    sampled: dict[tuple, list[dict[str, str]]] = {}
+    for call in log:
+        for request, prompt, ids, logprobs in call["answers"]:
+            key = (request, tuple(prompt), tuple(ids), tuple(logprobs))
+            sampled.setdefault(key, []).append(call["weights"])
+    found = []
+    weights = functools.cache(lambda version: weights_of(folder, model_dir, version))
+    for step, version, key, versions in trained_on(folder):
+        held, claimed = sampled.get(key), weights(version)
+        if set(versions) != {version}:
+            found.append(f"step {step}, request {key[0]}: tokens of {set(versions)} train version {version}")
+        elif held is None:
+            found.append(f"step {step}, request {key[0]}: no server sampled this completion for this prompt")
+        elif not any(claimed.items() <= there.items() for there in held):
+            found.append(f"step {step}, request {key[0]}: not sampled from the weights of version {version}")
+    return found
+
+
+def trained_on(folder: Path):
+    """Yields (step, version, (request, prompt ids, ids, log-probs), versions) of every completion recorded."""
+    path = folder / "rollouts.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    # A later line of a step, written after a restart, replaces the earlier one.
+    for entry in {line["step"]: line for line in map(json.loads, lines)}.values():
+        numbers = {name: value.tolist() for name, value in load_file(folder / entry["file"]).items()}
+        prompts = list(_cut(numbers["prompt_ids"], numbers["prompt_lengths"]))
+        streams = [
+            _cut(numbers[name], numbers["completion_lengths"])
+            for name in ("completion_ids", "behaviour_logprobs", "policy_versions")
+        ]
+        for request, place, ids, logprobs, versions in zip(
+            entry["requests"], numbers["prompt_index"], *streams, strict=True
+        ):
+            yield entry["step"], entry["policy_version"], (request, prompts[place], ids, logprobs), versions
+
+
+def weights_of(folder: Path, model_dir: Path, version: int) -> dict[str, str]:
+    """The bits of a policy version: with one update a step, step n saves version n."""
+    saved = folder / "checkpoints" / f"step-{version:08d}" / "policy.safetensors"
+    tensors = load_file(saved if version else model_dir / "model.safetensors")
+    return hashes({name.removeprefix("causal."): value for name, value in tensors.items()})
+
+
+def differences(folder: Path, whole: Path, steps: int) -> list[str]:
+    """Where a run is not, bit for bit, one that was never disturbed (wall times aside)."""
+    found = []
+    for name in ("metrics", "completions"):
+        one, other = _lines(folder / f"{name}.jsonl"), _lines(whole / f"{name}.jsonl")
+        if len(one) != len(other):
+            found.append(f"{len(one)} lines of {name}, not {len(other)}")
+        found += [
+            f"{name}, line {place + 1}: {key} is {a.get(key)}, not {b.get(key)}"
+            for place, (a, b) in enumerate(zip(one, other, strict=False))
+            for key in sorted(a.keys() | b.keys())
+            if a.get(key) != b.get(key)
+        ]
+    last = Path("checkpoints", f"step-{steps:08d}", "policy.safetensors")
+    if not (folder / last).exists():
+        found.append("no checkpoint of the last step")
+    elif (folder / last).read_bytes() != (whole / last).read_bytes():
+        found.append("other parameters at the end")
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: value for key, value in entry.items() if not key.startswith("time/")} for entry in entries]
+
+
+def _cut(values: list, lengths: list[int]):
+    start = 0
+    for length in lengths:
+        yield tuple(values[start : start + length])
+        start += length

@@ -1,0 +1,391 @@
+"""The kinds of faults: what each does with the one call that it is injected at, and in which phases it makes sense.
+
+A fault gets the call (`link`), the bench (server, proxy and switch) and a generator of its own, from which it draws
+what it leaves open: the same case is the same fault each time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from grpo_core.engines.remote import RemoteEngine
+from grpo_core.model import load_model
+from grpo_core.types import Request, SamplingParams
+from tests.grpo_core.faults.proxy import PHASES, Link, Message, Proxy, answer
+from tests.grpo_core.faults.servers import Servers
+
+CALLS = PHASES[1:]
+"""Phases with a request."""
+ENGINE = PHASES[2:]
+"""Phases in which the server asks its engine."""
+POSTS = ("upload", "probe", "generate", "evaluation")
+"""Phases with a body that is sent."""
+SAMPLED = ("probe", "generate", "evaluation")
+"""Phases that are answered with completions."""
+_POINT = {"upload": "update_weights", "fingerprint": "fingerprint"}
+TIMEOUT_S = 2.0
+"""What a run with a fault that ends in a time-out allows a call."""
+
+
+class Bench(Protocol):
+    """What faults are done with."""
+
+    servers: Servers
+    proxy: Proxy
+    model_dir: str
+
+    def second_trainer(self) -> None:
+        """Starts another run on the same server."""
+
+
+class Draw(random.Random):
+    """A case's own generator, and the number of the case among those of its kind and phase."""
+
+    def __init__(self, kind: str, phase: str, index: int) -> None:
+        super().__init__(f"{kind}/{phase}/{index}")
+        self.index = index
+
+
+Fault = Callable[[Link, Bench, Draw], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        name: As the table has it.
+        what: One line for people.
+        do: Does it; see `Fault`.
+        phases: Where it is injected.
+        seeds: How many cases a phase; even ones may look for the server again (rollout.reconnect_s), odd ones not.
+        retried: An even seed must end as if nothing had happened, if the trainer had been at the server before.
+        waits: The run must end by its time-out.
+        lasting: It is done to every call of the phase from the first on.
+    """
+
+    name: str
+    what: str
+    do: Fault
+    phases: tuple[str, ...] = CALLS
+    seeds: int = 2
+    retried: bool = False
+    waits: bool = False
+    lasting: bool = False
+
+
+def _kill_before(link, bench, draw) -> None:
+    bench.servers.kill()
+    link.cut()
+    bench.servers.start()
+
+
+def _kill_during(link, bench, draw) -> None:
+    bench.servers.switch.kill_in(_POINT.get(link.phase, "generate"), draw.randrange(1, 9))
+    found = link.forward()
+    assert found is None, f"the server lived on and answered {found}"
+    link.cut()
+    bench.servers.start()
+
+
+def _kill_after(link, bench, draw) -> None:
+    found = link.forward()
+    bench.servers.kill()
+    link.reply(found)
+    bench.servers.start()
+
+
+def _restart_old(link, bench, draw) -> None:
+    bench.servers.start()
+    link.reply(link.forward())
+
+
+def _refuse_connection(link, bench, draw) -> None:
+    bench.proxy.refuse(0.3)
+    link.cut()
+
+
+def _cut(link, bench, draw) -> None:
+    link.cut()
+
+
+def _drop_after(link, bench, draw) -> None:
+    link.forward()
+    link.cut()
+
+
+def _silence(link, bench, draw) -> None:
+    link.hold()
+
+
+def _delay(link, bench, draw) -> None:
+    found = link.forward()
+    link.hold()
+    link.reply(found)
+
+
+def _drip(link, bench, draw) -> None:
+    found = link.forward()
+    endless = b"HTTP/1.1 100 Continue\r\n\r\n" * 1000
+    # The answer itself takes a hundred times the time-out like this; so would a head that never ends.
+    link.hold(drips=draw.choice([found.raw, endless]), every_s=TIMEOUT_S / 20)
+
+
+def _cut_answer(link, bench, draw) -> None:
+    found = link.forward().raw
+    link.reply(found[: draw.randrange(1, len(found))])
+
+
+def _shorten_answer(link, bench, draw) -> None:
+    found = link.forward()
+    link.reply(found.with_body(found.body[: draw.randrange(len(found.body))]))
+
+
+def _cut_request(link, bench, draw) -> None:
+    sent = link.request
+    link.deliver_a_part(sent.head + sent.body[: draw.randrange(len(sent.body))])
+    link.cut()
+
+
+def _shorten_request(link, bench, draw) -> None:
+    sent = link.request
+    link.reply(link.forward(sent.with_body(sent.body[: draw.randrange(len(sent.body))])))
+
+
+def _earlier_answer(link, bench, draw) -> None:
+    """An answer of this phase from before this run's, or of this very run, is delivered once more."""
+    if draw.randrange(2):
+        link.forward()
+    earlier = [found for which, _, found in bench.proxy.passed if which == link.phase]
+    link.reply(earlier[-1])
+
+
+def _foreign_answer(link, bench, draw) -> None:
+    """The answer to the call before this one is delivered as the answer to this one."""
+    earlier = [found for which, _, found in bench.proxy.passed if which != link.phase]
+    link.reply(earlier[-1])
+
+
+def _garbage(link, bench, draw) -> None:
+    link.forward()
+    variants = [
+        draw.randbytes(200),
+        b"HTTP/1.1 two hundred\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000000\r\n\r\n{}",
+        answer(200, b"<html><body>It works!</body></html>", "text/html"),
+        answer(502, b"<html><h1>502 Bad Gateway</h1></html>", "text/html"),
+        answer(200, b"[" * 100_000),
+        answer(200, b"[]"),
+        answer(200, b"{}"),
+        answer(200, b'{"schema": "grpo-doctor.serve.v1", "policy_version": "x", "completions": [7]}'),
+        answer(200, b'{"schema": "other"}'),
+    ]
+    # Each seed another one, so that a phase's cases go through them all.
+    link.reply(variants[draw.index % len(variants)])
+
+
+def _nonsense(link, bench, draw) -> None:
+    """Well-formed, and no answer that can be used: ids outside of the vocabulary, log-probs that are none."""
+    found = link.forward()
+    body = json.loads(found.body)
+    entry = draw.choice(body["completions"])
+    name, value = [
+        ("ids", 10**6),
+        ("ids", -1),
+        ("logprobs", float("nan")),
+        ("logprobs", 0.5),
+        ("versions", 10**9),
+        ("ids", float("inf")),
+        ("logprobs", 10**400),
+        ("finish_reason", None),
+    ][draw.index % 8]
+    entry[name] = value if name == "finish_reason" else [value, *entry[name][1:]]
+    link.reply(found.with_body(json.dumps(body).encode()))
+
+
+def _wrong_count(link, bench, draw) -> None:
+    found = link.forward()
+    completions = json.loads(found.body)["completions"]
+    place = draw.randrange(len(completions))
+    changed = (
+        completions[:place] + completions[place + 1 :]
+        if draw.index % 2
+        else [*completions, completions[place]]
+    )
+    link.reply(_with_completions(found, changed))
+
+
+def _swap(link, bench, draw) -> None:
+    found = link.forward()
+    completions = json.loads(found.body)["completions"]
+    one, other = draw.sample(range(len(completions)), 2)
+    completions[one], completions[other] = completions[other], completions[one]
+    link.reply(_with_completions(found, completions))
+
+
+def _other_id(link, bench, draw) -> None:
+    found = link.forward()
+    completions = json.loads(found.body)["completions"]
+    draw.choice(completions)["request_id"] += "0"
+    link.reply(_with_completions(found, completions))
+
+
+def _with_completions(found: Message, completions: list) -> Message:
+    return found.with_body(json.dumps({**json.loads(found.body), "completions": completions}).encode())
+
+
+def _refuse(link, bench, draw) -> None:
+    status = (400, 500, 401, 502, 413, 504, 422, 507)[draw.index % 8]
+    link.reply(answer(status, json.dumps({"detail": f"refused with {status}"}).encode()))
+
+
+def _queue_full(link, bench, draw) -> None:
+    """The engine is held and calls of others are piled up, until the server says 503; then this call comes."""
+    switch = bench.servers.switch
+    switch.hold_in("fingerprint")
+    calls = [threading.Thread(target=_ask_fingerprint, args=(bench, refused := threading.Event()))]
+    calls[0].start()
+    switch.wait_held()
+    calls += [threading.Thread(target=_ask_fingerprint, args=(bench, refused)) for _ in range(40)]
+    for call in calls[1:]:
+        call.start()
+    assert refused.wait(30), "forty calls are waiting, and none was refused"
+    # A server may let an upload pass the queue; it waits for the engine, which is let go for it after a while.
+    later = threading.Timer(0.5, switch.let_go)
+    later.start()
+    link.reply(link.forward())
+    for call in [later, *calls]:
+        call.join()
+
+
+def _ask_fingerprint(bench, refused: threading.Event) -> None:
+    connection = http.client.HTTPConnection(*bench.proxy.upstream, timeout=60)
+    connection.request("GET", "/fingerprint")
+    if connection.getresponse().status == http.client.SERVICE_UNAVAILABLE:
+        refused.set()
+    connection.close()
+
+
+def _flip(link, bench, draw) -> None:
+    sent = link.request
+    link.reply(link.forward(Message(sent.head, _flipped(sent.body, draw))))
+
+
+def _flip_answer(link, bench, draw) -> None:
+    found = link.forward()
+    link.reply(Message(found.head, _flipped(found.body, draw)))
+
+
+def _flipped(body: bytes, draw: Draw) -> bytes:
+    place, changed = draw.randrange(8 * len(body)), bytearray(body)
+    changed[place // 8] ^= 1 << place % 8
+    return bytes(changed)
+
+
+def _other_client(link, bench, draw) -> None:
+    """Somebody else loads weights of their own, under this run's version or another, and samples; then this call."""
+    engine = RemoteEngine(*bench.proxy.upstream, timeout_s=60)
+    version = max(0, engine.policy_version) if draw.index < 2 else 10**6
+    tensors = dict(load_model(bench.model_dir).named_parameters())
+    generator = torch.Generator().manual_seed(draw.randrange(2**32))
+    with torch.no_grad():
+        for value in tensors.values():
+            value.add_(0.05 * torch.randn(value.shape, generator=generator))
+    engine.update_weights(tensors.items(), version)
+    engine.generate([Request("0.0.0", (0, 1, 2), seed=1)], SamplingParams(max_tokens=4))
+    link.reply(link.forward())
+
+
+def _second_trainer(link, bench, draw) -> None:
+    """A whole other run uses the same server from now on, at the same time."""
+    bench.second_trainer()
+    link.reply(link.forward())
+
+
+def _replayed_upload(link, bench, draw) -> None:
+    """The first upload of this run arrives a second time, late."""
+    link.forward(next(sent for which, sent, _ in bench.proxy.passed if which == "upload"))
+    link.reply(link.forward())
+
+
+KINDS = (
+    Kind(
+        "kill before",
+        "kill -9 before the request reaches the server; it is started again",
+        _kill_before,
+        PHASES,
+        retried=True,
+    ),
+    Kind(
+        "kill during",
+        "kill -9 in the middle of the engine's call; started again",
+        _kill_during,
+        ENGINE,
+        retried=True,
+    ),
+    Kind(
+        "kill after", "kill -9 between the answer and the next call; started again", _kill_after, retried=True
+    ),
+    Kind(
+        "restart, old weights",
+        "between two calls the server is another, with its model's own weights",
+        _restart_old,
+        ENGINE,
+        retried=True,
+    ),
+    Kind("connection refused", "nobody listens, for 0.3 s", _refuse_connection, ("connect",), retried=True),
+    Kind("connection reset", "accepted and reset", _cut, ("connect",), retried=True),
+    Kind("half-open", "accepted, read and never answered", _silence, PHASES, waits=True),
+    Kind("drop before", "the connection ends before the request is delivered", _cut, retried=True),
+    Kind("drop after", "the request is delivered, its answer is not", _drop_after, retried=True),
+    Kind("drop for ever", "so does every later call of the phase", _cut, lasting=True),
+    Kind("delay", "the answer comes after the time-out", _delay, waits=True),
+    Kind("drip", "the answer comes byte by byte, a few a second", _drip, waits=True),
+    Kind("truncate answer", "the connection ends in the middle of the answer", _cut_answer),
+    Kind("shorten answer", "half an answer, with its length announced right", _shorten_answer),
+    Kind(
+        "truncate request",
+        "the connection ends in the middle of the request",
+        _cut_request,
+        POSTS,
+        retried=True,
+    ),
+    Kind("shorten request", "half a request, with its length announced right", _shorten_request, POSTS),
+    Kind("duplicate", "the answer of an earlier call of the phase once more", _earlier_answer),
+    Kind("foreign answer", "the answer of the call before, of another kind", _foreign_answer),
+    Kind("garbage", "no HTTP, HTML, no JSON, JSON of another shape", _garbage, seeds=10),
+    Kind("nonsense", "completions that none can be", _nonsense, SAMPLED, seeds=8),
+    Kind("wrong count", "a completion too few or too many", _wrong_count, SAMPLED),
+    Kind("swap", "two completions in each other's place", _swap, SAMPLED[1:]),
+    Kind("other id", "a completion of a request that was not made", _other_id, SAMPLED),
+    Kind("refuse", "400, 401, 413, 422, 500, 502, 504, 507", _refuse, seeds=4),
+    Kind("queue full", "calls of others fill the queue: a real 503", _queue_full, ENGINE),
+    Kind(
+        "flip a bit sent", "one bit of the request's body, of the weights in an upload", _flip, POSTS, seeds=6
+    ),
+    Kind("flip a bit answered", "one bit of the answer's body", _flip_answer, seeds=4),
+    Kind(
+        "other client",
+        "another client loads weights of its own in between",
+        _other_client,
+        ENGINE,
+        seeds=4,
+        retried=True,
+    ),
+    Kind("second trainer", "another run on the same server, at the same time", _second_trainer),
+    Kind(
+        "replayed upload",
+        "the run's first upload arrives once more, late",
+        _replayed_upload,
+        ENGINE,
+        retried=True,
+    ),
+)

@@ -1,0 +1,251 @@
+"""A fault-injecting HTTP proxy between a trainer and a real rollout server: a test tool, and nothing else.
+
+It understands as much of HTTP/1.1 as our client and our server use: one request a connection, and bodies with a
+Content-Length. A fault is a function that is given one call, as a `Link`, and does with it what it likes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+PHASES = ("connect", "handshake", "upload", "fingerprint", "probe", "generate", "evaluation")
+_PATHS = {"/info": "handshake", "/weights": "upload", "/fingerprint": "fingerprint"}
+
+
+@dataclass(frozen=True)
+class Message:
+    """A request or an answer: everything up to the blank line, and the body."""
+
+    head: bytes
+    body: bytes = b""
+
+    @property
+    def raw(self) -> bytes:
+        return self.head + self.body
+
+    @property
+    def path(self) -> str:
+        return self.head.split(b" ", 2)[1].decode()
+
+    def with_body(self, body: bytes) -> Message:
+        """Another body, with its length and checksum announced: as a server would that is wrong itself."""
+        told = (b"content-length:", b"x-content-sha256:")
+        lines = [line for line in self.head.split(b"\r\n")[:-2] if not line.lower().startswith(told)]
+        lines.append(b"content-length: %d" % len(body))
+        if told[1] in self.head.lower():
+            lines.append(told[1] + b" " + hashlib.sha256(body).hexdigest().encode())
+        return Message(b"\r\n".join(lines) + b"\r\n\r\n", body)
+
+
+def answer(status: int, body: bytes, kind: str = "application/json") -> Message:
+    """An answer made up by a fault."""
+    head = f"HTTP/1.1 {status} Made up\r\ncontent-type: {kind}\r\n\r\n"
+    return Message(head.encode()).with_body(body)
+
+
+def read_message(stream: socket.socket) -> Message | None:
+    """One message; None where the other side closed instead, or in the middle."""
+    data = b""
+    try:
+        while b"\r\n\r\n" not in data:
+            data += (part := stream.recv(65536))
+            if not part:
+                return None
+        head, _, body = data.partition(b"\r\n\r\n")
+        names = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
+        while len(body) < int(names.get(b"content-length", 0)):
+            body += (part := stream.recv(1 << 20))
+            if not part:
+                return None
+    except OSError:
+        return None
+    return Message(head + b"\r\n\r\n", body)
+
+
+def phase_of(request: Message) -> str:
+    """What the trainer is doing when it sends this."""
+    if request.path in _PATHS:
+        return _PATHS[request.path]
+    if request.path != "/generate":
+        return "other"
+    first = json.loads(request.body)["requests"][0]["id"]
+    return "probe" if first == "probe" else "evaluation" if first.startswith("eval") else "generate"
+
+
+class Link:
+    """One call of the client, and what can be done with it."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket) -> None:
+        self.proxy, self.client = proxy, client
+        self.request: Message | None = None
+        self.phase = "connect"
+
+    def forward(self, request: Message | None = None) -> Message | None:
+        """Delivers the request (or another one) to the server, and returns the answer; None: the server is gone."""
+        try:
+            with socket.create_connection(self.proxy.upstream, timeout=60) as server:
+                server.sendall((request or self.request).raw)
+                return read_message(server)
+        except OSError:
+            return None
+
+    def deliver_a_part(self, data: bytes) -> None:
+        """Sends the server the beginning of something, and no more."""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(self.proxy.upstream, timeout=60) as server,
+        ):
+            server.sendall(data)
+
+    def reply(self, message: Message | bytes | None) -> None:
+        """Gives the client its answer, or cuts the connection where there is none."""
+        if message is None:
+            self.cut()
+            return
+        data = message if isinstance(message, bytes) else message.raw
+        with contextlib.suppress(OSError):  # the client may have given up
+            self.client.sendall(data)
+
+    def cut(self) -> None:
+        """Closes with a reset, as the kernel does for a process that was killed."""
+        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.client.close()
+
+    def hold(self, drips: bytes = b"", every_s: float = 0.1) -> None:
+        """Says nothing, or one byte at a time, until the client gives up; how long that took is kept."""
+        started = time.monotonic()
+        # The request is read whole first: bytes that lie unread would make a late close a reset.
+        if self.request is None:
+            self.request = read_message(self.client)
+        self.client.settimeout(every_s if drips else 60)
+        rest = iter(drips)
+        with contextlib.suppress(OSError):
+            while True:
+                try:
+                    if not self.client.recv(1):
+                        break
+                except TimeoutError:
+                    if not drips:
+                        break
+                    self.client.sendall(bytes([next(rest, 32)]))
+        self.proxy.held_s.append(time.monotonic() - started)
+
+
+class Proxy:
+    """Passes calls on, but for those that a fault is armed for.
+
+    Attributes:
+        upstream: Where the server listens.
+        port: Where the proxy does.
+        seen: Calls by phase since the last `arm`.
+        injected: Faults done since then.
+        held_s: For calls that were never answered: after how many seconds the client gave up.
+        passed: The calls that passed without a fault: phase, request and answer.
+        problems: What the tool itself did wrong.
+    """
+
+    def __init__(self, upstream: tuple[str, int]) -> None:
+        self.upstream = upstream
+        self.passed: list[tuple[str, Message, Message]] = []
+        self._calls: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._listener = self._listen(0)
+        self.port = self._listener.getsockname()[1]
+        self.disarm()
+        self._accept()
+
+    def arm(self, fault, phase: str, number: int, *, lasting: bool = False) -> None:
+        """The next run's `number`-th call of `phase` is given to `fault`; with `lasting`, all from then on."""
+        self.disarm()
+        self._fault, self._phase, self._number, self._lasting = fault, phase, number, lasting
+
+    def disarm(self) -> None:
+        """Passes everything on."""
+        self.seen: Counter[str] = Counter()
+        self.injected = 0
+        self.held_s: list[float] = []
+        self.problems: list[str] = []
+        self._fault, self._phase, self._number, self._lasting = None, "", 0, False
+
+    def settle(self) -> None:
+        """Waits until no call is under way any more."""
+        while self._calls:
+            self._calls.pop().join(timeout=90)
+
+    def refuse(self, seconds: float) -> None:
+        """Stops listening for a while: connections are refused by the kernel."""
+        # A thread that sits in accept() keeps a closed socket alive: it is woken first.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        later = threading.Timer(seconds, self._again)
+        later.start()
+        self._calls.append(later)
+
+    def close(self) -> None:
+        """Stops listening."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _again(self) -> None:
+        self._listener = self._listen(self.port)
+        self._accept()
+
+    @staticmethod
+    def _listen(port: int) -> socket.socket:
+        return socket.create_server(("127.0.0.1", port), reuse_port=False)
+
+    def _accept(self) -> None:
+        self._thread = threading.Thread(target=self._run, args=(self._listener,), daemon=True)
+        self._thread.start()
+
+    def _run(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            call = threading.Thread(target=self._guarded, args=(client,), daemon=True)
+            call.start()
+            self._calls.append(call)
+
+    def _guarded(self, client: socket.socket) -> None:
+        with client:
+            try:
+                self._serve(Link(self, client))
+            except Exception as error:  # noqa: BLE001 - a fault of the tool's own must be seen, not hang the client
+                self.problems.append(f"{type(error).__name__}: {error}")
+
+    def _serve(self, link: Link) -> None:
+        fault = self._due("connect")
+        if fault is None:
+            link.request = read_message(link.client)
+            if link.request is None:
+                return
+            link.phase = phase_of(link.request)
+            fault = self._due(link.phase)
+        if fault is not None:
+            fault(link)
+            return
+        found = link.forward()
+        if found is not None:
+            self.passed.append((link.phase, link.request, found))
+        link.reply(found)
+
+    def _due(self, phase: str):
+        with self._lock:
+            self.seen[phase] += 1
+            there = self.seen[phase] - self._number
+            if self._fault is None or phase != self._phase or there < 0 or (there and not self._lasting):
+                return None
+            self.injected += 1
+            return self._fault
