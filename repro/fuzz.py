@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import resource
 import signal
@@ -87,7 +88,6 @@ def simulated(engine: str) -> tuple[str, ...]:
 
 
 def _import(engine: str) -> None:
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     driver = importlib.import_module(f"repro.schedulers.{engine}")
     for name in driver.MODULES:
         try:
@@ -99,6 +99,7 @@ def _import(engine: str) -> None:
     for name in getattr(driver, "HELPFUL_MODULES", ()):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of much that a search does a thousand times
 
 
 def search(asked: Search) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.schedulers.stories import BrokenInvariantError
 from repro.schedulers.v0 import SanityCheckError, V0Engine
@@ -22,7 +22,27 @@ if TYPE_CHECKING:
 
     Running = Generator[None, None, list[Completion]]
 
+LIMIT = 16  # tokens of a sequence
 _MOST_STEPS = 300  # to drain: far more than these requests can need
+
+
+def small(chunked: bool = False, async_output: bool = False, tiny_cache: bool = False) -> Setup:
+    """Returns the settings of a story: everything is small, so that the story stays short.
+
+    Args:
+        chunked: chunked prefill.
+        async_output: asynchronous output processing.
+        tiny_cache: the KV cache has room for two sequences, instead of for all.
+    """
+    return Setup(
+        chunked=chunked,
+        async_output=async_output,
+        max_model_len=LIMIT,
+        token_budget=LIMIT,
+        max_num_seqs=4,
+        blocks=5 if tiny_cache else 64,
+        block_size=8,
+    )
 
 
 class _ForwardPassError(Exception):
@@ -32,8 +52,10 @@ class _ForwardPassError(Exception):
 class V0Actions:
     """One engine, what was asked of it, and what came back."""
 
-    def __init__(self, **setup: Any) -> None:
-        self.engine = V0Engine(Setup(**setup))
+    plainer: ClassVar[dict[str, str]] = {"lose": "step", "begin": "step"}
+
+    def __init__(self, **flags: bool) -> None:
+        self.engine = V0Engine(small(**flags))
         self.tally: Counter[str] = Counter()
         self._count = 0
         self._due: set[str] = set()  # accepted, and not aborted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.schedulers import invariants_v1
 from repro.schedulers.stories import BrokenInvariantError
@@ -15,34 +15,65 @@ if TYPE_CHECKING:
 
     from repro.schedulers.stories import Step
 
+LIMIT = 24  # tokens of a sequence
+_BLOCK = 4
 _MOST_STEPS = 1000  # to drain: far more than these requests can need
+
+
+def small(
+    asynchronous: bool = False,
+    prefix_caching: bool = False,
+    chunked: bool = False,
+    priority: bool = False,
+    tiny_cache: bool = False,
+) -> V1Setup:
+    """Returns the settings of a story: everything is small, so that the story stays short.
+
+    Args:
+        asynchronous: asynchronous scheduling.
+        prefix_caching: as it says.
+        chunked: chunked prefill; a step then holds a third of the longest prompt.
+        priority: scheduling by priority.
+        tiny_cache: the KV cache has room for one whole sequence, instead of for all.
+    """
+    return V1Setup(
+        asynchronous=asynchronous,
+        prefix_caching=prefix_caching,
+        chunked=chunked,
+        priority=priority,
+        max_model_len=LIMIT,
+        token_budget=LIMIT // 3 if chunked else LIMIT,
+        max_num_seqs=3,
+        blocks=LIMIT // _BLOCK + 1 if tiny_cache else 32,
+        block_size=_BLOCK,
+    )
 
 
 class V1Actions:
     """One engine, what was asked of it, and what came back."""
 
+    plainer: ClassVar[dict[str, str]] = {}
     make_engine: Callable[[V1Setup], V1Engine] = V1Engine
 
-    def __init__(self, **setup: Any) -> None:
-        self.engine = type(self).make_engine(V1Setup(**setup))
+    def __init__(self, **flags: bool) -> None:
+        self.engine = type(self).make_engine(small(**flags))
         self.tally: Counter[str] = Counter()
 
     def can(self, name: str) -> bool:
-        """Whether the engine's loop could come to it now.
-
-        It fills its pipeline before it waits for a result, and while it waits it takes nothing but aborts.
-        """
+        """Whether the engine's loop could come to it now. While it waits for a result, it takes nothing but aborts."""
         engine = self.engine
         listens = len(engine.in_flight) < engine.most_in_flight
+        busy = bool(engine.unfinished() or engine.in_flight)
         return {
             "add": listens,
-            "schedule": listens and engine.has_work,
-            "update": bool(engine.in_flight) and not (listens and engine.has_work),
+            "schedule": engine.due() == "schedule",
+            "update": engine.due() == "update",
+            "go": bool(engine.due()),
             "abort": bool(engine.unfinished()),
-            "reset": listens,
-            "pause": listens and not engine.paused,
+            "reset": listens and busy,
+            "pause": listens and busy and not engine.paused,
             "resume": listens and engine.paused,
-            "drain": listens and bool(engine.requests),
+            "drain": listens and busy,
         }.get(name, False)
 
     def say(self, step: Step) -> str:
@@ -79,11 +110,22 @@ class V1Actions:
     def _schedule(self) -> None:
         scheduled = self.engine.schedule()
         invariants_v1.check_step(self.engine, scheduled)
+        self.tally["steps of the engine"] += 1
         self.tally["tokens scheduled"] += scheduled.total_num_scheduled_tokens
         self.tally["requests preempted"] += len(scheduled.preempted_req_ids or ())
 
     def _update(self) -> None:
         self.engine.update()
+
+    def _go(self, steps: int) -> bool:
+        """Returns whether there was nothing left to do before that many halves of steps."""
+        for _ in range(steps):
+            half = self.engine.due()
+            if not half:
+                return True
+            getattr(self, f"_{half}")()
+            invariants_v1.check(self.engine)
+        return False
 
     def _abort(self, which: int) -> None:
         self.engine.abort([self._target(which)])
@@ -100,9 +142,11 @@ class V1Actions:
 
     def _drain(self) -> None:
         self.engine.resume()
-        if not self.engine.run(_MOST_STEPS):
+        if not self._go(_MOST_STEPS):
             left = " ".join(self.engine.unfinished())
-            raise BrokenInvariantError("every request ends", f"{left}: still there after {_MOST_STEPS} steps")
+            raise BrokenInvariantError(
+                "every request ends", f"{left}: still there after {_MOST_STEPS} half-steps"
+            )
         self.tally["requests ended"] += sum(bool(ends) for ends in self.engine.ends.values())
         invariants_v1.check_end(self.engine)
 
@@ -123,6 +167,9 @@ _SENTENCES: dict[str, Callable[[V1Actions, Step], str]] = {
     "add": V1Actions._say_add,  # noqa: SLF001
     "schedule": lambda *_: "A step is scheduled, and goes to the model runner.",
     "update": lambda *_: "The oldest step's output comes back, and the scheduler is updated from it.",
+    "go": lambda _, step: (
+        f"The engine takes {step['steps']} half-steps: schedules, or updates from an output."
+    ),
     "abort": lambda self, step: f"Request {self._target(step['which'])} is aborted.",
     "reset": lambda _, step: (
         "The prefix cache is reset, running requests are preempted for it."

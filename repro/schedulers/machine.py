@@ -27,8 +27,8 @@ class Notebook:
 
     Args:
         known: keys of the findings it no longer looks for.
-        pinned: key of the one it found and is making shorter; another one met on that way doesn't count.
-        story: the last that ended with it. Hypothesis plays the shortest last.
+        pinned: key of the one it found; another one met after it doesn't count in this round.
+        story: the last that ended with it.
         examples: how many were played.
         steps: how many steps these had.
         tally: how often what happened.
@@ -53,7 +53,7 @@ class StoryMachine(RuleBasedStateMachine):
     """A machine whose rules are steps. A subclass says of which engine, and draws the settings and the steps."""
 
     engine: ClassVar[str]
-    make: ClassVar[Callable[..., Actions]]
+    make: ClassVar[type[Actions]]
     notebook: ClassVar[Notebook]
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class StoryMachine(RuleBasedStateMachine):
     def open(self, **setup: Any) -> None:
         """Starts the story with a fresh engine."""
         self.setup = setup
-        self.actions = type(self).make(**setup)
+        self.actions = self.make(**setup)
         self.notebook.examples += 1
 
     def act(self, name: str, **arguments: Any) -> None:
@@ -99,7 +99,10 @@ def possible(name: str) -> Callable[[Any], Any]:
 
 
 def search(machine: type[StoryMachine], notebook: Notebook, *, seed: int, examples: int, length: int) -> None:
-    """Plays stories until one ends with something new, and shortens that one; or until all are played.
+    """Plays stories until one ends with something new, or until all are played.
+
+    Making it shorter is left to `stories.shorten`, which knows steps where Hypothesis knows choices: playing a story
+    means making a scheduler, and it needs a fraction of the plays.
 
     Args:
         machine: which draws them.
@@ -115,7 +118,7 @@ def search(machine: type[StoryMachine], notebook: Notebook, *, seed: int, exampl
         stateful_step_count=length,
         database=None,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,

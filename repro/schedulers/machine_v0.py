@@ -1,38 +1,32 @@
 """Looks for stories in which the V0 scheduler fails, knowing nothing of any failure.
 
-It draws settings, requests of all lengths, and what callers do. Everything is small, so that stories stay short: a
-sequence has at most 16 tokens, a block 8.
+It draws settings, requests of all lengths, and what callers do.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from repro.schedulers.actions_v0 import V0Actions
+from repro.schedulers.actions_v0 import LIMIT, V0Actions
 from repro.schedulers.machine import StoryMachine, possible
 
-LIMIT = 16
+if TYPE_CHECKING:
+    from repro.schedulers.stories import Actions
 
 
 class V0Machine(StoryMachine):
     """The real V0 scheduler, under lawful use and misuse."""
 
     engine = "v0"
-    make = V0Actions
+    make: ClassVar[type[Actions]] = V0Actions
 
     @initialize(chunked=st.booleans(), async_output=st.booleans(), tiny_cache=st.booleans())
     def settings_of_the_engine(self, chunked: bool, async_output: bool, tiny_cache: bool) -> None:
-        """Scheduling, output processing, and a cache with room for everything or for two sequences."""
-        self.open(
-            chunked=chunked,
-            async_output=async_output,
-            max_model_len=LIMIT,
-            token_budget=LIMIT,
-            max_num_seqs=4,
-            blocks=5 if tiny_cache else 64,
-            block_size=8,
-        )
+        """See `actions_v0.small`."""
+        self.open(chunked=chunked, async_output=async_output, tiny_cache=tiny_cache)
 
     @possible("add")
     @rule(

@@ -1,26 +1,25 @@
-"""Looks for stories in which the V1 scheduler fails or breaks an invariant, under lawful use alone.
-
-Everything is small: a sequence has at most 24 tokens, a block 4, and the tiny cache holds one whole sequence.
-"""
+"""Looks for stories in which the V1 scheduler fails or breaks an invariant, under lawful use alone."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from repro.schedulers.actions_v1 import V1Actions
+from repro.schedulers.actions_v1 import LIMIT, V1Actions
 from repro.schedulers.machine import StoryMachine, possible
 from repro.schedulers.v1 import PAUSES
 
-LIMIT = 24
-BLOCK = 4
+if TYPE_CHECKING:
+    from repro.schedulers.stories import Actions
 
 
 class V1Machine(StoryMachine):
     """The real V1 scheduler, under lawful use."""
 
     engine = "v1"
-    make = V1Actions
+    make: ClassVar[type[Actions]] = V1Actions
 
     @initialize(
         asynchronous=st.booleans(),
@@ -32,17 +31,13 @@ class V1Machine(StoryMachine):
     def settings_of_the_engine(
         self, asynchronous: bool, prefix_caching: bool, chunked: bool, priority: bool, tiny_cache: bool
     ) -> None:
-        """A step of chunked prefill holds a third of the longest prompt."""
+        """See `actions_v1.small`."""
         self.open(
             asynchronous=asynchronous,
             prefix_caching=prefix_caching,
             chunked=chunked,
             priority=priority,
-            max_model_len=LIMIT,
-            token_budget=LIMIT // 3 if chunked else LIMIT,
-            max_num_seqs=3,
-            blocks=LIMIT // BLOCK + 1 if tiny_cache else 32,
-            block_size=BLOCK,
+            tiny_cache=tiny_cache,
         )
 
     @possible("add")
@@ -69,6 +64,12 @@ class V1Machine(StoryMachine):
     def output_comes_back(self) -> None:
         """The second half."""
         self.act("update")
+
+    @possible("go")
+    @rule(steps=st.integers(1, 12))
+    def engine_goes_on(self, steps: int) -> None:
+        """Several halves, as its loop takes them."""
+        self.act("go", steps=steps)
 
     @possible("abort")
     @rule(which=st.integers(0, 3))

@@ -144,17 +144,14 @@ class V1Engine:
         """Returns the requests that were neither finished nor aborted."""
         return [name for name in self.requests if not self.ends[name] and name not in self.aborted]
 
-    def run(self, limit: int) -> bool:
-        """Steps as `EngineCore` does until there is nothing left; returns whether that was within the limit."""
-        for _ in range(limit):
-            if self.has_work:
-                self.schedule()
-                if len(self.in_flight) < self.most_in_flight and self.has_work:
-                    continue
-            elif not self.in_flight:
-                return True
-            self.update()
-        return False
+    def due(self) -> str:
+        """Returns the half of a step that `EngineCore`'s loop comes to now, "" if it has nothing to do.
+
+        It fills its pipeline before it waits for the oldest result.
+        """
+        if self.has_work and len(self.in_flight) < self.most_in_flight:
+            return "schedule"
+        return "update" if self.in_flight else ""
 
 
 def _hasher(setup: V1Setup) -> Any:

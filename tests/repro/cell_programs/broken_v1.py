@@ -28,7 +28,7 @@ STEPS = [
     *STEP, *STEP,
     {"do": "drain"},
 ]  # fmt: skip
-SETUP = {"chunked": True, "prefix_caching": True, "token_budget": 8}
+SETUP = {"chunked": True, "prefix_caching": True}
 
 
 class SkipsAnUpdate(V1Engine):
