@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from repro.schedulers.stories import BrokenInvariantError
 from repro.schedulers.v0 import SanityCheckError, V0Engine
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Running = Generator[None, None, list[Completion]]
 
 LIMIT = 16  # tokens of a sequence
+_MANY = 8
 _MOST_STEPS = 300  # to drain: far more than these requests can need
 
 
@@ -51,8 +52,6 @@ class _ForwardPassError(Exception):
 
 class V0Actions:
     """One engine, what was asked of it, and what came back."""
-
-    plainer: ClassVar[dict[str, str]] = {"lose": "step", "begin": "step"}
 
     def __init__(self, **flags: bool) -> None:
         self.engine = V0Engine(small(**flags))
@@ -103,6 +102,18 @@ class V0Actions:
             f"{name}: {' '.join(g.request_id for g in queue)}" for name, queue in groups.items() if queue
         ]
         return "; ".join(parts) or "nothing in flight"
+
+    @staticmethod
+    def rewrites(steps: list[Step]) -> list[list[Step]]:
+        """Returns the story as one call, of requests that go on for long, and without one misuse."""
+        plain = [
+            [*steps[:index], {"do": "step"}, *steps[index + 1 :]]
+            for index, step in enumerate(steps)
+            if step["do"] in {"lose", "begin"}
+        ]
+        asked = [step | {"max_tokens": _MANY} for step in steps if step["do"] == "add"]
+        called = [*asked, {"do": "drain"}]
+        return [called, *plain] if len(called) < len(steps) else plain
 
     def _add(self, prompt: int, max_tokens: int, min_tokens: int = 0, stop: bool = False) -> None:
         self._count += 1

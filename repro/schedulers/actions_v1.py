@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from repro.schedulers import invariants_v1
 from repro.schedulers.stories import BrokenInvariantError
@@ -52,7 +52,6 @@ def small(
 class V1Actions:
     """One engine, what was asked of it, and what came back."""
 
-    plainer: ClassVar[dict[str, str]] = {}
     make_engine: Callable[[V1Setup], V1Engine] = V1Engine
 
     def __init__(self, **flags: bool) -> None:
@@ -71,8 +70,8 @@ class V1Actions:
             "go": bool(engine.due()),
             "abort": bool(engine.unfinished()),
             "reset": listens and busy,
-            "pause": listens and busy and not engine.paused,
-            "resume": listens and engine.paused,
+            "pause": listens and busy and not engine.pause_mode,
+            "resume": listens and bool(engine.pause_mode),
             "drain": listens and busy,
         }.get(name, False)
 
@@ -102,6 +101,16 @@ class V1Actions:
         ]
         parts += [f"steps in flight: {len(self.engine.in_flight)}"] if self.engine.in_flight else []
         return "; ".join(parts) or "nothing in flight"
+
+    @staticmethod
+    def rewrites(steps: list[Step]) -> list[list[Step]]:
+        """Returns the story with fewer halves of steps told apart: one that goes on in place of two neighbours."""
+        halves = [1 if step["do"] in {"schedule", "update"} else int(step.get("steps", 0)) for step in steps]
+        return [
+            [*steps[:index], {"do": "go", "steps": halves[index] + halves[index + 1]}, *steps[index + 2 :]]
+            for index in range(len(steps) - 1)
+            if halves[index] and halves[index + 1]
+        ]
 
     def _add(self, **request: int) -> None:
         name = f"r{len(self.engine.requests) + 1}"

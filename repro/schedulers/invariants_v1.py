@@ -23,6 +23,7 @@ TEXT = "a completion is whole and in order"
 BUDGET = "a step keeps its budget"
 COMPUTED = "computed tokens stay within the request"
 FLIGHT = "tokens in flight are counted"
+WAIT = "a pause in mode 'wait' lets what has begun end"
 
 
 def check(engine: V1Engine) -> None:
@@ -35,6 +36,7 @@ def check(engine: V1Engine) -> None:
     _queues(engine)
     _requests(engine)
     _lengths(engine)
+    _pause(engine)
 
 
 def check_step(engine: V1Engine, scheduled: Any) -> None:
@@ -146,6 +148,18 @@ def _requests(engine: V1Engine) -> None:
             _broken(TEXT, f"{name} ended by length after {len(tokens)} of {most} tokens")
         if ends and len(tokens) < min(request.min_tokens, most):
             _broken(TEXT, f"{name} ended after {len(tokens)} tokens, at least {request.min_tokens} are due")
+
+
+def _pause(engine: V1Engine) -> None:
+    """`AsyncLLM.pause_generation` promises of 'wait': "Wait for in-flight requests to complete".
+
+    The engine takes the pause for complete as soon as it has nothing to do; its caller then loads new weights.
+    """
+    if engine.pause_mode == "wait" and not engine.due():
+        begun = [name for name, r in engine.scheduler.requests.items() if r.status.name == "PREEMPTED"]
+        if begun:
+            tokens = ", ".join(f"{name} has {len(engine.tokens[name])} of its tokens" for name in begun)
+            _broken(WAIT, f"the engine has nothing left to do, and {tokens}")
 
 
 def _lengths(engine: V1Engine) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from repro import judge
 
@@ -40,9 +40,6 @@ class Actions(Protocol):
     """What can be done to an engine, by name. Its constructor takes the settings of a story."""
 
     tally: Counter[str]
-    plainer: ClassVar[
-        dict[str, str]
-    ]  # by step without arguments, one that is easier to believe where both will do
 
     def can(self, name: str) -> bool:
         """Whether the step makes sense now."""
@@ -55,6 +52,10 @@ class Actions(Protocol):
 
     def state(self) -> str:
         """Tells in a line where the requests are."""
+
+    @staticmethod
+    def rewrites(steps: list[Step]) -> list[list[Step]]:
+        """Returns other tellings, easier to believe or shorter, that may end alike."""
 
 
 @dataclass(frozen=True)
@@ -250,14 +251,12 @@ class _Shorter:
                 self._take([step for index, step in enumerate(steps) if index not in {first, second}])
 
     def simplify(self) -> None:
-        """Turns settings off, puts plain steps in place of others, and makes numbers smaller."""
+        """Turns settings off, tells it otherwise where that will do, and makes numbers smaller."""
         for name, value in self.story.setup.items():
             if value is True:
                 self._take(self.story.steps, self.story.setup | {name: False})
-        for index, step in enumerate(self.story.steps):
-            plain = self._make.plainer.get(step["do"])
-            if plain:
-                self._take([*self.story.steps[:index], {"do": plain}, *self.story.steps[index + 1 :]])
+        while any(self._take(steps) for steps in self._make.rewrites(self.story.steps)):
+            pass
         for index in range(len(self.story.steps)):
             for name in self.story.steps[index]:
                 while any(self._take(self._changed(index, name, less)) for less in self._less(index, name)):

@@ -54,6 +54,7 @@ class V1Engine:
         self.tokens: dict[str, list[int]] = {}  # by request, as delivered
         self.ends: dict[str, list[str]] = {}  # by request, the reasons for which it ended, as delivered
         self.aborted: set[str] = set()
+        self.pause_mode = ""
         self._hasher = _hasher(setup) if setup.prefix_caching else None
 
     def add(self, request: V1Request) -> None:
@@ -120,6 +121,7 @@ class V1Engine:
         """As `EngineCore.pause_scheduler` without clearing the cache, which is a call of its own here."""
         from vllm.v1.core.sched.interface import PauseState
 
+        self.pause_mode = mode
         if mode == "abort":
             self.abort(self.unfinished())
         self.scheduler.set_pause_state(PauseState.PAUSED_ALL if mode == "keep" else PauseState.PAUSED_NEW)
@@ -128,12 +130,8 @@ class V1Engine:
         """As `EngineCore.resume_scheduler`."""
         from vllm.v1.core.sched.interface import PauseState
 
+        self.pause_mode = ""
         self.scheduler.set_pause_state(PauseState.UNPAUSED)
-
-    @property
-    def paused(self) -> bool:
-        """Whether it is paused in any way."""
-        return bool(self.scheduler.pause_state)
 
     @property
     def has_work(self) -> bool:

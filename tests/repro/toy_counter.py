@@ -12,8 +12,6 @@ from repro.schedulers.stories import BrokenInvariantError
 class CounterActions:
     """Its state is a number."""
 
-    plainer = {}  # noqa: RUF012
-
     def __init__(self, start=0):
         self.number = start
         self.tally = Counter()
@@ -33,6 +31,10 @@ class CounterActions:
             raise BrokenInvariantError("small", f"{self.number} is above two")
         if self.number < 0:
             raise BrokenInvariantError("positive", f"{self.number} is below zero")
+
+    @staticmethod
+    def rewrites(steps):
+        return [[{"do": "raise", "by": 3}]] if len(steps) > 1 else []
 
     def state(self):
         return str(self.number)
