@@ -9,10 +9,12 @@ import json
 import math
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro import imports, render, runner, upstream
+from repro import fuzz, imports, render, runner, upstream
 from repro.base import INCOMPLETE
+from repro.schedulers import stories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +76,25 @@ def _parser() -> argparse.ArgumentParser:
     imported.add_argument(
         "--timeout", type=float, default=240.0, metavar="S", help="seconds for one (default: 240)"
     )
-    for command in (listing, run, imported):
+    searched = commands.add_parser("fuzz", help="look for stories in which a scheduler fails, or play one")
+    searched.set_defaults(command=_fuzz)
+    searched.add_argument("--engine", choices=("v0", "v1"), help="whose scheduler")
+    searched.add_argument("--seeds", type=int, default=1, metavar="N", help="searches to make (default: 1)")
+    searched.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="CPU seconds for each (default: 60)"
+    )
+    searched.add_argument(
+        "--until",
+        nargs="*",
+        default=[],
+        metavar="CODE",
+        help="a search ends when it has found all of these; without them it uses its time up",
+    )
+    searched.add_argument("--save", type=Path, metavar="DIR", help="write every story found there")
+    searched.add_argument(
+        "--replay", type=Path, metavar="FILE", help="play a saved story; needs no Hypothesis"
+    )
+    for command in (listing, run, imported, searched):
         command.add_argument("--json", action="store_true", help="one JSON document on standard output")
     return parser
 
@@ -147,6 +167,54 @@ def _imports(options: argparse.Namespace, _repros: Mapping[str, Repro], _registr
     return "\n".join(imports.line(module, result) for module, result in results.items()), code
 
 
+def _fuzz(options: argparse.Namespace, repros: Mapping[str, Repro], _registry: str) -> tuple[str, int]:
+    try:
+        return _replay(options) if options.replay else _search(options, repros)
+    except fuzz.SearchError as error:
+        raise UsageError(str(error)) from error
+
+
+def _replay(options: argparse.Namespace) -> tuple[str, int]:
+    try:
+        story = stories.load(options.replay)
+    except stories.StoryError as error:
+        raise UsageError(str(error)) from error
+    if story.engine not in {"v0", "v1"} or options.engine not in {None, story.engine}:
+        raise UsageError(f"{options.replay} is a story of the engine {story.engine!r}")
+    lines, same = fuzz.tell(fuzz.actions(story.engine), story)
+    ended = "it ends as it was saved" if same else "it does not end as it was saved"
+    if options.json:
+        document = {
+            "schema": fuzz.REPLAY_SCHEMA,
+            "versions": upstream.versions(),
+            "lines": lines,
+            "as_saved": same,
+        }
+        return _json(document), FINE if same else FINDINGS
+    return "\n".join([*lines, ended]), FINE if same else FINDINGS
+
+
+def _search(options: argparse.Namespace, repros: Mapping[str, Repro]) -> tuple[str, int]:
+    if options.engine is None:
+        raise UsageError("fuzz needs --engine v0 or --engine v1, or --replay FILE")
+    if options.seeds < 1:
+        raise UsageError(f"--seeds {options.seeds}: expected at least 1")
+    cpu_s = _limit(options.seconds, "--seconds")
+    sought = tuple(_pick("code", code, list(repros)) for code in options.until)
+    fuzz.needs(options.engine)
+    results = []
+    for seed in range(options.seeds):
+        results.append(fuzz.search_apart(fuzz.Search(options.engine, seed, cpu_s, sought)))
+        _say(list(fuzz.table(results[-1:]))[-1])
+    if options.save:
+        for path in fuzz.keep(results, options.save):
+            _say(f"saved {path}")
+    code = FINDINGS if any(result["found"] for result in results) else FINE
+    if options.json:
+        return _json(fuzz.document(options.engine, results)), code
+    return "\n".join(fuzz.text(options.engine, results)), code
+
+
 def _pick(kind: str, name: str, known: Sequence[str]) -> str:
     if name in known:
         return name
@@ -155,9 +223,9 @@ def _pick(kind: str, name: str, known: Sequence[str]) -> str:
     raise UsageError(f"unknown {kind} {name!r}: {hint}")
 
 
-def _limit(seconds: float) -> float:
+def _limit(seconds: float, option: str = "--timeout") -> float:
     if not 0 < seconds < math.inf:
-        raise UsageError(f"--timeout {seconds:g}: expected seconds above zero")
+        raise UsageError(f"{option} {seconds:g}: expected seconds above zero")
     return seconds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +116,10 @@ def test_diagnostics_import_nothing_heavy():
 def test_what_runs_in_a_cell_adds_nothing_to_it(package):
     """In-cell code imports the standard library, itself and what a cell already has."""
     allowed = set(sys.stdlib_module_names) | IN_CELL | {"grpo_core", "repro", "diagnostics"}
-    assert offences(package, lambda module: top(module) not in allowed) == []
+    found = offences(package, lambda module: top(module) not in allowed)
+    # A search machine needs Hypothesis, which who searches puts beside the cell. Nothing else may ask for it.
+    machines = re.compile(r"repro/schedulers/machine(_v[01])?\.py:\d+: hypothesis(\.\w+)?")
+    assert [line for line in found if not machines.fullmatch(line)] == []
 
 
 @pytest.mark.parametrize("package", ["grpo_core", "repro"])

@@ -42,6 +42,10 @@ MODULES = (
 HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 
 
+class SanityCheckError(RuntimeError):
+    """Raised in place of an assertion of `LLMEngine._process_model_outputs`, which is mirrored here."""
+
+
 @dataclass
 class _Pending:
     """Output of a step that is not yet processed; as an entry of `SchedulerContext.output_queue`."""
@@ -82,7 +86,12 @@ class V0Engine:
         from vllm import SamplingParams
         from vllm.sequence import Sequence, SequenceGroup
 
-        params = SamplingParams(max_tokens=request.max_tokens, min_tokens=request.min_tokens, ignore_eos=True)
+        params = SamplingParams(
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+            stop_token_ids=[TOKEN] if request.stop else None,
+            ignore_eos=True,
+        )
         check_prompt(request.prompt, self.setup.max_model_len)
         sequence = Sequence(self._count, prompt_inputs(request.prompt), self.setup.block_size, 0)
         self._count += 1
@@ -167,7 +176,7 @@ class V0Engine:
             return
         pending = self._queue[0] if request_id else self._queue.popleft()
         if len(pending.metadata) != len(pending.scheduled.scheduled_seq_groups):
-            raise RuntimeError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
+            raise SanityCheckError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
         finished = False
         for index, metadata in enumerate(pending.metadata):
             if index not in pending.done and request_id in {None, metadata.request_id}:

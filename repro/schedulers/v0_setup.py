@@ -37,12 +37,13 @@ class Setup:
 
 @dataclass(frozen=True)
 class Request:
-    """A request as a caller makes it; lengths in tokens."""
+    """A request as a caller makes it; lengths in tokens. `stop`: every sampled token is a stop token to it."""
 
     id: str
     prompt: int
     max_tokens: int
     min_tokens: int = 0
+    stop: bool = False
 
 
 @dataclass(frozen=True)

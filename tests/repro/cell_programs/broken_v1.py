@@ -1,0 +1,173 @@
+"""Runs inside a cell: the V1 driver with one piece of it broken at a time, to see which check notices.
+
+Upstream is as released; what is broken is what we simulate or mirror. Prints one JSON document: by break, the finding.
+The assertions are in tests/repro/test_search_in_cells.py, outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+from repro.schedulers import stories  # noqa: E402 - standard output is kept before vLLM is imported
+from repro.schedulers.actions_v1 import V1Actions  # noqa: E402
+from repro.schedulers.stories import Story  # noqa: E402
+from repro.schedulers.v1 import V1Engine  # noqa: E402
+
+STEP = [{"do": "schedule"}, {"do": "update"}]
+STEPS = [
+    {"do": "add", "prompt": 10, "max_tokens": 4},
+    {"do": "add", "prompt": 9, "max_tokens": 3},
+    *STEP, *STEP, *STEP, *STEP,
+    {"do": "add", "prompt": 10, "max_tokens": 3},
+    *STEP, *STEP,
+    {"do": "drain"},
+]  # fmt: skip
+SETUP = {"chunked": True, "prefix_caching": True}
+
+
+class SkipsAnUpdate(V1Engine):
+    """The second output never reaches the scheduler."""
+
+    updates = 0
+
+    def update(self):
+        self.updates += 1
+        if self.updates == 2:
+            self.in_flight.popleft()
+        else:
+            super().update()
+
+
+class AppliesAnOutputTwice(V1Engine):
+    """Each output reaches the scheduler twice."""
+
+    def update(self):
+        scheduled, output = self.in_flight[0]
+        self.scheduler.update_from_output(scheduled, output)
+        super().update()
+
+
+class DeliversTwice(V1Engine):
+    """A client gets each output twice."""
+
+    def deliver(self, outputs):
+        super().deliver(outputs)
+        super().deliver(outputs)
+
+
+class EndsTwice(V1Engine):
+    """A client hears twice that its request has ended."""
+
+    def deliver(self, outputs):
+        super().deliver(outputs)
+        for ends in self.ends.values():
+            ends.extend(list(ends))
+
+
+class LosesAnOutput(V1Engine):
+    """The last output of a request never reaches its client."""
+
+    def deliver(self, outputs):
+        for client in outputs.values():
+            client.outputs = [output for output in client.outputs if output.finish_reason is None]
+        super().deliver(outputs)
+
+
+class SchedulesTooMuch(V1Engine):
+    """What is scheduled is said to be one token over the budget."""
+
+    def schedule(self):
+        scheduled = super().schedule()
+        if scheduled.num_scheduled_tokens:
+            more = 1 + self.setup.token_budget - scheduled.total_num_scheduled_tokens
+            scheduled.num_scheduled_tokens[next(iter(scheduled.num_scheduled_tokens))] += more
+            scheduled.total_num_scheduled_tokens += more
+        return scheduled
+
+
+class KeepsABlock(V1Engine):
+    """Somebody takes a block who is no request."""
+
+    def add(self, request):
+        super().add(request)
+        self.scheduler.kv_cache_manager.block_pool.get_new_blocks(1)
+
+
+class QueuesTwice(V1Engine):
+    """A running request is put into the waiting queue as well."""
+
+    def update(self):
+        super().update()
+        if self.scheduler.running:
+            self.scheduler.waiting.add_request(self.scheduler.running[0])
+
+
+class ComputesTooFar(V1Engine):
+    """A request is said to have computed more tokens than it has."""
+
+    def update(self):
+        super().update()
+        for request in self.scheduler.running:
+            request.num_computed_tokens = request.num_tokens + 1
+
+
+class OverwritesTheCache(V1Engine):
+    """Something else writes into the slots between two steps."""
+
+    def update(self):
+        super().update()
+        self.runner._slots.clear()
+
+
+class ForgetsToReset(V1Engine):
+    """The weights change while requests run, and nobody resets the prefix cache."""
+
+    def update(self):
+        super().update()
+        self.runner.weights += 1
+
+
+class SamplesTooEarly(V1Engine):
+    """The runner samples a token in the middle of a prompt."""
+
+    def __init__(self, setup):
+        super().__init__(setup)
+        right = self.runner._sample
+        self.runner._sample = lambda name, end: right(name, end) or [101]
+
+
+class WithholdsAToken(V1Engine):
+    """The runner never returns the second token of a request."""
+
+    def __init__(self, setup):
+        super().__init__(setup)
+        right = self.runner._sample
+        self.runner._sample = lambda name, end: [token for token in right(name, end) if token != 102]
+
+
+def finding(engine):
+    """What the same story ends with on this engine; asynchronous scheduling shows other things than the plain one."""
+    actions = type("Actions", (V1Actions,), {"make_engine": engine})
+    found = {}
+    for asynchronous in (False, True):
+        setup = SETUP | {"asynchronous": asynchronous}
+        _, end = stories.play(actions, Story("v1", setup, STEPS))
+        found["asynchronous" if asynchronous else "plain"] = end and end.describe()
+    return found
+
+
+def main():
+    """Plays the story on the engine as it is, and on each that is broken."""
+    engines = [V1Engine, *V1Engine.__subclasses__()]
+    json.dump({engine.__name__: finding(engine) for engine in engines}, ANSWERS, indent=1)
+    ANSWERS.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

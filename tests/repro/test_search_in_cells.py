@@ -1,0 +1,130 @@
+"""Stories on the real schedulers of released vLLM: saved ones played again, and the search that finds them."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from repro.registry import REPROS
+from tests.cells import run_in_cell
+
+pytestmark = pytest.mark.vllm
+
+HERE = Path(__file__).parent
+STORIES = HERE / "stories"
+# Where the assertions of SCH001 and SCH002 stand in vllm/core/scheduler.py.
+LINES = {
+    "vllm-0.6.6.post1+trl-0.14.0": (1119, 565),
+    "vllm-0.7.2+trl-0.15.2": (1124, 570),
+    "vllm-0.7.3+trl-0.16.1": (1278, 686),
+    "vllm-0.8.5.post1+trl-0.17.0": (1293, 701),
+    "vllm-0.10.2+trl-0.24.0": (1291, 692),
+}
+V1_CELL = "vllm-0.31.0+trl-1.16.0"
+
+
+def replayed(cell, name):
+    """What the command says of a saved story in a cell."""
+    done = run_in_cell(cell, "-m", "repro", "fuzz", "--replay", str(STORIES / name), "--json")
+    assert done.returncode in {0, 1}, done.stderr[-3000:]
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def searched(tmp_path):
+    """Searches in a cell, with this environment's Hypothesis put beside it."""
+    site = Path(importlib.util.find_spec("hypothesis").origin).parent.parent
+    for name in ("hypothesis", "sortedcontainers", *(path.name for path in site.glob("_hypothesis_*.py"))):
+        (tmp_path / name).symlink_to(site / name)
+    program = (
+        f"import sys; sys.path.append({str(tmp_path)!r})\n"
+        "from repro.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+
+    def run(cell, *arguments):
+        done = run_in_cell(cell, "-c", program, "fuzz", *arguments, "--json", timeout_s=3000)
+        assert done.returncode in {0, 1}, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.mark.parametrize("cell", LINES)
+@pytest.mark.parametrize(("code", "name"), [("SCH001", "v0-SCH001.json"), ("SCH002", "v0-SCH002.json")])
+def test_a_saved_story_ends_as_it_was_saved(cell, code, name):
+    """In every release, without Hypothesis: upstream's own assertion, at that release's line."""
+    status, document = replayed(cell, name)
+    line = LINES[cell][0 if code == "SCH001" else 1]
+    assert (status, document["as_saved"]) == (0, True)
+    assert document["lines"][-1].startswith(f"=> vllm/core/scheduler.py:{line} in ")
+    assert document["lines"][-1].endswith(REPROS[code].assertion)
+
+
+def test_a_story_that_ends_otherwise_is_told():
+    """0.8.5 refuses the over-long prompt: exit code 1, and the lines say that nothing is wrong."""
+    status, document = replayed("vllm-0.8.5.post1+trl-0.17.0", "v0-SCH002-overlong.json")
+    assert (status, document["as_saved"]) == (1, False)
+    assert document["lines"][-1] == "=> nothing is wrong"
+
+
+@pytest.fixture(scope="module")
+def broken():
+    """What each broken driver is caught by."""
+    done = run_in_cell(V1_CELL, str(HERE / "cell_programs" / "broken_v1.py"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+# The check that notices, with plain and with asynchronous scheduling.
+FLIGHT, TEXT = "tokens in flight are counted", "a completion is whole and in order"
+READS = "a step reads what was computed for it"
+NOTICED = {
+    "V1Engine": ("nothing", "nothing"),
+    "SkipsAnUpdate": (FLIGHT, FLIGHT),
+    "AppliesAnOutputTwice": (FLIGHT, FLIGHT),
+    "DeliversTwice": (TEXT, TEXT),
+    "EndsTwice": ("no request ends twice",) * 2,
+    "LosesAnOutput": ("no request is lost",) * 2,
+    "SchedulesTooMuch": ("a step keeps its budget",) * 2,
+    "KeepsABlock": ("KV blocks are conserved",) * 2,
+    "QueuesTwice": ("queues are disjoint and complete",) * 2,
+    "ComputesTooFar": ("computed tokens stay within the request",) * 2,
+    "OverwritesTheCache": (READS, READS),
+    "ForgetsToReset": (READS, READS),
+    "SamplesTooEarly": ("computed tokens stay within the request", TEXT),
+    "WithholdsAToken": ("every request ends", TEXT),
+}
+
+
+@pytest.mark.parametrize("engine", NOTICED)
+def test_every_check_can_fail(broken, engine):
+    """A piece of what is simulated is broken, and the check that is for it notices; the whole one passes."""
+    for found, expected in zip(broken[engine].values(), NOTICED[engine], strict=True):
+        assert (found or "nothing").removeprefix("broken invariant: ").startswith(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0"])
+def test_the_v0_search_finds_both_from_nothing(searched, cell):
+    """Ten seeds, each within a minute of CPU time, each story no longer than a person can read."""
+    document = searched(cell, "--engine", "v0", "--seeds", "10", "--until", "SCH001", "SCH002")
+    assert document["upstream"]["modified"] == []
+    for result in document["seeds"]:
+        found = {story["finding"]["code"]: story for story in result["found"]}
+        for code, line in zip(("SCH001", "SCH002"), LINES[cell], strict=True):
+            assert found[code]["finding"]["line"] == line
+            assert found[code]["cpu_s"] < 60
+            assert len(found[code]["steps"]) <= 6
+
+
+@pytest.mark.slow
+def test_the_v1_search_runs(searched):
+    """Preemptions, resets and ends are among what it plays."""
+    document = searched(V1_CELL, "--engine", "v1", "--seconds", "20")
+    assert document["upstream"]["modified"] == []
+    [result] = document["seeds"]
+    assert result["steps"] > 1000
+    assert (
+        min(result["tally"][name] for name in ("requests preempted", "caches reset", "requests ended")) > 10
+    )
