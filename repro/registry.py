@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from repro.async_output_support import CMP001
 from repro.async_stopped import SCH002
+from repro.missing_ray_actors import RAY001
 from repro.prefill_seq_groups import SCH001
 
 if TYPE_CHECKING:
     from repro.base import Repro
 
-REPROS: dict[str, Repro] = {repro.code: repro for repro in (SCH001, SCH002)}
+REPROS: dict[str, Repro] = {repro.code: repro for repro in (SCH001, SCH002, RAY001, CMP001)}
