@@ -45,6 +45,8 @@ def planned(trigger: str, mitigation: str | None) -> dict[str, Any]:
         options["disable_async_output_proc"] = True
     if mitigation == "unnamed_device":
         options = {}
+    if mitigation == "detect_platform":
+        options["device"] = "cpu"  # a platform that is detected takes its own device alone
     return {"trigger": trigger, "options": options, "detected": mitigation == "detect_platform"}
 
 
@@ -69,7 +71,7 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
         {"engine": 1},
         [("engine", 1)],
         note=f"{platform}; {made}",
-        nouns=("engines configured", "configurations"),
+        nouns=("configurations", "made"),
     )
 
 
@@ -117,7 +119,9 @@ CMP001 = Repro(
         ),
     ),
     mitigations=(
-        Mitigation("detect_platform", "vLLM detects a platform", frozenset({"named_device"})),
+        Mitigation(
+            "detect_platform", "vLLM detects a platform, and its device is named", frozenset({"named_device"})
+        ),
         Mitigation(
             "other_version",
             "a vLLM that detects the platform another way",

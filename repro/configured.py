@@ -89,7 +89,7 @@ def _stub() -> type:
     """Returns a class that vLLM takes for a model that generates text."""
     from torch import nn
 
-    class ConfiguredOnly(nn.Module):
+    class ConfiguredOnly(nn.Module):  # type: ignore[misc] # PyTorch is looked into in cells alone
         def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
             super().__init__()
             del vllm_config, prefix

@@ -51,17 +51,22 @@ PLANS = {
     "wrong_address": Plan(server_env=_SPAWN | {"RAY_ADDRESS": WRONG}, other_cluster=True),
     "other_temp_dir": Plan(server_env=_SPAWN, head="elsewhere"),
 }
+_FOUND = "the right cluster is found here"
 _SAME = "the workers are registered in the server's namespace here"
 _KEPT = "the handles are kept here"
-_UNSET = "it is not set here"
+_AS_BEFORE = "nothing differs from no_address there"
+_CLUSTER = ("no_address", "wrong_address", "other_temp_dir")
+_WITHIN = ("other_namespace", "weak_handles")
 # Why a mitigation has nothing to change under a trigger.
 _NOTHING = {
-    "same_namespace": {name: _SAME for name in PLANS if name != "other_namespace"},
-    "kept_handles": {name: _KEPT for name in PLANS if name != "weak_handles"},
-    "detached_workers": {name: _KEPT for name in PLANS if name != "weak_handles"},
-    "unset_spawn": dict.fromkeys(("other_namespace", "weak_handles"), _UNSET),
-    "running_head": dict.fromkeys(("other_namespace", "weak_handles"), "the right cluster is found here"),
-    "newer_verl": dict.fromkeys(PLANS, "it is another release: run this there"),
+    "address_in_driver": dict.fromkeys(_WITHIN, _FOUND) | {"wrong_address": _AS_BEFORE},
+    "init_first": dict.fromkeys(_WITHIN, _FOUND) | dict.fromkeys(_CLUSTER[1:], _AS_BEFORE),
+    "unset_spawn": dict.fromkeys(_WITHIN, "it is not set here"),
+    "running_head": dict.fromkeys(_WITHIN, _FOUND),
+    "same_namespace": dict.fromkeys((*_CLUSTER, "weak_handles"), _SAME),
+    "kept_handles": dict.fromkeys((*_CLUSTER, "other_namespace"), _KEPT),
+    "detached_workers": dict.fromkeys((*_CLUSTER, "other_namespace"), _KEPT),
+    "newer_verl": dict.fromkeys((*_CLUSTER, *_WITHIN), "it is another release: run this there"),
 }
 
 
@@ -76,7 +81,7 @@ def planned(trigger: str, mitigation: str | None) -> Plan:
     if reason:
         raise InapplicableError(reason)
     given = plan.server_env
-    changed = {
+    changed: dict[str, dict[str, Any]] = {
         "explicit_address": {"server_env": given | {"RAY_ADDRESS": RIGHT}},
         "address_in_driver": {"driver_address": True},
         "init_first": {"init_first": True},
