@@ -10,7 +10,6 @@ is one of its mitigations: a detected platform is had by metadata that name vLLM
 
 from __future__ import annotations
 
-import ast
 import os
 from importlib import metadata
 from typing import Any
@@ -82,16 +81,9 @@ def inapplicable() -> str | None:
     text = upstream.source(_PLATFORM)
     if text is None or f"def {FUNCTION}" not in text:
         return f"{_PLATFORM} of {release} has no {FUNCTION}"
-    arguments = ast.parse(upstream.source(_ARGUMENTS) or "")
-    fields = {
-        part.target.id
-        for node in arguments.body
-        if isinstance(node, ast.ClassDef) and node.name == "EngineArgs"
-        for part in node.body
-        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
-    }
-    if "device" not in fields:
-        return f"EngineArgs of {release} takes no device: what was not detected is met before (DeviceConfig)"
+    # Up to 0.8.5.post1; from 0.9.0 on the device is that of the platform, and the field is read by nobody.
+    if "DeviceConfig(device=self.device)" not in (upstream.source(_ARGUMENTS) or ""):
+        return f"EngineArgs of {release} does not pass on a device that is named: DeviceConfig fails before"
     return None
 
 

@@ -40,13 +40,12 @@ def test_another_release_is_not_tried_from_within_this_one():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("class EngineArgs:\n    device: str = 'auto'\n", None),
-        ("class EngineArgs:\n    model: str = ''\n", "takes no device"),
-        ("", "takes no device"),
+        ("config = DeviceConfig(device=self.device)", None),
+        ("config = DeviceConfig(device=current_platform.device_type)", "does not pass on a device"),
     ],
 )
-def test_a_release_whose_engine_takes_no_device_is_inapplicable(monkeypatch, arguments, reason):
-    """From 0.10 on nobody can name one, so the question is never asked."""
+def test_a_release_that_ignores_the_device_named_is_inapplicable(monkeypatch, arguments, reason):
+    """From 0.9 on the empty name of the undetected platform is refused first, and the question is never asked."""
     files = {
         "vllm/platforms/interface.py": f"def {repro.FUNCTION}(): ...",
         "vllm/engine/arg_utils.py": arguments,
@@ -83,8 +82,8 @@ def test_the_question_is_asked_of_an_undetected_platform(cell):
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_where_no_device_can_be_named_the_failure_is_inapplicable():
-    """vLLM 0.10.2 has the method, and no way to it."""
+    """vLLM 0.10.2 has the method, and no way to it from the engine's arguments."""
     done = run_in_cell("vllm-0.10.2+trl-0.24.0", "-m", "repro", "run", "CMP001", "--json")
     code = json.loads(done.stdout)["codes"]["CMP001"]
     assert (done.returncode, code["outcome"]) == (0, "inapplicable")
-    assert "takes no device" in code["attempts"][0]["detail"]
+    assert "does not pass on a device" in code["attempts"][0]["detail"]
