@@ -33,6 +33,24 @@ class InapplicableError(Exception):
     """Raised by a trigger that can't be carried out here; the text says why."""
 
 
+class ElsewhereError(Exception):
+    """Raised when an exception of upstream's code ended another process of the attempt; it is told as it was there.
+
+    Args:
+        kind: name of the exception's class.
+        text: its message.
+        frames: of its traceback, outermost first: (path, line, function).
+        note: what else was seen there, in a line.
+    """
+
+    def __init__(self, kind: str, text: str, frames: Sequence[tuple[str, int, str]], note: str = "") -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+        self.frames = tuple(frames)
+        self.note = note
+
+
 @dataclass(frozen=True)
 class Work:
     """What an attempt got done, as the callers saw it.
@@ -44,6 +62,7 @@ class Work:
         leaked_blocks: KV cache blocks still taken after everything was drained.
         parked: sequences still held as stopped after everything was drained.
         note: what else is worth saying, in a line.
+        nouns: what is due, and what it is counted in.
         counted: what the entries of `due` are, where they are not requests, as "log-probs are the trainer's".
     """
 
@@ -53,6 +72,7 @@ class Work:
     leaked_blocks: int = 0
     parked: int = 0
     note: str = ""
+    nouns: tuple[str, str] = ("requests", "tokens")
     counted: str = ""
 
     def served(self, request: str) -> bool:
@@ -80,7 +100,9 @@ class Work:
         if self.counted:
             return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
         unserved = [request for request in self.due if not self.served(request)]
-        parts = [f"{self.finished} of {len(self.due)} requests finished, {self.tokens} tokens"]
+        parts = [
+            f"{self.finished} of {len(self.due)} {self.nouns[0]} finished, {self.tokens} {self.nouns[1]}"
+        ]
         if unserved:
             parts.append(f"not served: {', '.join(unserved)}")
         if self.stray:
@@ -141,6 +163,8 @@ class Repro:
         helpful_modules: imported as well if that is possible.
         simulated: what is not real in every attempt.
         inapplicable: says why the failure can't occur with the code that is installed here, or None.
+        raises: the exception that the statement raises.
+        function: in which it stands; "" where the statement alone tells it from all others.
     """
 
     code: str
@@ -153,6 +177,8 @@ class Repro:
     triggers: tuple[Trigger, ...]
     mitigations: tuple[Mitigation, ...]
     inapplicable: Callable[[], str | None]
+    raises: str = "AssertionError"
+    function: str = ""
 
     def trigger(self, name: str) -> Trigger:
         """Returns the trigger of that name."""

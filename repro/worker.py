@@ -1,8 +1,10 @@
 """The process that attempts are forked from: it imports what they need, once, and does nothing else with it.
 
 Importing vLLM takes seconds, an attempt milliseconds. Each attempt gets a process and a process group of its own; a
-hang, a crash or a poisoned scheduler ends with it. It is told what to do by lines of JSON on standard input and
-answers by lines of JSON on standard output, one at a time; prints of imported packages go to standard error.
+hang, a crash or a poisoned scheduler ends with it. What an attempt starts is gone when it ends, also servers and
+clusters with sessions of their own, and so is the temporary folder that is its own. The worker is told what to do by
+lines of JSON on standard input and answers by lines of JSON on standard output, one at a time; prints of imported
+packages go to standard error.
 
 Usage: python -m repro.worker REGISTRY PARENT CODE...   (REGISTRY: a module with a dict REPROS)
 """
@@ -15,8 +17,10 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     """Imports, says how that went, then carries out attempts until standard input ends."""
     registry, parent, *codes = arguments
     processes.die_with(int(parent), signal.SIGTERM)
+    processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runner, which ends this process
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -62,18 +67,21 @@ def isolated(repro: Repro, trigger: str, mitigation: str | None, limit_s: float)
     """Carries out one attempt in a process of its own."""
     reading, writing = os.pipe()
     worker = os.getpid()
+    folder = tempfile.mkdtemp(prefix="repro-")
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _child(repro, trigger, mitigation, limit_s, worker=worker, writing=writing)
+        _child(repro, trigger, mitigation, limit_s, worker=worker, writing=writing, folder=folder)
     os.close(writing)
     with contextlib.suppress(OSError):
         os.setpgid(child, child)  # both do it, whoever comes first
-    signal.signal(signal.SIGTERM, lambda *_: _end(child))
+    signal.signal(signal.SIGTERM, lambda *_: _end(child, folder))
     started = time.monotonic()
     line, timed_out = _read_line(reading, started + limit_s)
     processes.kill_group(child)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    processes.kill_descendants()
+    shutil.rmtree(folder, ignore_errors=True)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(reading)
     if line:
@@ -87,11 +95,19 @@ def isolated(repro: Repro, trigger: str, mitigation: str | None, limit_s: float)
 
 
 def _child(
-    repro: Repro, trigger: str, mitigation: str | None, limit_s: float, *, worker: int, writing: int
+    repro: Repro,
+    trigger: str,
+    mitigation: str | None,
+    limit_s: float,
+    *,
+    worker: int,
+    writing: int,
+    folder: str,
 ) -> None:
     try:
         os.setpgid(0, 0)
         processes.die_with(worker, signal.SIGKILL)
+        os.environ["TMPDIR"], tempfile.tempdir = folder, None
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # where it hangs, on standard error
         done = judge.attempt(repro, trigger, mitigation)
@@ -115,8 +131,10 @@ def _read_line(reading: int, deadline: float) -> tuple[bytes, bool]:
     return found, False
 
 
-def _end(child: int) -> None:
+def _end(child: int, folder: str) -> None:
     processes.kill_group(child)
+    processes.kill_descendants()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(143)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from repro import judge
-from repro.base import Outcome, Trigger
+from repro.base import Attempt, ElsewhereError, Outcome, Trigger
 
 UPSTREAM = """
 def fails(kind):
@@ -55,6 +55,48 @@ def test_another_assertion_of_upstream_is_not_the_one_sought(repro):
     assert (seen.outcome, seen.as_recorded) == (Outcome.NOT_REPRODUCED, False)
     assert seen.assertion == "assert kind == 'never'"
     assert "sought" in seen.detail
+
+
+def elsewhere(repro, upstream, kind, line, mitigation=None):
+    """Judges a failure that ended another process, at a line of the module."""
+    error = ElsewhereError(
+        kind, "what it said", [("/here/repro/x.py", 1, "main"), (upstream.__file__, line, "fails")], "a note"
+    )
+    return judge.by_exception(Attempt("sought", mitigation, Outcome.ERROR), repro, error)
+
+
+def test_a_failure_of_another_process_counts_as_one_here(repro, upstream):
+    """Its frames are judged as they were there, and what was noted beside it is told."""
+    seen = elsewhere(repro, upstream, "AssertionError", 4)
+    assert (seen.outcome, seen.where, seen.function) == (Outcome.REPRODUCED, "pack/core.py:4", "fails")
+    assert seen.chain == ("main (repro/x.py:1)", "fails (pack/core.py:4)")
+    assert seen.detail == "a note"
+
+
+def test_another_exception_of_upstream_in_another_process_is_told(repro, upstream):
+    """It is not the one sought; under a mitigation it is one in its place."""
+    seen = elsewhere(repro, upstream, "RuntimeError", 4)
+    assert seen.outcome is Outcome.NOT_REPRODUCED
+    assert "another failure than the one sought" in seen.detail
+    assert "RuntimeError: what it said" in seen.detail
+    seen = elsewhere(repro, upstream, "RuntimeError", 4, "helps")
+    assert seen.outcome is Outcome.NOT_MITIGATED
+    assert seen.detail == "another failure in its place; RuntimeError: what it said; a note"
+
+
+def test_a_failure_of_our_own_in_another_process_is_the_harness(repro):
+    """No frame of it stands in an installed package."""
+    error = ElsewhereError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
+    seen = judge.by_exception(Attempt("sought", None, Outcome.ERROR), repro, error)
+    assert seen.outcome is Outcome.ERROR
+    assert "the harness failed" in seen.detail
+
+
+def test_a_statement_that_stands_in_many_functions_is_told_by_its_function(repro, upstream):
+    """A `raise NotImplementedError` is the one sought only where it was sought."""
+    for function, outcome in (("fails", Outcome.REPRODUCED), ("other", Outcome.NOT_REPRODUCED)):
+        seen = elsewhere(replace(repro, function=function), upstream, "AssertionError", 4)
+        assert seen.outcome is outcome
 
 
 def test_a_mitigation_that_trades_one_assertion_for_another_does_not_help(repro):

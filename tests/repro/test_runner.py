@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,27 @@ def test_nothing_is_left_when_the_run_is_ended(toys, tmp_path, monkeypatch, numb
         assert errors.splitlines()[-1] == "repro: interrupted; the processes it started are gone"
     else:
         assert process.returncode == -number
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_what_left_its_session_is_gone_as_well(toys, tmp_path, monkeypatch, interrupted):
+    """At Ctrl-C, and when the attempt ends by itself; its temporary folder is gone with it."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    monkeypatch.setenv("TOY_FIFO", str(fifo))
+    monkeypatch.setenv("TOY_RETURNS", "" if interrupted else "1")
+    command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "escape", "--mitigation", "none"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        with fifo.open() as held:
+            folder = Path(held.readline().strip())
+            if interrupted:
+                assert folder.is_dir()
+                process.send_signal(signal.SIGINT)
+            assert held.read() == ""
+        process.communicate(timeout=60)
+    assert process.returncode == (130 if interrupted else 3)
+    assert not folder.exists()
 
 
 def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):

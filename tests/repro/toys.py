@@ -26,6 +26,19 @@ def hang(_mitigation):
         threading.Event().wait()
 
 
+def escape(_mitigation):
+    """Leaves a process in a session of its own, which the end of the attempt's group does not reach."""
+    held = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
+    program = "import os, threading; os.setsid(); print('out', flush=True); threading.Event().wait()"
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", program], pass_fds=[held], stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        os.write(held, f"{os.environ['TMPDIR']}\n".encode())
+        if os.environ.get("TOY_RETURNS"):
+            os._exit(5)
+
+
 def crash(_mitigation):
     """Dies of a signal."""
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -85,6 +98,7 @@ ALL = [
     toy(
         "TOY001",
         Trigger("hang", "waits for ever", hang),
+        Trigger("escape", "waits for ever, and so does what left its session", escape),
         Trigger("crash", "dies of a signal", crash),
         Trigger("leave", "ends its process", leave),
         Trigger("chatter", "prints", chatter),

@@ -1,0 +1,66 @@
+"""Another process of an attempt: it is given a plan and answers with a report, both JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from repro import processes
+from repro.base import ElsewhereError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def ask(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Runs a module of ours as a program, and returns its report; the program dies with this process.
+
+    Args:
+        module: one that calls `answer` when it is run.
+        plan: what it is given.
+        environment: the whole of it.
+
+    Raises:
+        RuntimeError: it reported nothing.
+    """
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", module, str(writing), str(os.getpid()), json.dumps(plan)]
+    with subprocess.Popen(command, env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL) as process:
+        os.close(writing)
+        with os.fdopen(reading, encoding="utf-8") as answer_:
+            said = answer_.read()
+    if not said:
+        ended = processes.how_it_ended(process.returncode)
+        raise RuntimeError(f"{module} ended with {ended}, and reported nothing")
+    report: dict[str, Any] = json.loads(said)
+    return report
+
+
+def answer(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Is the main program of such a module: reads its plan, runs, and reports."""
+    descriptor, parent, plan = sys.argv[1:]
+    processes.die_with(int(parent), signal.SIGKILL)
+    os.set_inheritable(int(descriptor), False)  # or what it starts would keep the answer open
+    report = run(json.loads(plan))
+    with os.fdopen(int(descriptor), "w", encoding="utf-8") as out:
+        json.dump(report, out)
+
+
+def told(error: BaseException) -> dict[str, Any]:
+    """Returns an exception as it stands in a report."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return {
+        "kind": type(error).__name__,
+        "text": str(error),
+        "frames": [(frame.filename, frame.lineno or 0, frame.name) for frame in frames],
+    }
+
+
+def failed(failure: Mapping[str, Any], note: str = "") -> ElsewhereError:
+    """Returns the exception to raise here for one that was told in a report."""
+    return ElsewhereError(failure["kind"], failure["text"], failure["frames"], note)

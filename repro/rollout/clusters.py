@@ -1,0 +1,58 @@
+"""Clusters that are started beforehand, by `ray start --head` as people type it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PROGRAM = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; sys.exit(main())"
+_STARTED = re.compile(r"--address='([^']+)'")
+
+
+@contextlib.contextmanager
+def head(folder: str | None = None) -> Iterator[str]:
+    """Keeps a cluster running, and gives its address.
+
+    Args:
+        folder: for `--temp-dir`; None for Ray's default, which TMPDIR decides.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    options = [
+        "--head",
+        "--port=0",
+        "--num-cpus=2",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+        "--block",
+    ]
+    options += [f"--object-store-memory={100 * 2**20}"]
+    options += [f"--temp-dir={folder}"] if folder else []
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, "start", *options],
+        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            found = _STARTED.search(line)
+            if found:
+                break
+        else:
+            raise RuntimeError(f"`ray start` ended: {''.join(said)[-2000:]}")
+        try:
+            yield found[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()

@@ -1,0 +1,173 @@
+"""RAY001: what is started under each mitigation, and how the reasons are told apart; then on real Ray and verl."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from repro import missing_ray_actors as repro
+from repro.base import ElsewhereError, InapplicableError
+from repro.rollout.plan import ELSEWHERE, NAMES, RIGHT
+from tests.cells import cell_python, run_in_cell
+
+ROOT = Path(__file__).parent.parent.parent
+THERE = [f"training/{name}" for name in NAMES]
+
+
+def report(**changes):
+    """What an engine process reports that found its workers."""
+    found = {
+        "engine_environment": {"RAY_ADDRESS": None, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+        "engine_address": "127.0.0.1:1",
+        "server_address": "127.0.0.1:1",
+        "names": list(NAMES),
+        "everywhere": THERE,
+        "asked": {name: ["init_worker", "init_device", "load_model"] for name in NAMES},
+    }
+    return found | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "the workers are there"),
+        ({"engine_address": "127.0.0.1:2", "names": [], "everywhere": []}, "another cluster than its server"),
+        ({"names": [], "everywhere": [f"other/{NAMES[0]}"]}, "in another namespace (other)"),
+        ({"names": [], "everywhere": ["training/someone-else"]}, "the workers are gone"),
+    ],
+)
+def test_each_reason_is_told_from_what_the_engine_saw(changes, reason):
+    """Another cluster, another namespace, gone: the same message of verl's, and three remedies."""
+    assert reason in repro.cause(report(**changes))
+
+
+def test_a_process_that_joined_no_cluster_says_so():
+    """Its own `ray.init()` failed: nothing can be said of the workers."""
+    seen = report()
+    del seen["engine_address"]
+    assert repro.cause(seen) == "the engine process joined no cluster"
+
+
+def test_the_line_names_what_was_looked_for_and_what_was_seen():
+    """Prefix, names expected, names seen, and those of all namespaces, with the two addresses."""
+    line = repro.describe(
+        report(names=["k3X9aBWorkerDict_9:9"], everywhere=["training/k3X9aBWorkerDict_9:9"])
+    )
+    for part in (
+        "RAY_ADDRESS=(unset)",
+        "VLLM_WORKER_MULTIPROC_METHOD=spawn",
+        "prefix k3X9aBWorkerDict",
+        f"expected {NAMES[0]}",
+        "seen k3X9aBWorkerDict_9:9",
+        "in all namespaces training/k3X9aBWorkerDict_9:9",
+    ):
+        assert part in line
+
+
+def test_work_counts_what_the_workers_were_asked():
+    """A worker that was found but not asked for all of it is not done."""
+    assert repro.work(report()).complete
+    assert not repro.work(report(asked={NAMES[0]: ["init_worker"]})).complete
+    assert not repro.work(report(asked={})).complete
+
+
+def test_a_failure_elsewhere_keeps_its_kind_and_its_frames():
+    """They are judged here as if it had been raised here."""
+    failure = {"kind": "AssertionError", "text": "has 0 actors", "frames": [["a.py", 3, "f"]]}
+    with pytest.raises(ElsewhereError) as raised:
+        repro.work(report(failure=failure))
+    assert (raised.value.kind, raised.value.frames) == ("AssertionError", (["a.py", 3, "f"],))
+    assert "prefix" in raised.value.note
+
+
+def test_a_mitigation_changes_what_it_says_and_nothing_else():
+    """An address is added to what the server is given; unsetting takes only that variable."""
+    bare = repro.planned("wrong_address", None)
+    given = repro.planned("wrong_address", "explicit_address")
+    assert given.server_env == bare.server_env | {"RAY_ADDRESS": RIGHT}
+    assert repro.planned("wrong_address", "unset_spawn").server_env == {
+        "RAY_ADDRESS": bare.server_env["RAY_ADDRESS"]
+    }
+    assert repro.planned("other_namespace", None).workers_namespace == ELSEWHERE
+    assert repro.planned("other_temp_dir", "running_head").head == "default"
+
+
+def test_every_pair_is_carried_out_or_says_why_not():
+    """No mitigation is missing from the plans, and none that helps is refused."""
+    refused = set()
+    for trigger in repro.RAY001.triggers:
+        for mitigation in repro.RAY001.mitigations:
+            try:
+                repro.planned(trigger.name, mitigation.name)
+            except InapplicableError:
+                refused.add((trigger.name, mitigation.name))
+    helping = {(name, other.name) for other in repro.RAY001.mitigations for name in other.helps}
+    assert refused
+    assert not refused & helping
+
+
+# verl's executor and where its assertion stands in that release.
+LINES = {"verl-0.4.1": (57, "_init_executor"), "verl-0.5.0": (61, "_get_model_runner_workers")}
+
+
+@pytest.mark.ray
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("environment", LINES)
+def test_the_new_cluster_and_the_address_that_prevents_it(environment):
+    """verl's executor counts no actor in the cluster it started itself; with RAY_ADDRESS it finds and loads them."""
+    pair = ("--trigger", "no_address", "--mitigation", "explicit_address", "--timeout", "500")
+    done = run_in_cell(environment, "-m", "repro", "run", "RAY001", *pair, "--json", timeout_s=1100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    bare, helped = json.loads(done.stdout)["codes"]["RAY001"]["attempts"]
+    line, function = LINES[environment]
+    assert bare["where"] == f"{repro.FILE}:{line}"
+    assert (bare["outcome"], bare["function"]) == ("reproduced", function)
+    assert bare["detail"].startswith("the engine process is in another cluster than its server")
+    assert (helped["outcome"], helped["finished"], helped["tokens"]) == ("mitigated", 1, 3)
+
+
+@pytest.mark.ray
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_ray_process_is_left_when_the_run_is_ended(number):
+    """Ctrl-C while the cluster runs: its processes and its folder are gone when the command has ended."""
+    command = [cell_python("verl-0.4.1"), "-m", "repro", "run", "RAY001", "--trigger", "no_address"]
+    with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": folder}
+        with subprocess.Popen(
+            [*command, "--mitigation", "none", "--timeout", "300"],
+            env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            for line in process.stderr:
+                if "Started a local Ray instance" in line:
+                    break
+            assert using(folder)
+            process.send_signal(number)
+            process.stderr.read()  # open until the last of them is gone
+        assert not using(folder)
+        assert not list(Path(folder).iterdir())
+
+
+def using(folder):
+    """The processes whose command line names a folder, but for this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if folder.encode() in command and path.parent.name != str(os.getpid()):
+            found.append(command.replace(b"\0", b" ").decode())
+    return found
+
+
+if sys.platform != "linux":
+    pytestmark = pytest.mark.skip(reason="orphans are adopted on Linux alone")
