@@ -368,8 +368,7 @@ trained on must have been sampled for this request and this prompt, with these i
 bits are those of the checkpoint of the version that the trainer's record names. Before it judges, the program alters
 that log in five ways and must find fault with each.
 
-{count} faults of {kinds} kinds: {retried} retried, {named} named errors, {failed} failures. The longest run took
-{longest:.0f} s.
+{count} faults of {kinds} kinds: {retried} retried, {named} named errors, {failed} failures. Longest: {longest:.0f} s.
 
 {table}
 

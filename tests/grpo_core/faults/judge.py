@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.grpo_core.faults.servers import hashes
 
 # A fault may show only at a later call than the one it was injected at, so any may be named.
-_CALLS = ("/info", "/weights", "/fingerprint", "generate", "weight sync")
+_CALLS = ("/info", "/version", "/openapi.json", "/weights", "/fingerprint", "generate", "weight sync")
 
 
 def unnamed(error: str, port: int) -> list[str]:

@@ -380,7 +380,11 @@ KINDS = (
         seeds=4,
         retried=True,
     ),
-    Kind("second trainer", "another run on the same server, at the same time", _second_trainer),
+    Kind(
+        "second trainer",
+        "another run on the same server, at the same time: who disturbs whom is left to the clock",
+        _second_trainer,
+    ),
     Kind(
         "replayed upload",
         "the run's first upload arrives once more, late",
