@@ -155,7 +155,8 @@ def main() -> int:
         }
     for entry in options.engines:
         engine, _, python = entry.partition("=")
-        label = f"{engine} ({Path(python).parents[1].name})" if python else engine
+        kind = engine.partition("://")[0].removesuffix(":http")
+        label = f"{kind} ({Path(python).parents[1].name})" if python else kind
         if python and engine in ("vllm-serve", "trl-vllm-serve"):
             results[label] = run_served(engine, Path(python), options)
         else:
