@@ -3,6 +3,7 @@
 `python tests/grpo_core/conformance/table.py fake transformers process server` runs those that need nothing else.
 `vllm=.matrix/environments/vllm-0.31.0+trl-1.16.0/bin/python` runs one by another Python, with pytest from the folder
 `--pytest` (made by `uv pip install --target FOLDER pytest`), so that nothing is installed into a cell.
+`vllm-serve=PYTHON` and `trl-vllm-serve=PYTHON` start that server with that Python, and run the client with this one.
 `vllm-serve:http://127.0.0.1:8000` asks a server that runs, started on the folder of `--model-dir`
 (made by `python -m tests.grpo_core.conformance.cases FOLDER`).
 """
@@ -71,6 +72,25 @@ def run(engine: str, python: str, options: argparse.Namespace) -> tuple[Outcomes
         return (json.loads(found.read_text(encoding="utf-8")) if found.exists() else {}), end
 
 
+def run_served(engine: str, python: Path, options: argparse.Namespace) -> tuple[Outcomes, str]:
+    """The same behind a server that is started, and ended, here."""
+    sys.path.insert(0, str(ROOT))
+    from tests import servers
+    from tests.grpo_core.conformance.cases import make_model
+
+    command = servers.vllm_command if engine == "vllm-serve" else servers.trl_command
+    with tempfile.TemporaryDirectory() as name:
+        model_dir, port = make_model(Path(name) / "model"), servers.free_port()
+        try:
+            with servers.serving(
+                command(python, model_dir, port), Path(name) / "log", timeout_s=options.limit_s
+            ):
+                options = argparse.Namespace(**{**vars(options), "model_dir": model_dir})
+                return run(f"{engine}:http://127.0.0.1:{port}", sys.executable, options)
+        except servers.NotStartedError as error:
+            return {}, f"the server did not start: {' '.join(str(error).split())[-400:]}"
+
+
 def module(path: Path) -> str:
     """The dotted name of a folder."""
     return ".".join(path.parts)
@@ -135,8 +155,12 @@ def main() -> int:
         }
     for entry in options.engines:
         engine, _, python = entry.partition("=")
-        label = f"{engine} ({Path(python).parents[1].name})" if python else engine
-        results[label] = run(engine, python or sys.executable, options)
+        kind = engine.partition("://")[0].removesuffix(":http")
+        label = f"{kind} ({Path(python).parents[1].name})" if python else kind
+        if python and engine in ("vllm-serve", "trl-vllm-serve"):
+            results[label] = run_served(engine, Path(python), options)
+        else:
+            results[label] = run(engine, python or sys.executable, options)
         if options.json:
             kept = {name: {"outcomes": found, "end": end} for name, (found, end) in results.items()}
             options.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
