@@ -30,7 +30,7 @@ from grpo_core.engines.frames import read_frame, write_frame  # noqa: E402
 from grpo_core.sync import open_sender  # noqa: E402
 from grpo_core.sync.digest import spot_digest  # noqa: E402
 from grpo_core.sync.flat import Flat  # noqa: E402
-from grpo_core.sync.http import upload  # noqa: E402
+from grpo_core.sync.http import Upload  # noqa: E402
 from grpo_core.weights import fingerprint_of  # noqa: E402
 
 PIPED = ("shm", "inline", "files", "gloo")
@@ -75,8 +75,8 @@ class Side:
 
     def upload(self, tensors: list[tuple[str, torch.Tensor]], version: int) -> None:
         """A version in the body of a request."""
-        headers, body = upload(Flat(tensors, version))
-        self.request("POST", "/weights", body, {**headers, "X-Policy-Version": str(version)})
+        body = Upload(Flat(tensors, version))
+        self.request("POST", "/weights", body, {**body.headers, "X-Policy-Version": str(version)})
 
     def close(self) -> None:
         """Ends it."""
