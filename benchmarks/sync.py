@@ -30,7 +30,7 @@ from grpo_core.engines.frames import read_frame, write_frame  # noqa: E402
 from grpo_core.sync import open_sender  # noqa: E402
 from grpo_core.sync.digest import spot_digest  # noqa: E402
 from grpo_core.sync.flat import Flat  # noqa: E402
-from grpo_core.sync.http import upload  # noqa: E402
+from grpo_core.sync.http import Upload  # noqa: E402
 from grpo_core.weights import fingerprint_of  # noqa: E402
 
 PIPED = ("shm", "inline", "files", "gloo")
@@ -75,8 +75,8 @@ class Side:
 
     def upload(self, tensors: list[tuple[str, torch.Tensor]], version: int) -> None:
         """A version in the body of a request."""
-        headers, body = upload(Flat(tensors, version))
-        self.request("POST", "/weights", body, {**headers, "X-Policy-Version": str(version)})
+        body = Upload(Flat(tensors, version))
+        self.request("POST", "/weights", body, {**body.headers, "X-Policy-Version": str(version)})
 
     def close(self) -> None:
         """Ends it."""
@@ -174,10 +174,18 @@ def main(mib: int = 512, rounds: int = 15) -> None:
                 end="; ",
             )
             print(f"digests {shown(digest, DIGEST_GOAL, most=True)}", flush=True)
-        sender, both = (interval([times[kind][side] for times in found])[0] for side in ("sender", "cpu"))
-        print(
-            f"{'':6} CPU: {sender / size:.3f} s/GB at the sender, {(both - sender) / size:.3f} at the receiver"
-        )
+        # What is streamed takes, on two free cores, about as long as the busier side is busy.
+        sides = [
+            (times["memcpy"]["cpu"], times[kind]["sender"], times[kind]["cpu"] - times[kind]["sender"])
+            for times in found
+        ]
+        sender, receiver = (interval([side[place] for side in sides])[0] / size for place in (1, 2))
+        busier = [
+            base / max(mine, theirs - times[kind]["load_cpu"])
+            for (base, mine, theirs), times in zip(sides, found, strict=True)
+        ]
+        print(f"{'':6} CPU s/GB: sender {sender:.3f}, receiver {receiver:.3f} (loading included)", end="; ")
+        print(f"memcpy / the busier side without loading {shown(busier)}", flush=True)
     part = [("a", torch.randn(2**23))]
     began = now()
     fingerprint_of(part)

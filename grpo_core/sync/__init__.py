@@ -135,7 +135,7 @@ def open_sender(
         device: For `nccl`: the trainer's.
 
     Raises:
-        ValueError: There is no such kind, or `files` without a folder.
+        EngineError: There is no such kind, or `files` without a folder.
     """
     if kind == "auto":
         return _Auto(call)
@@ -153,7 +153,8 @@ def open_sender(
         from grpo_core.sync.files import FileSender
 
         return FileSender(call, root)
-    raise ValueError(f"no weight sync is called {kind!r}, or it needs a folder; there are {', '.join(KINDS)}")
+    missing = "it needs a folder that both sides see" if kind == "files" else f"there are {', '.join(KINDS)}"
+    raise EngineError(f"rollout.sync = {kind!r}: {missing}")
 
 
 def open_receiver(

@@ -16,19 +16,26 @@ if TYPE_CHECKING:
     from grpo_core.sync.flat import Flat
 
 
-def upload(flat: Flat) -> tuple[dict[str, str], Iterator[memoryview | bytes]]:
-    """Headers and body of the request, for `http.client.HTTPConnection.request`."""
-    headers = {
-        "Content-Type": "application/octet-stream",
-        "Content-Length": str(flat.size + Checksum.SIZE),
-        "Connection": "close",
-    }
-    return headers, _body(flat)
+class Upload:
+    """The body of a request, for `http.client.HTTPConnection.request`; the same again each time it is sent.
 
+    Attributes:
+        headers: What goes with it.
+    """
 
-def _body(flat: Flat) -> Iterator[memoryview | bytes]:
-    checksum = Checksum()
-    for piece in flat.pieces():
-        checksum.update(piece)
-        yield piece
-    yield checksum.digest()
+    def __init__(self, flat: Flat) -> None:
+        """Reads nothing yet."""
+        self._flat = flat
+        self.headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(flat.size + Checksum.SIZE),
+            "Connection": "close",
+        }
+
+    def __iter__(self) -> Iterator[memoryview | bytes]:
+        """Piece by piece, each to be sent before the next."""
+        checksum = Checksum()
+        for piece in self._flat.pieces():
+            checksum.update(piece)
+            yield piece
+        yield checksum.digest()

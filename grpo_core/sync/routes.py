@@ -86,4 +86,9 @@ def add_routes(
     async def sync_load(body: VersionBody) -> dict[str, Any]:
         """Loads a version that has been sent."""
         checked(body.size)
-        return dict(await update(lambda engine: receiver.load(body.model_dump(), engine)))
+
+        def load(engine: Any) -> dict[str, Any]:
+            # A server may mark each update, so that a client knows whose weights it was answered from.
+            return receiver.load(body.model_dump(), engine) | {"weights": getattr(engine, "weights", "")}
+
+        return dict(await update(load))

@@ -185,7 +185,7 @@ def protocol() -> type[asyncio.Protocol]:
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            inner: Any = self.app
+            inner: Any = self.app  # type: ignore[has-type]
 
             async def app(scope: Any, receive: Any, send: Any) -> None:
                 scope["extensions"] = {**scope.get("extensions", {}), _EXTENSION: self}

@@ -344,8 +344,10 @@ def test_what_is_not_open_can_not_be_loaded(pair):
         both.call("sync_load", {"kind": "gloo", "version": 0, "size": 1})
     with pytest.raises(EngineError, match="no receiver is called 'smoke'"):
         both.call("sync_open", {"kind": "smoke"})
-    with pytest.raises(ValueError, match="no weight sync is called 'smoke'"):
+    with pytest.raises(EngineError, match=r"rollout.sync = 'smoke': there are auto, inline"):
         open_sender("smoke", both.call, timeout_s=1)
+    with pytest.raises(EngineError, match=r"rollout.sync = 'files': it needs a folder"):
+        open_sender("files", both.call, timeout_s=1)
 
 
 @settings(max_examples=60, deadline=None)

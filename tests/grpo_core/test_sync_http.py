@@ -22,7 +22,7 @@ from grpo_core.engines.base import EngineError
 from grpo_core.sync import open_sender, uploads
 from grpo_core.sync.digest import Checksum
 from grpo_core.sync.flat import Flat
-from grpo_core.sync.http import upload
+from grpo_core.sync.http import Upload
 from grpo_core.sync.routes import add_routes
 
 TIMEOUT_S = 20
@@ -95,8 +95,8 @@ class Server:
             return answer.status, json.loads(answer.read())
 
     def upload(self, tensors, **changed):
-        headers, body = upload(Flat(tensors.items(), 0))
-        return self.request("/weights", body, {**headers, **changed})
+        body = Upload(Flat(tensors.items(), 0))
+        return self.request("/weights", body, {**body.headers, **changed})
 
     def call(self, method, arguments, payload=None):
         assert payload is None
@@ -157,8 +157,8 @@ def test_a_connection_can_be_used_again_after_a_parsed_upload(server):
     """Two uploads over one."""
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)) as connection:
         for seed in range(2):
-            headers, body = upload(Flat(weights(seed).items(), 0))
-            connection.request("POST", "/weights", body, {**headers, "Connection": "keep-alive"})
+            body = Upload(Flat(weights(seed).items(), 0))
+            connection.request("POST", "/weights", body, {**body.headers, "Connection": "keep-alive"})
             answer = connection.getresponse()
             assert (answer.status, bool(answer.read())) == (200, True)
             assert server.engine.holds(weights(seed))
@@ -179,7 +179,7 @@ def test_a_body_with_its_sha256_announced_needs_no_checksum_behind_it(server):
 def test_a_damaged_upload_is_refused_and_the_old_weights_kept(server, fault, closes):
     """Each with the reason, whichever way it is read."""
     server.upload(weights(5))
-    body = bytearray(b"".join(bytes(piece) for piece in upload(Flat(weights(6).items(), 0))[1]))
+    body = bytearray(b"".join(bytes(piece) for piece in Upload(Flat(weights(6).items(), 0))))
     if fault == "bit":
         body[len(body) // 2] ^= 16
     elif fault == "garbage":
