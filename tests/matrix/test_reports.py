@@ -136,11 +136,11 @@ def test_evidence_is_told_by_shape_and_verdict_by_word(make):
 
 
 def test_what_was_not_run_counts_nowhere_as_passed(make):
-    """One pass of nine questions is eleven per cent, in words, JSON and compat.json alike."""
+    """One pass of ten questions is ten per cent, in words, JSON and compat.json alike."""
     one = make({"resolve": "pass"})
-    assert words.totals(one).startswith("1 of 9 questions passed (11 %); 8 not run")
+    assert words.totals(one).startswith("1 of 10 questions passed (10 %); 9 not run")
     document = json.loads(as_json.render(one, "today"))
-    assert document["counts"] == {"pass": 1, "not_run": 8}
+    assert document["counts"] == {"pass": 1, "not_run": 9}
     layers = json.loads(compat(one, "today"))["cells"][0]["layers"]
     assert [name for name, item in layers.items() if item["verdict"] == "pass"] == ["resolve"]
     assert {item["evidence"] for name, item in layers.items() if name != "resolve"} == {"declared"}
@@ -183,7 +183,7 @@ def test_markdown_keeps_its_table(make):
     fail = Answer(Outcome.FAIL, HOSTILE, BY_NAME["contract"].evidence)
     text = markdown.render(make({"resolve": "pass", "contract": fail}), "today")
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {row.count("|") for row in rows} == {11}
+    assert {row.count("|") for row in rows} == {12}
     assert "<script>" not in text
 
 

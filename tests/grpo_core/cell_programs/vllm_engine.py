@@ -188,10 +188,11 @@ def observe_interruption(engine, seen: dict) -> None:
     """Ctrl-C in the middle of a rollout: vLLM still holds the requests, so the engine must not go on."""
 
     def interrupt(*_) -> None:
-        raise KeyboardInterrupt
+        if engine._broken is not None:  # vLLM has been given the requests; before, there is nothing to mix up
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.5)  # again, if swallowed by a destructor
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.5)  # again, if too early or swallowed by a destructor
     try:
         engine.generate(requests(64), SamplingParams(max_tokens=2000))
         seen["interrupted"] = False
