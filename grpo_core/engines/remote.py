@@ -75,7 +75,7 @@ class RemoteEngine:
         where = self._http.where("/info")
         if info.get("schema") != PROTOCOL:
             raise EngineError(f"{where}: expected a server of {PROTOCOL}, found {info.get('schema')!r}")
-        self._version = self._field("/info", info, "policy_version", int)
+        self._version: int = self._field("/info", info, "policy_version", int)
         self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
         able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
         self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able

@@ -13,7 +13,7 @@ from grpo_core.engines import calls
 from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.engines.calls import Http
 from grpo_core.engines.remote import PROTOCOL, RemoteEngine, identify
-from grpo_core.modes.server import engine_for
+from grpo_core.engines.servers import engine_for
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
