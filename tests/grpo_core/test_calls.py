@@ -179,6 +179,16 @@ def test_a_server_of_another_kind_is_refused_with_what_was_expected(documents):
         identify(http(server))
 
 
+def test_a_wrong_token_is_told_as_such():
+    """Not as a server of another kind."""
+    refusal = {"detail": "the token is missing or wrong"}
+    with (
+        simulated(lambda call: call.answer(refusal, status=401)) as server,
+        pytest.raises(EngineError, match="/info: status 401: the token is missing or wrong"),
+    ):
+        identify(http(server))
+
+
 @pytest.mark.parametrize(
     ("wanted", "documents", "says"),
     [

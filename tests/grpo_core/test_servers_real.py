@@ -142,7 +142,7 @@ def test_weights_of_somebody_else_are_noticed(engine, served):
     assert connection.getresponse().status == 200
     connection.close()
     with pytest.raises(
-        EngineUnreachableError, match='the server lost the weights it was sent.*it holds "somebody'
+        EngineUnreachableError, match=r'the server lost the weights it was sent.*it holds "somebody'
     ):
         engine.generate(REQUESTS, PARAMS)
 
