@@ -347,7 +347,7 @@ def ignored(config: Config) -> list[tuple[str, str]]:
         (external, ("engine", "device", "max_batch"), "the server that runs already has its own"),
         (mode != "async", ("max_staleness", "partial_tokens"), f"nothing is sampled ahead in {mode} mode"),
         (mode != "server", ("server", "host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
-        (mode == "colocate", ("timeout_s",), "the engine is in this process"),
+        (mode == "colocate", ("timeout_s", "sync"), "the engine is in this process"),
         (mode == "server" and not external, ("reconnect_s",), "a server started for the run ends with it"),
         (True, ("on_update",), "it is a setting of `serve`"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import EngineError, EngineUnreachableError
@@ -35,16 +36,14 @@ def identify(http: Http) -> str:
         EngineError: Nobody there, or none of these.
     """
     status, text = http.call("GET", "/info", repeat=True)
-    if status == 401:
-        raise EngineError(
-            f"{http.where('/info')}: status 401: {text[:80]!r}; is GRPO_CORE_TOKEN the server's?"
-        )
-    if status == 200:
+    if status == HTTPStatus.UNAUTHORIZED:
+        http.checked("/info", status, text)
+    if status == HTTPStatus.OK:
         info = http.parsed("/info", status, text)
         if isinstance(info, dict) and info.get("schema") == PROTOCOL:
             return "grpo-core"
     status, text = http.call("GET", "/openapi.json", repeat=True)
-    paths = _paths(http.parsed("/openapi.json", status, text)) if status == 200 else {}
+    paths = _paths(http.parsed("/openapi.json", status, text)) if status == HTTPStatus.OK else {}
     for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
         if path in paths:
             return kind
@@ -75,7 +74,7 @@ class RemoteEngine:
         where = self._http.where("/info")
         if info.get("schema") != PROTOCOL:
             raise EngineError(f"{where}: expected a server of {PROTOCOL}, found {info.get('schema')!r}")
-        self._version = self._field("/info", info, "policy_version", int)
+        self._version: int = self._field("/info", info, "policy_version", int)
         self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
         able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
         self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able

@@ -24,7 +24,7 @@ from grpo_core.engines.calls import Http
 from grpo_core.engines.remote import LOST
 from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE
 from grpo_core.engines.vllm_openai import Server, check_logprobs, completion, look, question
-from grpo_core.engines.vllm_transfer import BACKEND, RECEIVED, Files, Received, Transfer
+from grpo_core.engines.vllm_transfer import choose_transfer
 from grpo_core.engines.wire import check_answers, check_parameters, check_requests
 from grpo_core.types import Completion
 
@@ -276,44 +276,6 @@ def capabilities(server: Server, no_update: str) -> Capabilities:
     slices = "each slice has a seed of its own: vLLM's generators can't be wound on"
     able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": slices})
     return able.without(**lacks)
-
-
-def choose_transfer(
-    http: Http, server: Server, folder: Path | None, sync: str
-) -> tuple[Transfer | None, str]:
-    """How weights go to this server; or None, and why they can't."""
-    needed = {"/pause", "/resume", "/reset_prefix_cache", "/weight_info", "/update_weight_version"}
-    if lacking := sorted(needed - server.paths):
-        return None, (
-            f"vLLM {server.version} serves no {', '.join(lacking)}; start it with VLLM_SERVER_DEV_MODE=1 "
-            "(and a release that has them: 0.31 does)"
-        )
-    backend = _backend(http, server)
-    if sync in RECEIVED or (sync == "auto" and backend == BACKEND):
-        if backend == BACKEND:
-            return Received(http, "gloo" if sync == "auto" else sync), ""
-        return None, (
-            f"its weight-transfer backend is {backend!r}; for rollout.sync = {sync!r} start it with "
-            f'--weight-transfer-config \'{{"backend": "{BACKEND}"}}\' '
-            "--worker-extension-cls grpo_core.engines.vllm_worker.Extension"
-        )
-    if sync not in ("auto", "files"):
-        ways = ", ".join(("files", *RECEIVED))
-        return None, f"weights don't go to it by rollout.sync = {sync!r}, but by {ways}"
-    if folder is None or "/collective_rpc" not in server.paths:
-        return None, "no folder was given for the weights' files, or the release has no /collective_rpc"
-    return Files(http, folder), ""
-
-
-def _backend(http: Http, server: Server) -> str | None:
-    """The server's weight-transfer backend; where its configuration isn't told, our receiver answers for itself."""
-    if server.config:
-        told = server.setting("weight_transfer_config", "backend")
-        return None if told is None else str(told)
-    if "/collective_rpc" not in server.paths:
-        return None
-    status, text = http.call("POST", "/collective_rpc", {"method": "grpo_core_backend"})
-    return BACKEND if status == HTTPStatus.OK and BACKEND.encode() in text else None
 
 
 def stored_model(server: Server) -> tuple[int, dict[str, tuple[int, ...]]]:

@@ -8,6 +8,7 @@ endpoints; the bytes go as `grpo_core.sync` has them go.
 from __future__ import annotations
 
 import shutil
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_core.engines.base import EngineError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from grpo_core.engines.calls import Http
+    from grpo_core.engines.vllm_openai import Server
     from grpo_core.sync import Sender
     from grpo_core.sync.flat import Flat
 
@@ -112,3 +114,41 @@ class Received:
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
         self._http.json("POST", path, body, deadline=self._deadline)
+
+
+def choose_transfer(
+    http: Http, server: Server, folder: Path | None, sync: str
+) -> tuple[Transfer | None, str]:
+    """How weights go to this server; or None, and why they can't."""
+    needed = {"/pause", "/resume", "/reset_prefix_cache", "/weight_info", "/update_weight_version"}
+    if lacking := sorted(needed - server.paths):
+        return None, (
+            f"vLLM {server.version} serves no {', '.join(lacking)}; start it with VLLM_SERVER_DEV_MODE=1 "
+            "(and a release that has them: 0.31 does)"
+        )
+    backend = _backend(http, server)
+    if sync in RECEIVED or (sync == "auto" and backend == BACKEND):
+        if backend == BACKEND:
+            return Received(http, "gloo" if sync == "auto" else sync), ""
+        return None, (
+            f"its weight-transfer backend is {backend!r}; for rollout.sync = {sync!r} start it with "
+            f'--weight-transfer-config \'{{"backend": "{BACKEND}"}}\' '
+            "--worker-extension-cls grpo_core.engines.vllm_worker.Extension"
+        )
+    if sync not in ("auto", "files"):
+        ways = ", ".join(("files", *RECEIVED))
+        return None, f"weights don't go to it by rollout.sync = {sync!r}, but by {ways}"
+    if folder is None or "/collective_rpc" not in server.paths:
+        return None, "no folder was given for the weights' files, or the release has no /collective_rpc"
+    return Files(http, folder), ""
+
+
+def _backend(http: Http, server: Server) -> str | None:
+    """The server's weight-transfer backend; where its configuration isn't told, our receiver answers for itself."""
+    if server.config:
+        told = server.setting("weight_transfer_config", "backend")
+        return None if told is None else str(told)
+    if "/collective_rpc" not in server.paths:
+        return None
+    status, text = http.call("POST", "/collective_rpc", {"method": "grpo_core_backend"})
+    return BACKEND if status == HTTPStatus.OK and BACKEND.encode() in text else None

@@ -10,8 +10,8 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.engines.calls import Http
-from grpo_core.engines.remote import KINDS, LOST, RemoteEngine, identify
+from grpo_core.engines.remote import LOST
+from grpo_core.engines.servers import check_trainable, engine_for
 from grpo_core.modes import shared
 from grpo_core.serve.launch import ServerProcess
 from grpo_core.serve.run import TOKEN_VARIABLE
@@ -20,9 +20,7 @@ from grpo_core.weights import SyncError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from grpo_core.config import RolloutConfig
     from grpo_core.engines.base import Engine
     from grpo_core.trainer import Rollout, Trainer
     from grpo_core.types import Completion
@@ -117,7 +115,8 @@ class _Connection:
         trainer = self._trainer
         own: Engine | None = None
         if trainer.world.first:
-            own = engine_for(trainer.config.rollout, self._host, self._port, trainer.folder / "weights")
+            options, token = trainer.config.rollout, os.environ.get(TOKEN_VARIABLE) or None
+            own = engine_for(options, self._host, self._port, trainer.folder / "weights", token=token)
             check_trainable(own)
         return shared(trainer, own)
 
@@ -138,52 +137,3 @@ class _Connection:
                 time.sleep(min(0.5, options.reconnect_s))
         self._sync = self._trainer.publisher(self._engine)
         self._sync.last, self._lost = self._before, True
-
-
-def engine_for(options: RolloutConfig, host: str, port: int, folder: Path) -> Engine:
-    """The engine for whoever answers there, if it is whom `rollout.server` names.
-
-    Args:
-        options: `server`, `sync` and `timeout_s` count.
-        host: The server's.
-        port: The server's.
-        folder: Where weights may be written for a server that reads them.
-
-    Raises:
-        EngineError: Nobody there, or somebody else.
-    """
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    http = Http("remote", host, port, timeout_s=options.timeout_s, token=token)
-    found = identify(http)
-    # From TRL 1.11 on, `trl vllm-serve` runs `vllm serve`, and nothing tells them apart.
-    if options.server not in ("auto", found) and (options.server, found) != ("trl", "vllm"):
-        raise EngineError(
-            f"{http.where('')}: rollout.server = {options.server!r} is {KINDS[options.server]}, but "
-            f"{KINDS[found]} answers; set rollout.server = {found!r} or 'auto'"
-        )
-    if found == "grpo-core":
-        return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token)
-    if options.server == "trl" or found == "trl":
-        from grpo_core.engines.trl_server import trl_engine
-
-        return trl_engine(
-            host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
-        )
-    from grpo_core.engines.vllm_server import VllmServerEngine
-
-    return VllmServerEngine(
-        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
-    )
-
-
-def check_trainable(engine: Engine) -> None:
-    """Refuses, before a step is made, an engine that can't give what training takes.
-
-    Raises:
-        EngineError: It takes no weights, or no seeds; says why.
-    """
-    able = engine.capabilities
-    for need, has in (("update", able.update), ("seeds", able.seeds)):
-        if not has:
-            why = able.why_not.get(need, "it doesn't say why")
-            raise EngineError(f"{engine.name} engine: it can't be trained with ({need}): {why}")

@@ -13,7 +13,7 @@ from grpo_core.engines import calls
 from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.engines.calls import Http
 from grpo_core.engines.remote import PROTOCOL, RemoteEngine, identify
-from grpo_core.modes.server import engine_for
+from grpo_core.engines.servers import engine_for
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
@@ -175,6 +175,16 @@ def test_a_server_of_another_kind_is_refused_with_what_was_expected(documents):
         pytest.raises(
             EngineError, match=r"no rollout server answers there.*grpo_core serve.*vllm serve.*trl vllm"
         ),
+    ):
+        identify(http(server))
+
+
+def test_a_wrong_token_is_told_as_such():
+    """Not as a server of another kind."""
+    refusal = {"detail": "the token is missing or wrong"}
+    with (
+        simulated(lambda call: call.answer(refusal, status=401)) as server,
+        pytest.raises(EngineError, match="/info: status 401: the token is missing or wrong"),
     ):
         identify(http(server))
 

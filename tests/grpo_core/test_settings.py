@@ -79,6 +79,10 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
             "rollout.max_staleness = 1 (default), train.iterations = 2 (command line)",
         ),
         (
+            ["--rollout.mode", "server", "--rollout.server", "vllm"],
+            "rollout.server = 'vllm' (command line), rollout.port = 0 (default): port 0 starts a server of our own",
+        ),
+        (
             ["--rollout.mode", "server", "--rollout.host", "gpu7"],
             "give the port of the server that runs there",
         ),

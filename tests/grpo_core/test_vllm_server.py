@@ -15,6 +15,7 @@ from grpo_core.engines.base import Engine, EngineError, EngineTimeoutError, Engi
 from grpo_core.engines.vllm_openai import mixed_seed
 from grpo_core.engines.vllm_server import VllmServerEngine
 from grpo_core.engines.vllm_transfer import BACKEND
+from grpo_core.sync import Receiver
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
@@ -42,6 +43,7 @@ class SimulatedVllm:
         self.done: list[str] = []
         self.mark, self.bend, self.backend = "default", lambda choice, answer: None, None
         self.mode, self.model_dir, self.loaded = "processed_logprobs", str(model_dir), None
+        self.receiver, self.begun, self.policy_version = None, False, -1
         self.failing: dict[str, tuple[int, dict]] = {}
         self.held = threading.Event()  # set: completions wait for an abort
         self.aborted = threading.Event()
@@ -129,6 +131,32 @@ class SimulatedVllm:
             )
         self.loaded = load_file(f"{body['kwargs']['weights_path']}/model.safetensors")
         return call.answer({"results": [None]})
+
+    def on_init_weight_transfer_engine(self, call) -> None:
+        info = call.document()["init_info"]
+        self.receiver = Receiver(timeout_s=info["timeout_s"])
+        self.receiver.open(info["arguments"])
+        call.answer({})
+
+    def on_start_weight_update(self, call) -> None:
+        begun, self.begun = self.begun, True
+        call.answer({}, status=500 if begun else 200)
+
+    def on_update_weights(self, call) -> None:
+        info = call.document()["update_info"]
+        if info["step"] == "sync_begin":
+            self.receiver.begin(info["arguments"])
+        else:
+            self.receiver.load(info["arguments"], self)
+        call.answer({})
+
+    def on_finish_weight_update(self, call) -> None:
+        self.begun = False
+        call.answer({})
+
+    def update_weights(self, tensors, version) -> None:
+        """What a receiver calls."""
+        self.loaded, self.policy_version = {name: tensor.clone() for name, tensor in tensors}, version
 
     def on_update_weight_version(self, call) -> None:
         self.mark = call.document()["new_version"]
@@ -297,6 +325,25 @@ def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
     assert not (tmp_path / "weights").exists()
     assert engine.policy_version == 7
     assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {7}
+
+
+@pytest.mark.parametrize("sync", ["gloo", "shm"])
+def test_weights_reach_our_receiver_by_the_native_endpoints(vllm, tmp_path, sync):
+    """Set up once, started and finished each time; an update that a trainer left unfinished is ended first."""
+    vllm.backend, vllm.begun = BACKEND, True
+    with simulated(vllm) as server, closing(connected(server, tmp_path, sync=sync)) as engine:
+        engine._shapes = {}
+        for version in (1, 2):
+            sent = {name: value + version for name, value in WEIGHTS.items()}
+            engine.update_weights(sent.items(), version)
+            assert {name: value.tolist() for name, value in vllm.loaded.items()} == {
+                name: value.tolist() for name, value in sent.items()
+            }
+        assert (vllm.policy_version, engine.policy_version) == (2, 2)
+        vllm.receiver.close()
+    native = [path for path in vllm.done if "weight_update" in path or "init_weight" in path]
+    started = ["/start_weight_update", "/finish_weight_update"]
+    assert native == [*started, started[0], "/init_weight_transfer_engine", started[1], *started]
 
 
 def test_closed_it_refuses(engine):

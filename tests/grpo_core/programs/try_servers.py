@@ -24,7 +24,7 @@ import torch
 from grpo_core import model
 from grpo_core.config import ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.engines.base import EngineError
-from grpo_core.modes import server as server_mode
+from grpo_core.engines.servers import engine_for
 from tests.servers import (
     MAX_MODEL_LEN,
     RECEIVER_ARGUMENTS,
@@ -96,7 +96,7 @@ def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
     try:
         with serving(kind.command, log, path=kind.path, timeout_s=timeout_s):
             row["start_s"] = round(time.monotonic() - started)
-            engine = server_mode.engine_for(options, "127.0.0.1", kind.port, stage / "weights")
+            engine = engine_for(options, "127.0.0.1", kind.port, stage / "weights")
             able = engine.capabilities
             row["capabilities"] = {k: v for k, v in vars(able).items() if k != "why_not"}
             row["why_not"] = dict(able.why_not)
