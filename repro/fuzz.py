@@ -24,8 +24,10 @@ from repro.schedulers import stories
 from repro.schedulers.stories import Story
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from repro.schedulers.stories import Actions
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"
@@ -238,16 +240,16 @@ def file_name(story: Story) -> str:
     return f"{story.engine}-{words}-seed{story.seed}.json"
 
 
-def tell(make: Callable[..., Any], story: Story) -> tuple[list[str], bool]:
+def tell(make: type[Actions], story: Story) -> tuple[list[str], bool]:
     """Plays a story.
 
     Returns:
         Its lines, and whether it ends as it ended when it was saved, the line number aside.
     """
     lines, finding = stories.play(make, story)
-    settings = ", ".join(f"{name}={value}" for name, value in story.setup.items())
+    settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
     same = (finding.key if finding else None) == (story.finding.key if story.finding else None)
-    return [f"engine {story.engine}: {settings}", *lines], same
+    return [f"engine {story.engine}: {settings or 'everything off'}; {make.about}", *lines], same
 
 
 def text(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.schedulers.stories import BrokenInvariantError
 from repro.schedulers.v0 import SanityCheckError, V0Engine
@@ -52,6 +52,8 @@ class _ForwardPassError(Exception):
 
 class V0Actions:
     """One engine, what was asked of it, and what came back."""
+
+    about: ClassVar[str] = f"at most {LIMIT} tokens in a sequence and in a step, KV blocks of 8"
 
     def __init__(self, **flags: bool) -> None:
         self.engine = V0Engine(small(**flags))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.schedulers import invariants_v1
 from repro.schedulers.stories import BrokenInvariantError
@@ -52,6 +52,10 @@ def small(
 class V1Actions:
     """One engine, what was asked of it, and what came back."""
 
+    about: ClassVar[str] = (
+        f"at most {LIMIT} tokens in a sequence and in a step, {LIMIT // 3} in a step of chunked prefill, "
+        f"KV blocks of {_BLOCK}"
+    )
     make_engine: Callable[[V1Setup], V1Engine] = V1Engine
 
     def __init__(self, **flags: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from repro import judge
 
@@ -39,6 +39,7 @@ class BrokenInvariantError(Exception):
 class Actions(Protocol):
     """What can be done to an engine, by name. Its constructor takes the settings of a story."""
 
+    about: ClassVar[str]  # how small everything is
     tally: Counter[str]
     progress: str  # where the last step is, if it is made of several
 

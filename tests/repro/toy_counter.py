@@ -12,6 +12,8 @@ from repro.schedulers.stories import BrokenInvariantError
 class CounterActions:
     """Its state is a number."""
 
+    about = "at most two"
+
     def __init__(self, start=0):
         self.number = start
         self.tally = Counter()
