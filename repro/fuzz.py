@@ -124,6 +124,9 @@ def search(asked: Search) -> dict[str, Any]:
         machine.search(drawn, notebook, seed=seed, examples=EXAMPLES, length=LENGTH[asked.engine])
         if notebook.story is None or notebook.story.finding is None:
             continue
+        _, again = stories.play(drawn.make, notebook.story)
+        if again is None or again.key != notebook.story.finding.key:
+            raise SearchError(f"a story does not repeat itself: {notebook.story.to_json()}")
         story = stories.shorten(drawn.make, notebook.story)
         notebook.known.add(notebook.story.finding.key)
         spent = round(time.process_time() - began, 2)

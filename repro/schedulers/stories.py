@@ -162,10 +162,10 @@ def found(error: Exception) -> Finding | None:
         return Finding("invariant", error.name, error.detail)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = judge.below_site_packages(frame.filename)
+        if "/repro/" in frame.filename or "/hypothesis/" in frame.filename:
+            break
         if path is not None:
             return _upstream(error, frame, path)
-        if "/repro/" in frame.filename:
-            break
     return None
 
 
