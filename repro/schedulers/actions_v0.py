@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.schedulers.stories import BrokenInvariantError
 from repro.schedulers.v0 import SanityCheckError, V0Engine
@@ -53,9 +53,12 @@ class _ForwardPassError(Exception):
 class V0Actions:
     """One engine, what was asked of it, and what came back."""
 
+    about: ClassVar[str] = f"at most {LIMIT} tokens in a sequence and in a step, KV blocks of 8"
+
     def __init__(self, **flags: bool) -> None:
         self.engine = V0Engine(small(**flags))
         self.tally: Counter[str] = Counter()
+        self.progress = ""
         self._count = 0
         self._due: set[str] = set()  # accepted, and not aborted
         self._served: Counter[str] = Counter()
@@ -83,6 +86,7 @@ class V0Actions:
     def do(self, step: Step) -> None:
         """Does it. Upstream's exceptions and broken invariants pass through."""
         self.tally[step["do"]] += 1
+        self.progress = ""
         arguments = {name: value for name, value in step.items() if name != "do"}
         try:
             getattr(self, f"_{step['do']}")(**arguments)
@@ -152,12 +156,14 @@ class V0Actions:
     def _drain(self) -> None:
         if self._held:
             self._finish()
-        for _ in range(_MOST_STEPS):
+        for number in range(1, _MOST_STEPS + 1):
             if not self.engine.unfinished:
                 break
+            self.progress = f"in its step {number}"
             self._keep(_to_its_end(self.engine.step()))
         else:
             raise BrokenInvariantError("every request ends", f"work is left after {_MOST_STEPS} steps")
+        self.progress = ""
         self._nothing_is_left()
 
     def _nothing_is_left(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from repro.schedulers import invariants_v1
 from repro.schedulers.stories import BrokenInvariantError
@@ -52,11 +52,16 @@ def small(
 class V1Actions:
     """One engine, what was asked of it, and what came back."""
 
+    about: ClassVar[str] = (
+        f"at most {LIMIT} tokens in a sequence and in a step, {LIMIT // 3} in a step of chunked prefill, "
+        f"KV blocks of {_BLOCK}"
+    )
     make_engine: Callable[[V1Setup], V1Engine] = V1Engine
 
     def __init__(self, **flags: bool) -> None:
         self.engine = type(self).make_engine(small(**flags))
         self.tally: Counter[str] = Counter()
+        self.progress = ""
 
     def can(self, name: str) -> bool:
         """Whether the engine's loop could come to it now. While it waits for a result, it takes nothing but aborts."""
@@ -82,6 +87,7 @@ class V1Actions:
     def do(self, step: Step) -> None:
         """Does it, and checks. Upstream's exceptions and broken invariants pass through."""
         self.tally[step["do"]] += 1
+        self.progress = ""
         arguments = {name: value for name, value in step.items() if name != "do"}
         getattr(self, f"_{step['do']}")(**arguments)
         invariants_v1.check(self.engine)
@@ -128,10 +134,11 @@ class V1Actions:
 
     def _go(self, steps: int) -> bool:
         """Returns whether there was nothing left to do before that many halves of steps."""
-        for _ in range(steps):
+        for number in range(1, steps + 1):
             half = self.engine.due()
             if not half:
                 return True
+            self.progress = f"at number {number}, {half}"
             getattr(self, f"_{half}")()
             invariants_v1.check(self.engine)
         return False

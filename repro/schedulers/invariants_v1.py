@@ -23,7 +23,7 @@ TEXT = "a completion is whole and in order"
 BUDGET = "a step keeps its budget"
 COMPUTED = "computed tokens stay within the request"
 FLIGHT = "tokens in flight are counted"
-WAIT = "a pause in mode 'wait' lets what has begun end"
+WAIT = "a pause in mode 'wait' lets what runs end"
 
 
 def check(engine: V1Engine) -> None:
@@ -155,11 +155,10 @@ def _pause(engine: V1Engine) -> None:
 
     The engine takes the pause for complete as soon as it has nothing to do; its caller then loads new weights.
     """
-    if engine.pause_mode == "wait" and not engine.due():
-        begun = [name for name, r in engine.scheduler.requests.items() if r.status.name == "PREEMPTED"]
-        if begun:
-            tokens = ", ".join(f"{name} has {len(engine.tokens[name])} of its tokens" for name in begun)
-            _broken(WAIT, f"the engine has nothing left to do, and {tokens}")
+    left = sorted(engine.waited_for & set(engine.scheduler.requests))
+    if left and not engine.due():
+        tokens = ", ".join(f"{name} has {len(engine.tokens[name])} of its tokens" for name in left)
+        _broken(WAIT, f"the engine has nothing left to do, and {tokens}")
 
 
 def _lengths(engine: V1Engine) -> None:

@@ -41,6 +41,10 @@ class Notebook:
     steps: int = 0
     tally: Counter[str] = field(default_factory=Counter)
 
+    def turn_the_page(self) -> None:
+        """Begins a round."""
+        self.pinned = self.story = None
+
     def wants(self, finding: Finding) -> bool:
         """Whether the search looks for it; the first that it meets is the one."""
         if finding.key in self.known:
@@ -111,7 +115,7 @@ def search(machine: type[StoryMachine], notebook: Notebook, *, seed: int, exampl
         examples: how many stories.
         length: most steps of one.
     """
-    notebook.pinned = notebook.story = None
+    notebook.turn_the_page()
     told = hypothesis.seed(seed)(type(machine.__name__, (machine,), {"notebook": notebook}))
     settings = hypothesis.settings(
         max_examples=examples,
@@ -127,5 +131,5 @@ def search(machine: type[StoryMachine], notebook: Notebook, *, seed: int, exampl
     try:
         run_state_machine_as_test(told, settings=settings)
     except Exception as error:
-        if found(error) is None:
+        if notebook.story is None or found(error) is None:
             raise

@@ -66,7 +66,7 @@ class V1Machine(StoryMachine):
         self.act("update")
 
     @possible("go")
-    @rule(steps=st.integers(1, 12))
+    @rule(steps=st.integers(1, 40))
     def engine_goes_on(self, steps: int) -> None:
         """Several halves, as its loop takes them."""
         self.act("go", steps=steps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from repro import judge
 
@@ -39,7 +39,9 @@ class BrokenInvariantError(Exception):
 class Actions(Protocol):
     """What can be done to an engine, by name. Its constructor takes the settings of a story."""
 
+    about: ClassVar[str]  # how small everything is
     tally: Counter[str]
+    progress: str  # where the last step is, if it is made of several
 
     def can(self, name: str) -> bool:
         """Whether the step makes sense now."""
@@ -160,10 +162,10 @@ def found(error: Exception) -> Finding | None:
         return Finding("invariant", error.name, error.detail)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = judge.below_site_packages(frame.filename)
+        if "/repro/" in frame.filename or "/hypothesis/" in frame.filename:
+            break
         if path is not None:
             return _upstream(error, frame, path)
-        if "/repro/" in frame.filename:
-            break
     return None
 
 
@@ -200,6 +202,7 @@ def play(make: Callable[..., Actions], story: Story) -> tuple[list[str], Finding
             finding = found(error)
             if finding is None:
                 raise
+            lines[-1] += f" [{actions.progress}]" if actions.progress else ""
             return [*lines, f"=> {finding.describe()}"], finding
         lines[-1] += f" [{actions.state()}]"
     return [*lines, "=> nothing is wrong"], None

@@ -55,6 +55,7 @@ class V1Engine:
         self.ends: dict[str, list[str]] = {}  # by request, the reasons for which it ended, as delivered
         self.aborted: set[str] = set()
         self.pause_mode = ""
+        self.waited_for: set[str] = set()  # ran when a pause began that waits for them
         self._hasher = _hasher(setup) if setup.prefix_caching else None
 
     def add(self, request: V1Request) -> None:
@@ -112,6 +113,8 @@ class V1Engine:
 
     def reset(self, *, running: bool) -> bool:
         """As `EngineCore.reset_prefix_cache` after new weights: where it succeeds, nothing old may be read again."""
+        if running:
+            self.waited_for.clear()  # whoever takes a request's cache away during a pause asked for what follows
         done = bool(self.scheduler.reset_prefix_cache(running, True))
         if done:
             self.runner.weights += 1
@@ -122,6 +125,8 @@ class V1Engine:
         from vllm.v1.core.sched.interface import PauseState
 
         self.pause_mode = mode
+        if mode == "wait":
+            self.waited_for = {request.request_id for request in self.scheduler.running}
         if mode == "abort":
             self.abort(self.unfinished())
         self.scheduler.set_pause_state(PauseState.PAUSED_ALL if mode == "keep" else PauseState.PAUSED_NEW)
@@ -131,6 +136,7 @@ class V1Engine:
         from vllm.v1.core.sched.interface import PauseState
 
         self.pause_mode = ""
+        self.waited_for.clear()
         self.scheduler.set_pause_state(PauseState.UNPAUSED)
 
     @property

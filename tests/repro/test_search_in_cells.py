@@ -61,6 +61,13 @@ def test_a_saved_story_ends_as_it_was_saved(cell, code, name):
     assert document["lines"][-1].endswith(REPROS[code].assertion)
 
 
+def test_a_pause_that_waits_leaves_behind_who_was_preempted():
+    """V1: two requests run, the pause waits, one is preempted for the other: the engine stops with it unfinished."""
+    status, document = replayed(V1_CELL, "v1-pause-wait.json")
+    assert (status, document["as_saved"]) == (0, True)
+    assert document["lines"][-1].startswith("=> broken invariant: a pause in mode 'wait' lets what runs end")
+
+
 def test_a_story_that_ends_otherwise_is_told():
     """0.8.5 refuses the over-long prompt: exit code 1, and the lines say that nothing is wrong."""
     status, document = replayed("vllm-0.8.5.post1+trl-0.17.0", "v0-SCH002-overlong.json")

@@ -12,9 +12,12 @@ from repro.schedulers.stories import BrokenInvariantError
 class CounterActions:
     """Its state is a number."""
 
+    about = "at most two"
+
     def __init__(self, start=0):
         self.number = start
         self.tally = Counter()
+        self.progress = ""
 
     def can(self, name):
         return name in {"raise", "lower", "break"}
