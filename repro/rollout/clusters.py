@@ -30,7 +30,7 @@ def head(folder: str | None = None) -> Iterator[str]:
     options = [
         "--head",
         "--port=0",
-        "--num-cpus=2",
+        "--num-cpus=1",
         "--include-dashboard=false",
         "--disable-usage-stats",
         "--block",
@@ -38,6 +38,7 @@ def head(folder: str | None = None) -> Iterator[str]:
     options += [f"--object-store-memory={100 * 2**20}"]
     options += [f"--temp-dir={folder}"] if folder else []
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment["PYTHONUNBUFFERED"] = "1"  # its address is waited for
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, "start", *options],
         env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
