@@ -62,6 +62,8 @@ def _require_trl() -> None:
 def _carry_out(trigger: str, mitigation: str | None) -> Work:
     plan = planned(trigger, mitigation)
     report = elsewhere.ask("repro.configured", plan, os.environ | _SETTINGS)
+    if "inapplicable" in report:
+        raise InapplicableError(report["inapplicable"])
     platform = f"vLLM's platform: {report['platform']}"
     if "failure" in report:
         raise elsewhere.failed(report["failure"], platform)

@@ -5,6 +5,7 @@ Each attempt has a process of its own, because vLLM detects the platform once, w
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -47,6 +48,9 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     report: dict[str, Any] = {}
     try:
         if plan["trigger"] == "trl_trainer":
+            unable = _patched_by_trl()
+            if unable:
+                return {"inapplicable": unable}
             _train(folder, plan["options"])
             report["configured"] = {}
         else:
@@ -56,6 +60,15 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     import vllm.platforms
 
     return report | {"platform": type(vllm.platforms.current_platform).__name__}
+
+
+def _patched_by_trl() -> str | None:
+    """Says why the module that TRL 0.14 and 0.15 patch before they make the engine can't be imported, or None."""
+    try:
+        importlib.import_module("vllm.worker.worker")
+    except ImportError as error:
+        return f"the trainer patches vllm.worker.worker first, which can't be imported here: {error}"
+    return None
 
 
 def _claim_cpu_build(folder: Path) -> None:

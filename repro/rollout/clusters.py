@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PROGRAM = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; sys.exit(main())"
-_STARTED = re.compile(r"--address='([^']+)'")
+_READY = "will now block forever"
 
 
 @contextlib.contextmanager
@@ -30,7 +31,7 @@ def head(folder: str | None = None) -> Iterator[str]:
     options = [
         "--head",
         "--port=0",
-        "--num-cpus=2",
+        "--num-cpus=1",
         "--include-dashboard=false",
         "--disable-usage-stats",
         "--block",
@@ -38,6 +39,7 @@ def head(folder: str | None = None) -> Iterator[str]:
     options += [f"--object-store-memory={100 * 2**20}"]
     options += [f"--temp-dir={folder}"] if folder else []
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment["PYTHONUNBUFFERED"] = "1"  # the line is waited for
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, "start", *options],
         env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -46,13 +48,13 @@ def head(folder: str | None = None) -> Iterator[str]:
         said = []
         for line in process.stdout:
             said.append(line)
-            found = _STARTED.search(line)
-            if found:
+            if _READY in line:
                 break
         else:
             raise RuntimeError(f"`ray start` ended: {''.join(said)[-2000:]}")
         try:
-            yield found[1]
+            # Written before that line, and where a bare ray.init() looks if the folder is the default one.
+            yield (Path(folder or f"{tempfile.gettempdir()}/ray") / "ray_current_cluster").read_text().strip()
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate()

@@ -25,7 +25,7 @@ def run(plan: Plan) -> dict[str, Any]:
         if plan.other_cluster:
             addresses[WRONG] = stack.enter_context(clusters.head(tempfile.mkdtemp(prefix="o-")))
         options: dict[str, Any] = {
-            "num_cpus": 2,
+            "num_cpus": 1,
             "include_dashboard": False,
             "object_store_memory": 100 * 2**20,
         }
