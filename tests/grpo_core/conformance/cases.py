@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -202,21 +203,22 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
 
 
 def connect(where: str, host: str, port: int, stack: ExitStack) -> Engine:
-    """The client of a server of a kind."""
+    """The client of a server of a kind; its token is read from GRPO_CORE_TOKEN."""
+    options = {"timeout_s": LIMIT_S, "token": os.environ.get("GRPO_CORE_TOKEN") or None}
+    if where == "remote":
+        from grpo_core.engines.remote import RemoteEngine
+
+        return RemoteEngine(host, port, **options)
+    folder = Path(stack.enter_context(TemporaryDirectory()))
     if where == "vllm-serve":
         from grpo_core.engines.vllm_server import VllmServerEngine
 
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        return VllmServerEngine(host, port, timeout_s=LIMIT_S, folder=folder)
+        return VllmServerEngine(host, port, folder=folder, **options)
     if where == "trl-vllm-serve":
         from grpo_core.engines.trl_server import trl_engine
 
-        return trl_engine(
-            host, port, timeout_s=LIMIT_S, folder=Path(stack.enter_context(TemporaryDirectory()))
-        )
-    from grpo_core.engines.remote import RemoteEngine
-
-    return RemoteEngine(host, port, timeout_s=LIMIT_S)
+        return trl_engine(host, port, folder=folder, **options)
+    raise ValueError(f"no server is called {where!r}")
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("engines", nargs="+", metavar="ENGINE[=PYTHON]", help="see cases.start")
+    parser.add_argument("engines", nargs="*", metavar="ENGINE[=PYTHON]", help="see cases.start")
     parser.add_argument(
         "--pytest", action="append", default=[], help="a folder with pytest, for other Pythons"
     )
@@ -145,7 +145,9 @@ def main() -> int:
     )
     parser.add_argument("--select", nargs=argparse.REMAINDER, default=[], help="what else pytest is told")
     parser.add_argument("--limit-s", type=float, default=900, help="for each engine")
-    parser.add_argument("--json", type=Path, help="where to write the outcomes, added to those there")
+    parser.add_argument(
+        "--json", type=Path, help="outcomes are added to those there, and all of them printed"
+    )
     options = parser.parse_args()
     results: dict[str, tuple[Outcomes, str]] = {}
     if options.json and options.json.exists():
