@@ -74,6 +74,17 @@ def trl_command(python: Path, model_dir: Path, port: int, *more: str) -> list[st
     return [str(python), "-m", "trl.scripts.vllm_serve", *where, "--dtype=float32", *more]
 
 
+def named_vllm(stage: Path, version: str) -> Path:
+    """A folder with the metadata of a distribution `vllm`, and no code.
+
+    vLLM and TRL ask for its version, and the CPU build is called otherwise.
+    """
+    folder = stage / f"vllm-{version}.dist-info"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return stage
+
+
 def free_port() -> int:
     """A port that was free a moment ago."""
     with socket.socket() as sock:

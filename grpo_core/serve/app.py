@@ -26,6 +26,7 @@ from grpo_core.serve.guard import REFUSALS, Guard, Limits, Refusal, explain_refu
 from grpo_core.serve.owner import Owner
 from grpo_core.serve.stamp import Stamped
 from grpo_core.serve.upload import received
+from grpo_core.sync.routes import add_routes as add_sync_routes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +114,7 @@ def create_app(
     _add_state(app, owner, stamped, {"on_update": on_update, "limits": vars(limits)})
     _add_sampling(app, owner, stamped)
     _add_weights(app, owner, stamped, limits)
+    add_sync_routes(app, owner, limits, timeout_s=limits.call_s)
     return app
 
 

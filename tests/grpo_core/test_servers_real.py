@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
+from grpo_core.config import RolloutConfig
 from grpo_core.engines.base import EngineError, EngineUnreachableError
+from grpo_core.engines.servers import engine_for
 from grpo_core.engines.vllm_server import VllmServerEngine
 from grpo_core.model import load_model
 from grpo_core.modes import server
@@ -31,8 +33,10 @@ from tests.servers import (
     check,
     free_port,
     largest_difference,
+    named_vllm,
     serving,
     shaken,
+    trl_command,
     vllm_command,
 )
 
@@ -200,3 +204,22 @@ def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_ru
     assert document["steps"] == 4
     assert document["syncs_proven"] == document["syncs"] == 5  # one was sent again
     assert document["max_logprob_difference"] < TOLERANCE
+
+
+def test_trl_serves_vllm_and_takes_weights_by_files(tmp_path):
+    """`trl vllm-serve` of 1.16.0 runs `vllm serve`; its own weight sync, by NCCL, is in test_trl_server_gpu.py."""
+    make_model(tmp_path / "model")
+    port = free_port()
+    command = trl_command(
+        cell_python(CELL), tmp_path / "model", port, "--enforce_eager=true", "--no-enable-chunked-prefill"
+    )
+    path = (ROOT, named_vllm(tmp_path / "metadata", "0.31.0+cpu"))
+    with serving(command, tmp_path / "log", path=path):
+        options = RolloutConfig(server="trl", timeout_s=100)
+        with closing(engine_for(options, "127.0.0.1", port, tmp_path / "weights")) as engine:
+            seen = check(engine, tmp_path / "model")
+    assert engine.name == "trl vllm-serve"
+    assert seen["repeatable"]
+    assert len(seen["updates"]) == 5
+    for update in seen["updates"]:
+        assert update["difference"] < TOLERANCE < update["moved"] / 100, update

@@ -32,6 +32,7 @@ from tests.servers import (
     NotStartedError,
     check,
     free_port,
+    named_vllm,
     serving,
     trl_command,
     vllm_command,
@@ -78,14 +79,6 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
         trl = trl_command(python, model_dir, port, "--enforce_eager=true")
         path = (folder, ROOT, named_vllm(stage, "0.31.0+cpu"))
         yield Kind(f"trl vllm-serve {release}, vLLM 0.31.0", trl, port, "trl", "auto", path)
-
-
-def named_vllm(stage: Path, version: str) -> Path:
-    """A folder with the metadata of a distribution `vllm`, and no code."""
-    folder = stage / f"vllm-{version}.dist-info"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
-    return stage
 
 
 def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
