@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines import EngineSpec, build_engine
-from grpo_core.engines.base import Capabilities, EngineError, EngineTimeoutError
+from grpo_core.engines.base import EngineError, EngineTimeoutError
 from grpo_core.engines.frames import end_child, read_frame, start_child, write_frame
-from grpo_core.engines.wire import decode_completions, decode_requests, encode_completions, encode_requests
+from grpo_core.engines.wire import (
+    decode_capabilities,
+    decode_completions,
+    decode_requests,
+    encode_capabilities,
+    encode_completions,
+    encode_requests,
+)
 from grpo_core.sync import Receiver, TornError, open_sender
 
 if TYPE_CHECKING:
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from grpo_core.engines.base import Engine
+    from grpo_core.engines.base import Capabilities, Engine
     from grpo_core.sync.flat import Flat
     from grpo_core.types import Completion, Request, SamplingParams
 
@@ -44,7 +51,8 @@ class ProcessEngine:
         self.name = f"{spec.engine} (own process)"
         self._timeout_s = timeout_s
         self._in_flight: deque[Sequence[Request]] = deque()
-        self._writing = threading.Lock()  # an abort comes from another thread
+        self._writing = threading.RLock()  # an abort comes from another thread
+        self._aborted = False
         self._process = start_child(["grpo_core.engines.process"], spec.threads)
         self._answers: queue.SimpleQueue[tuple[dict[str, Any], bytearray] | None] = queue.SimpleQueue()
         # A thread reads, since a pipe can't be read with a time limit on every platform.
@@ -57,7 +65,8 @@ class ProcessEngine:
         except BaseException:
             self.close()
             raise
-        self._capabilities = Capabilities(**{**state["capabilities"], "sleep": False})
+        able = decode_capabilities(state["capabilities"], self.name)
+        self._capabilities = able.without(sleep="a process of its own has memory of its own to give back")
         self._version = -1
 
     @property
@@ -77,8 +86,8 @@ class ProcessEngine:
 
     def start_generate(self, requests: Sequence[Request], params: SamplingParams) -> None:
         """Sends the requests and returns at once; they wait for those sent before."""
+        self._ask(requests, params)
         self._in_flight.append(list(requests))
-        self._send("generate", encode_requests(requests, params))
 
     def finish_generate(self) -> list[Completion]:
         """Waits for what the oldest `start_generate` asked for.
@@ -89,12 +98,13 @@ class ProcessEngine:
         if not self._in_flight:
             raise EngineError(f"{self.name} engine: finish_generate without start_generate")
         requests = self._in_flight.popleft()
-        return decode_completions(self._receive("generate"), requests, self.name)
+        return self._answer(requests)
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""
-        answer = self._call("generate", encode_requests(requests, params))
-        return decode_completions(answer, requests, self.name)
+        self._check_idle("generate")
+        self._ask(requests, params)
+        return self._answer(requests)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Sends all parameters. What the engine refuses changes nothing; a version that came torn leaves none."""
@@ -107,7 +117,9 @@ class ProcessEngine:
 
     def abort(self) -> None:
         """From another thread: the running generate ends with what it has. It is what is answered, not this."""
-        self._send("abort", {})
+        with self._writing:  # so that it is clear which call it is meant for
+            self._aborted = True
+            self._send("abort", {})
 
     def reset_prefix_cache(self) -> None:
         """Makes the child's engine forget cached keys and values."""
@@ -122,9 +134,20 @@ class ProcessEngine:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _call(self, method: str, arguments: dict[str, Any], payload: Flat | None = None) -> dict[str, Any]:
+    def _ask(self, requests: Sequence[Request], params: SamplingParams) -> None:
+        with self._writing:
+            self._aborted = False
+            self._send("generate", encode_requests(requests, params))
+
+    def _answer(self, requests: Sequence[Request]) -> list[Completion]:
+        return decode_completions(self._receive("generate"), requests, self.name, aborted=self._aborted)
+
+    def _check_idle(self, method: str) -> None:
         if self._in_flight:
             raise EngineError(f"{self.name} engine, {method}: {len(self._in_flight)} rollouts are in flight")
+
+    def _call(self, method: str, arguments: dict[str, Any], payload: Flat | None = None) -> dict[str, Any]:
+        self._check_idle(method)
         self._send(method, arguments, payload)
         return self._receive(method)
 
@@ -194,7 +217,7 @@ class _Servant:
             timeout_s=sync["timeout_s"], root=None if sync["root"] is None else Path(sync["root"])
         )
         self.engine = build_engine(spec)
-        return {"capabilities": vars(self.engine.capabilities)}
+        return {"capabilities": encode_capabilities(self.engine.capabilities)}
 
     def generate(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
         assert self.engine is not None
