@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.sync.http import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ class Http:
         Args:
             method: GET or POST.
             path: With the query.
-            body: Bytes, or what is sent as JSON.
+            body: Bytes, an upload, or what is sent as JSON.
             headers: More than those every call has.
             deadline: The call's own, where several share one.
             repeat: The call changes nothing, so it is asked once more if the connection is lost.
@@ -104,7 +105,7 @@ class Http:
     ) -> tuple[int, bytes]:
         """Status and body, whatever the status; one of 503 is asked again while there is time: nothing was done."""
         sent = {**self._headers, **(headers or {})}
-        if body is not None and not isinstance(body, bytes):
+        if body is not None and not isinstance(body, (bytes, Upload)):
             body, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
         deadline, pause_s = self.deadline() if deadline is None else deadline, _BUSY_S
         while True:

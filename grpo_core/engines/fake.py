@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.engines.wire import check_parameters, check_requests
+from grpo_core.sync.digest import spot_digest
 from grpo_core.types import Completion
-from grpo_core.weights import fingerprint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -94,7 +94,7 @@ class FakeEngine:
     def fingerprint(self) -> str | None:
         """The digest of the parameters held."""
         self._check_open("fingerprint")
-        return fingerprint_of(self._held.items())
+        return spot_digest(self._held.items(), self._version)
 
     def close(self) -> None:
         """Refuses every call from now on."""

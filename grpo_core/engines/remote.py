@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.engines.base import EngineError, EngineUnreachableError
 from grpo_core.engines.calls import Http
 from grpo_core.engines.wire import decode_capabilities, decode_completions, encode_requests
+from grpo_core.sync import open_sender
+from grpo_core.sync.http import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from grpo_core.engines.base import Capabilities
+    from grpo_core.sync.flat import Flat
     from grpo_core.types import Completion, Request, SamplingParams
 
 PROTOCOL = "grpo-doctor.serve.v1"
@@ -63,8 +66,10 @@ class RemoteEngine:
 
     name = "remote"
 
-    def __init__(self, host: str, port: int, *, timeout_s: float, token: str | None = None) -> None:
-        """Asks the server who it is.
+    def __init__(
+        self, host: str, port: int, *, timeout_s: float, token: str | None = None, sync: str = "auto"
+    ) -> None:
+        """Asks the server who it is. `sync`: how weights go, `auto` being `http`.
 
         Raises:
             EngineError: Nobody there, or something else than a rollout server.
@@ -79,6 +84,7 @@ class RemoteEngine:
         able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
         self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able
         self._stamp: str | None = None
+        self._sender = open_sender("http" if sync == "auto" else sync, self._sync, timeout_s=timeout_s)
         self._running, self._aborted, self._closed = threading.Event(), threading.Event(), False
 
     @property
@@ -111,19 +117,23 @@ class RemoteEngine:
         return completions
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Uploads all parameters as safetensors, with a checksum that the server compares."""
-        import safetensors.torch
-
+        """Sends all parameters, in the body of a request or as `sync` has it, with a checksum that is compared."""
         self._check_open("update_weights")
-        body = safetensors.torch.save({name: tensor.detach().cpu() for name, tensor in tensors})
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "X-Policy-Version": str(version),
-            "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
-        }
-        answer = self._http.json("POST", "/weights", body, headers=headers)
-        self._version = self._field("/weights", answer, "policy_version", int)
-        self._stamp = str(answer.get("weights", ""))
+        self._version = self._sender.send(tensors, version)
+
+    def _sync(self, method: str, arguments: dict[str, Any], payload: Flat | None = None, /) -> dict[str, Any]:
+        """A sender's call of the server."""
+        path = "/" + method.replace("_", "/")
+        if payload is None:
+            answer = self._http.json("POST", path, arguments)
+        else:
+            path, body = "/weights", Upload(payload)
+            headers = {**body.headers, "X-Policy-Version": str(arguments["version"])}
+            answer = self._http.json("POST", path, body, headers=headers)
+            answer["version"] = self._field(path, answer, "policy_version", int)
+        if method == "sync_load":
+            self._stamp = str(answer.get("weights", ""))
+        return answer
 
     def fingerprint(self) -> str | None:
         """That of the weights the server holds, computed now."""

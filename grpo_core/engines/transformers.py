@@ -19,8 +19,8 @@ from grpo_core.engines.decoding import Decoder
 from grpo_core.engines.wire import check_parameters, check_requests
 from grpo_core.model import load_model
 from grpo_core.sharing import can_share
+from grpo_core.sync.digest import spot_digest
 from grpo_core.types import Completion
-from grpo_core.weights import fingerprint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,7 +97,7 @@ class TransformersEngine:
     def fingerprint(self) -> str | None:
         """The digest of the parameters held."""
         self._check_usable("fingerprint")
-        return fingerprint_of(self._model.named_parameters())
+        return spot_digest(self._model.named_parameters(), self._version)
 
     def sleep(self) -> None:
         """Frees the memory of the weights; they must be sent again after `wake`."""

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def run(trainer: Trainer) -> None:
     """Keep the engine busy, train on what has come; and again."""
     options = trainer.config.rollout
-    own = ProcessEngine(trainer.engine_spec(), timeout_s=options.timeout_s) if trainer.world.first else None
+    own = None
+    if trainer.world.first:
+        own = ProcessEngine(trainer.engine_spec(), timeout_s=options.timeout_s, sync=options.sync)
     with closing(shared(trainer, own)) as engine:
         ahead = _Ahead(trainer, engine, trainer.publisher(engine))
         if trainer.flight:  # what was being sampled when the run was killed

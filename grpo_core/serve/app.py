@@ -25,8 +25,8 @@ from grpo_core.engines.wire import encode_capabilities, encode_completions
 from grpo_core.serve.guard import REFUSALS, Guard, Limits, Refusal, explain_refusals
 from grpo_core.serve.owner import Owner
 from grpo_core.serve.stamp import Stamped
-from grpo_core.serve.upload import received
-from grpo_core.sync.routes import add_routes as add_sync_routes
+from grpo_core.sync.routes import add_routes
+from grpo_core.sync.uploads import Staging, uploaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ def create_app(
     _add_state(app, owner, stamped, {"on_update": on_update, "limits": vars(limits)})
     _add_sampling(app, owner, stamped)
     _add_weights(app, owner, stamped, limits)
-    add_sync_routes(app, owner, limits, timeout_s=limits.call_s)
+    add_routes(app, owner, limits, timeout_s=limits.call_s)
     return app
 
 
@@ -179,7 +179,7 @@ def _add_sampling(app: FastAPI, owner: Owner, engine: Any) -> None:
 
 
 def _add_weights(app: FastAPI, owner: Owner, engine: Any, limits: Limits) -> None:
-    one_at_a_time = asyncio.Lock()
+    one_at_a_time, staging = asyncio.Lock(), Staging()
     body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
     @app.post(
@@ -190,12 +190,18 @@ def _add_weights(app: FastAPI, owner: Owner, engine: Any, limits: Limits) -> Non
     async def weights(
         request: Request,
         x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
-        x_content_sha256: Annotated[str, Header(pattern="^[0-9a-fA-F]{64}$")],
+        x_content_sha256: Annotated[str | None, Header(pattern="^[0-9a-fA-F]{64}$")] = None,
     ) -> dict[str, int | str]:
-        """Loads a policy version from a safetensors body, if all of it came and its checksum is right."""
+        """Loads a policy version from a safetensors body, if all of it came and its checksum is right.
+
+        Without `X-Content-SHA256`, the body ends with the checksum of `grpo_core.sync.http`.
+        """
         if one_at_a_time.locked():  # two would take twice the memory, and one would be overwritten at once
             raise HTTPException(503, "another upload is under way; try again later")
-        async with one_at_a_time, received(request, x_content_sha256, limits.call_s) as tensors:
+        async with (
+            one_at_a_time,
+            uploaded(request, staging, timeout_s=limits.call_s, sha256=x_content_sha256) as tensors,
+        ):
 
             def load(_: Engine) -> dict[str, int | str]:
                 engine.update_weights(tensors.items(), x_policy_version)

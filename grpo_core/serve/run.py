@@ -73,6 +73,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
 
     from grpo_core.serve import trl
     from grpo_core.serve.app import Limits, create_app
+    from grpo_core.sync.uploads import protocol
 
     model, on_update = config.model, config.rollout.on_update
     if on_update == "abort" and not engine.capabilities.abort:
@@ -84,7 +85,11 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     app = create_app(engine, thread, token=token, limits=limits, on_update=on_update)
     trl.add_routes(app, app.state.owner, trl.Served.of(model.path, model.max_length, config.train.seed))
     options = uvicorn.Config(
-        app, log_level="warning", timeout_graceful_shutdown=_GRACE_S, server_header=False
+        app,
+        http=protocol(),
+        log_level="warning",
+        timeout_graceful_shutdown=_GRACE_S,
+        server_header=False,
     )
 
     class Server(uvicorn.Server):  # type: ignore[misc]
