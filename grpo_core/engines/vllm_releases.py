@@ -1,7 +1,7 @@
 """What differs between vLLM's releases, as far as the in-process engine is concerned: found out, not assumed.
 
-0.8.5 and 0.9.2 run their older engine, V0, whose log-probs are those of the sampling distribution: V1's are those before
-temperature until 0.10, and V1 of 0.8.5 takes neither float32 nor a CPU. From 0.11 on there is nothing but V1.
+0.8.5 and 0.9.2 run their older engine, V0, whose log-probs are those of the sampling distribution: V1's are those
+before temperature until 0.10, and V1 of 0.8.5 takes neither float32 nor a CPU. From 0.11 on there is nothing but V1.
 """
 
 from __future__ import annotations
