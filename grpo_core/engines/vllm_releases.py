@@ -1,7 +1,7 @@
 """What differs between vLLM's releases, as far as the in-process engine is concerned: found out, not assumed.
 
-0.8.5 runs its older engine, V0: its log-probs are those of the sampling distribution, and it takes float32. V1
-gives raw log-probs until 0.10 and refuses float32 until then; from 0.11 on there is nothing else.
+0.8.5 and 0.9.2 run their older engine, V0, whose log-probs are those of the sampling distribution: V1's are those
+before temperature until 0.10, and V1 of 0.8.5 takes neither float32 nor a CPU. From 0.11 on there is nothing but V1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-RAN = ("0.8.5", "0.10.2", "0.27.1", "0.28.0", "0.31.0", "0.32.0")
+RAN = ("0.8.5", "0.9.2", "0.10.2", "0.27.1", "0.28.0", "0.31.0", "0.32.0")
 
 # Read by vLLM when it is imported or started, so they are set before that. The first is what "in this process"
 # means; the others are defaults that the user's own environment overrides.
