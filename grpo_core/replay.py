@@ -17,6 +17,7 @@ from grpo_core.policy import Policy
 from grpo_core.record import Recorded, as_arguments, read_step
 from grpo_core.settings import load
 from grpo_core.update import Updater
+from grpo_core.weights import EXACT, fingerprint_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +66,10 @@ def replay(
     judged = any(override.startswith("--loss.advantage_") for override in overrides)
     samples = _samples(recorded, config.loss) if judged else recorded.samples
     batch = make_batch(samples, held.device)
-    loss, gradient = Updater(held, config, World()).gradients(batch)
-    now = {"policy": held.fingerprint(), "loss": loss, "gradient": gradient}
-    then = {key: recorded.entry["result"].get(key) for key in now}
+    then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
+    loss, gradient = Updater(held, config, World()).gradients(batch, str(then["gradient"] or EXACT))
+    digest = fingerprint_like(str(then["policy"] or EXACT), held.tensors(), 0)
+    now = {"policy": digest, "loss": loss, "gradient": gradient}
     # Another program may not know the digest of its policy; it is there to explain a difference.
     differing = [key for key in now if now[key] != then[key] and (key != "policy" or then[key] is not None)]
     return {

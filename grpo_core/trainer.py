@@ -29,7 +29,7 @@ from grpo_core.task import derived_seed, requests_for
 from grpo_core.types import Request, Sample, SamplingParams
 from grpo_core.update import Updater
 from grpo_core.watchdog import Watchdog
-from grpo_core.weights import PROBE_COMPLETION, Proof, Publisher, long_prompt
+from grpo_core.weights import PROBE_COMPLETION, Proof, Publisher, exact_digest, long_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -236,7 +236,7 @@ class Trainer:
             samples, penalty = self._with_advantages(pool.chosen())
             batch = make_batch(samples, self.policy.device)
             recorded = self._record_due()
-            policy = self._digest() if recorded else None
+            policy = exact_digest(self.policy.tensors()) if recorded else None
             updated = self._updater.update(batch, digested=recorded)
         self.step += 1
         entry = {
@@ -342,11 +342,6 @@ class Trainer:
         """
         ids = completion.ids[:-1] if completion.finish_reason == "stop" else completion.ids
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
-
-    def _digest(self) -> str:
-        """The policy's fingerprint, which the proof of its sync may have."""
-        last = self.proofs[-1]
-        return last.digest if last.version == self.version and last.digest else self.policy.fingerprint()
 
     def _record_due(self) -> bool:
         return due(self.step + 1, self.config.output.record_every, self.config)

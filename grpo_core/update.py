@@ -11,7 +11,7 @@ import torch
 from grpo_core.batch import Batch, micro_batches
 from grpo_core.loss import Streams, completion_kl, entropy_mask, policy_loss, token_weights
 from grpo_core.policy import share_of, whole
-from grpo_core.weights import fingerprint_of
+from grpo_core.weights import EXACT, fingerprint_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,13 +75,14 @@ class Updater:
             **self._mismatch(window),
         }
 
-    def gradients(self, batch: Batch) -> tuple[float, str]:
-        """The loss of a step's first update, and a digest of its gradient before the clip; moves nothing."""
-        return self._digest(self._accumulate(self._window(batch)))
+    def gradients(self, batch: Batch, like: str = EXACT) -> tuple[float, str]:
+        """The loss of a step's first update, and a digest of its gradient before the clip, of the kind of `like`."""
+        return self._digest(self._accumulate(self._window(batch)), like)
 
-    def _digest(self, losses: _Losses) -> tuple[float, str]:
+    def _digest(self, losses: _Losses, like: str = EXACT) -> tuple[float, str]:
         gradients = [(name, value.grad) for name, value in self._policy.trained()]
-        digest = fingerprint_of([(name, whole(grad)) for name, grad in gradients if grad is not None])
+        held = [(name, whole(grad)) for name, grad in gradients if grad is not None]
+        digest = fingerprint_like(like, held, 0)
         return self._world.sums([losses.value])[0], digest
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -39,7 +39,7 @@ def engine_for(
             f"{KINDS[found]} answers; set rollout.server = {found!r} or 'auto'"
         )
     if found == "grpo-core":
-        return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token)
+        return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token, sync=options.sync)
     if options.server == "trl" or found == "trl":
         from grpo_core.engines.trl_server import trl_engine
 

@@ -10,6 +10,7 @@ MODULES = (
     "logprobs",
     "dialects",
     "engines.base",
+    "engines.vllm_releases",
     "metrics",
     "picture",
     "record",
