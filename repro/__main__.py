@@ -76,7 +76,16 @@ def _parser() -> argparse.ArgumentParser:
     imported.add_argument(
         "--timeout", type=float, default=240.0, metavar="S", help="seconds for one (default: 240)"
     )
-    searched = commands.add_parser("fuzz", help="look for stories in which a scheduler fails, or play one")
+    searched = _fuzz_parser(commands)
+    for command in (listing, run, imported, searched):
+        command.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    return parser
+
+
+def _fuzz_parser(commands: Any) -> argparse.ArgumentParser:
+    searched: argparse.ArgumentParser = commands.add_parser(
+        "fuzz", help="look for stories in which a scheduler fails, or play one"
+    )
     searched.set_defaults(command=_fuzz)
     searched.add_argument("--engine", choices=("v0", "v1"), help="whose scheduler")
     searched.add_argument("--seeds", type=int, default=1, metavar="N", help="searches to make (default: 1)")
@@ -94,9 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     searched.add_argument(
         "--replay", type=Path, metavar="FILE", help="play a saved story; needs no Hypothesis"
     )
-    for command in (listing, run, imported, searched):
-        command.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    return parser
+    return searched
 
 
 def _keep_stdout() -> int:
