@@ -33,6 +33,11 @@ IN_CELL = {
     "pyarrow",
     "tensorboard",
     "wandb",
+    # Imported late, by the repros whose subject they are.
+    "ray",
+    "tokenizers",
+    "trl",
+    "verl",
 }
 
 
