@@ -35,8 +35,6 @@ IN_CELL = {
     "wandb",
     # Imported late, by the repros whose subject they are.
     "ray",
-    "tokenizers",
-    "trl",
     "verl",
 }
 
