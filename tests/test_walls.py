@@ -34,6 +34,9 @@ IN_CELL = {
     "pyarrow",
     "tensorboard",
     "wandb",
+    # Imported late, by the repros whose subject they are.
+    "ray",
+    "verl",
 }
 
 
