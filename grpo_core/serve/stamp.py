@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.engines.base import EngineError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -30,6 +32,10 @@ class Stamped:
         return getattr(self._engine, name)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """As the engine's; one that fails in the middle may have changed weights, so it has a stamp, too."""
-        self.weights = secrets.token_hex(8)
-        self._engine.update_weights(tensors, version)
+        """As the engine's. An update that it refuses changes nothing, the stamp neither."""
+        before, self.weights = self.weights, secrets.token_hex(8)
+        try:
+            self._engine.update_weights(tensors, version)
+        except EngineError:
+            self.weights = before
+            raise

@@ -64,6 +64,8 @@ def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's bytes as words of 8, in their order and without a copy wherever they lie like that."""
+    if not tensor.numel():
+        return torch.empty(0, dtype=torch.int64, device=tensor.device)
     tensor = tensor.contiguous()
     row = tensor.shape[-1] * tensor.element_size() if tensor.dim() else 1
     if row % 8 or tensor.data_ptr() % 8 or tensor.storage_offset() * tensor.element_size() % 8:

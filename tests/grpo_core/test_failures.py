@@ -60,7 +60,7 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
 
     def forgetful(self, tensors, version):
         if version == 2:
-            self._version = version
+            self._version, self._empty = version, False
         else:
             honest(self, tensors, version)
 

@@ -22,7 +22,7 @@ from grpo_core.replay import replay
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
 from grpo_core.update import Updater
-from grpo_core.weights import fingerprint_of
+from grpo_core.weights import exact_digest, fingerprint_of
 from tests.cells import ROOT
 
 SETTINGS = [
@@ -105,7 +105,8 @@ def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
     updater = Updater(policy, config, World())
     loss, digest = updater.gradients(batch)
     gradients = {name: value.grad.clone() for name, value in policy.trained()}
-    assert digest == fingerprint_of(gradients.items())
+    assert digest == exact_digest(gradients.items())
+    assert updater.gradients(batch, "0" * 64)[1] == fingerprint_of(gradients.items())
     assert torch.cat([value.reshape(-1) for value in gradients.values()]).norm() > 1e-2
     assert updater.updates == 0
     metrics = updater.update(batch, digested=True)
