@@ -94,7 +94,7 @@ def test_explain_says_which_advice_does_not_hold():
     """The advice most people find for SCH002, and what a run showed of it."""
     text = diagnostics("explain", "SCH002").stdout
     assert "chunked_prefill_off  does NOT help in every case (shown by a run)" in text
-    assert "not run (declared only)" in diagnostics("explain", "RAY001").stdout
+    assert "not run (static only)" in diagnostics("explain", "CFG001").stdout
 
 
 @pytest.mark.parametrize("code", CODES)

