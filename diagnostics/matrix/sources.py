@@ -11,8 +11,10 @@ import io
 import json
 import os
 import re
+import tempfile
 import zipfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -22,7 +24,6 @@ from diagnostics.matrix.uv import find_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 # A wheel up to this size is fetched whole: one request instead of hundreds.
 SMALL_BYTES = 8_000_000
@@ -122,17 +123,14 @@ def find_wheel(
     Raises:
         SourceError: when there is none (`absent`), or the index can't be asked.
     """
-    known = cache / "wheels.json"
-    table: dict[str, list[str]] = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
-    key = f"{canonicalize_name(distribution)}=={version}"
-    if key not in table:
+    known = cache / "found" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
+    if not known.exists():
         for folder in find_links(environ):
             for path in sorted(folder.glob("*.whl")):
                 if _fits(path.name, distribution, version):
                     return WheelSources(distribution, version, _file_digest(path), os.fspath(path), cache)
-        table[key] = list(_from_index(distribution, version, environ))
-        _write(known, json.dumps(table, indent=1))
-    sha256, address = table[key]
+        _write(known, json.dumps(_from_index(distribution, version, environ)))
+    sha256, address = json.loads(known.read_text(encoding="utf-8"))
     return WheelSources(distribution, version, sha256, address, cache)
 
 
@@ -227,11 +225,13 @@ def _file_digest(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes aside and renames: a file that is there is whole."""
+    """Writes aside and renames: a file that is there is whole, whoever else writes it at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+    ) as aside:
+        aside.write(text)
+    Path(aside.name).replace(path)
 
 
 def _one_line(error: Any) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from diagnostics.matrix import sources
@@ -28,6 +31,27 @@ def test_members_are_read_once(index, environ, tmp_path, monkeypatch, small):
     )
     assert again.names() == {"vllm/__init__.py"}
     assert again.read("vllm/__init__.py") == text
+
+
+def test_releases_asked_for_at_once_are_all_kept(index, environ, tmp_path, monkeypatch):
+    """Eight threads, as a sweep has: each has asked before any has written, and none undoes another's."""
+    versions, ask = [f"1.{minor}" for minor in range(8)], sources._from_index
+    together = threading.Barrier(len(versions))
+
+    def asked(*arguments):
+        found = ask(*arguments)
+        together.wait(timeout=60)
+        return found
+
+    monkeypatch.setattr(sources, "_from_index", asked)
+    for version in versions:
+        index.add("vllm", version, {"vllm/__init__.py": version})
+    with ThreadPoolExecutor(len(versions)) as pool:
+        list(pool.map(lambda it: find_wheel("vllm", it, cache=tmp_path, environ=environ), versions))
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple/"}
+    for version in versions:
+        kept = find_wheel("vllm", version, cache=tmp_path, environ=nowhere)
+        assert f"vllm-{version}-" in kept.address
 
 
 def test_a_release_that_is_not_there_is_absent(index, environ, tmp_path):
