@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     _print(result)
     everything = _board(workplace)
     folder = options.report or workplace.store.folder / "report"
-    page = write(folder, everything)
+    page = write(folder, everything, workplace.store.read())
     print(f"page: {page}", file=sys.stderr)
     return exit_code([square.judged for square in result.squares])
 

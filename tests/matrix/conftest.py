@@ -345,7 +345,7 @@ class _Toy:
     light, deep, python = ALL_LIGHT, DEEP, PYTHON
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kit() -> type[_Toy]:
     """Builders for toy packages and cells."""
     return _Toy

@@ -1,10 +1,14 @@
-"""Table, page, Markdown, JSON and compat.json: nothing not run looks passed, nothing hostile gets through."""
+"""Table, page, Markdown, JUnit, JSON and compat.json: nothing not run looks passed, nothing hostile gets through."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -13,8 +17,9 @@ from diagnostics.matrix.cells import load
 from diagnostics.matrix.events import Event
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.publish import compat, verdict
-from diagnostics.matrix.report import html, markdown, table, words
+from diagnostics.matrix.report import html, junit, markdown, table, words
 from diagnostics.matrix.report import json as as_json
+from diagnostics.matrix.report.changes import changes
 from diagnostics.matrix.verdicts import Answer, Grid, Outcome
 
 HOSTILE = "<script>alert(1)</script> {{ 7*7 }} | `x` [a](b) \"'&"
@@ -79,7 +84,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_fetches_and_runs_nothing(make):
-    """No script, no outside asset, no address but links a person follows; hostile text stays text."""
+    """One script, our own, named by its hash; no outside asset, no address but links; hostile text stays text."""
     hostile = Answer(
         Outcome.FAIL,
         HOSTILE,
@@ -93,7 +98,12 @@ def test_the_page_fetches_and_runs_nothing(make):
     )
     text = html.render(make({"resolve": "pass", "install": "pass", "import": hostile}), "today")
     page = Page(text)
-    assert not {"script", "img", "link", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+    script = (html.PAGE / "page.js").read_text()
+    named = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert page.tags.count("script") == 1
+    assert f"<script>{script}</script>" in text
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{named}'" in text
+    assert not {"img", "link", "iframe", "object", "embed", "base", "form"} & set(page.tags)
     assert not [
         item
         for item in page.attributes
@@ -103,7 +113,7 @@ def test_the_page_fetches_and_runs_nothing(make):
     assert "@import" not in text
     assert all(link.startswith("#") for link in page.links)
     assert "{{ 7*7 }}" in text
-    assert "49" not in re.findall(r"\b49\b", text)
+    assert "49" not in re.findall(r"\b49\b", text.replace(script, ""))
 
 
 def test_every_verdict_opens(make):
@@ -247,3 +257,44 @@ def test_the_live_table_fills_in(make):
         True,
         False,
     )
+
+
+def test_junit_passes_nothing_that_did_not_pass(make):
+    """A pass has no mark; what was not run or failed as expected is skipped; surprises fail, faults are errors."""
+    known = '[CELL.expect.contract]\noutcome = "fail"\nreason = "gone"\n'
+    hostile = Answer(Outcome.FAIL, HOSTILE + "\x1b[31m", BY_NAME["import"].evidence, excerpt="\x00")
+    outcomes = {"resolve": "pass", "contract": "fail", "install": "pass", "import": hostile}
+    layers = ("resolve", "contract", "install", "import", "scheduler")
+    root = ET.fromstring(junit.render(make(outcomes, layers, known), "today"))
+    marks = {case.get("name"): [mark.tag for mark in case] for case in root.iter("testcase")}
+    assert marks == {
+        "resolve": [],
+        "contract": ["skipped"],
+        "install": [],
+        "import": ["failure"],
+        "scheduler": ["skipped"],
+    }
+    assert {kind: root.get(kind) for kind in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "5", "failures": "1", "errors": "0", "skipped": "2",
+    }  # fmt: skip
+    fault = ET.fromstring(junit.render(make({"resolve": "infra_error"}, ("resolve",)), "today"))
+    assert [mark.tag for mark in fault.iter("testcase").__next__()] == ["error"]
+
+
+def test_changes_are_those_of_the_last_run(make):
+    """Another outcome or other codes; the same again is none, and neither is what the last run did not ask."""
+    squares = make({"resolve": "pass", "contract": "fail", "install": "pass"}).squares
+    first = [square.event for square in squares if square.event]
+    again = [replace(event, run="s", started="2026-01-03T00:00:00Z") for event in first[:2]]
+    assert changes(first).found == ()
+    assert changes([*first, *again]).found == ()
+    other = replace(again[1], answer=replace(again[1].answer, codes=("CMP001",)))
+    (found,) = changes([*first, again[0], other]).found
+    assert (found.layer, found.words) == (
+        "contract",
+        "was fail on 2026-01-02, is fail CMP001 (with the same inputs)",
+    )
+    (new,) = changes([*first[:2], *again, replace(first[2], run="s")]).found
+    assert (new.layer, new.words) == ("install", "first answer: pass")
+    timeout = replace(again[1], answer=replace(again[1].answer, outcome=Outcome.TIMEOUT))
+    assert changes([*first, again[0], timeout]).found == ()

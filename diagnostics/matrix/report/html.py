@@ -1,31 +1,62 @@
-"""The board as one HTML page: no script, no outside assets, nothing fetched."""
+"""The board as one HTML page: one script of its own, no outside assets, nothing fetched.
+
+Without the script the page is whole: every verdict opens by its link. The script adds filter, keys and copying.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
+from diagnostics.matrix.publish import verdict as cell_verdict
 from diagnostics.matrix.report import words
+from diagnostics.matrix.report.changes import NO_CHANGES
+from diagnostics.matrix.verdicts import Evidence, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from diagnostics.matrix.board import Board, Row, Square
+    from diagnostics.matrix.report.changes import Changes
 
-TEMPLATE = Path(__file__).with_name("page.html")
+PAGE = Path(__file__).with_name("page")
+# From so many cells on, a map of TRL by vLLM stands above the rows.
+MAP_FROM = 12
+_CELL_SYMBOLS = {"pass": "✔", "partial": "◐", "fail": "✘", "unresolvable": "∅", "unknown": "-"}
+# Strongest last.
+_STRENGTH = (Evidence.DECLARED, Evidence.STATIC, Evidence.EXECUTED)
 
 
-def render(board: Board, generated: str) -> str:
+def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:
     """Returns the page. Everything that comes from logs or upstream is escaped by the template engine."""
     from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    template = environment.from_string((PAGE / "page.html").read_text(encoding="utf-8"))
+    script = (PAGE / "page.js").read_text(encoding="utf-8")
+    rows = [_row(board, row, changes) for row in board.rows]
     page: str = template.render(
+        style=Markup((PAGE / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
         generated=generated,
         totals=words.totals(board),
         layers=[{"name": name, "question": _question(board, name)} for name in board.layers],
-        rows=[_row(board, row) for row in board.rows],
+        groups=list(_groups(board.layers)),
+        rows=rows,
+        families=list(_families(rows)),
+        map=_map(board) if len(board.rows) >= MAP_FROM else None,
+        compared=changes.since,
+        changes=_changes(board, changes),
+        verdicts=[{"value": item.value, "word": words.WORDS[item].lower()} for item in Verdict],
         shapes=[{"shape": shape, "evidence": evidence.value} for evidence, shape in words.SHAPES.items()],
     )
     return page
@@ -37,34 +68,107 @@ def _question(board: Board, layer: str) -> str:
     )
 
 
-def _row(board: Board, row: Row) -> dict[str, Any]:
+def _groups(layers: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields the layers' families, neighbours together."""
+    for name, members in itertools.groupby(layers, key=words.family):
+        yield {"name": name, "layers": len(list(members))}
+
+
+def _families(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields the cells by how they are run; what is only read comes last."""
+
+    def recipe(row: dict[str, Any]) -> str:
+        return row["cell"].recipe.name if row["cell"].recipe else ""
+
+    order = {name: position for position, name in enumerate(dict.fromkeys(map(recipe, rows)))}
+    inorder = sorted(rows, key=lambda row: (not recipe(row), order[recipe(row)]))
+    for name, members in itertools.groupby(inorder, key=recipe):
+        found = list(members)
+        about = found[0]["cell"].recipe.about if name else "nothing of these pairs was run here"
+        yield {
+            "name": f"Run by the recipe {name}" if name else "Metadata and source",
+            "about": about,
+            "rows": found,
+        }
+
+
+def _map(board: Board) -> dict[str, Any]:
+    """Returns the grid of all pairs: TRL down, newest first, vLLM across."""
+    pairs = {(row.cell.trl, row.cell.vllm): row for row in board.rows}
+    columns = sorted({vllm for _trl, vllm in pairs}, key=Version)
+    rows = [
+        {"name": trl, "squares": [_mapped(pairs.get((trl, vllm))) for vllm in columns]}
+        for trl in sorted({trl for trl, _vllm in pairs}, key=Version, reverse=True)
+    ]
+    return {"columns": columns, "rows": rows}
+
+
+def _mapped(row: Row | None) -> dict[str, str] | None:
+    if row is None:
+        return None
+    verdict = cell_verdict(row)
+    evidence = max((square.evidence for square in row.squares), key=_STRENGTH.index)
+    return {
+        "vllm": row.cell.vllm,
+        "verdict": verdict,
+        "evidence": evidence.value,
+        "symbol": _CELL_SYMBOLS[verdict],
+        "anchor": _anchor(row.cell.id),
+    }
+
+
+def _changes(board: Board, changes: Changes) -> list[dict[str, Any]]:
+    """Returns the changed answers of questions that stand on the board."""
+    asked = {(square.question.cell.id, square.question.layer.name) for square in board.squares}
+    return [
+        {
+            "cell": item.cell,
+            "layer": item.layer,
+            "words": item.words,
+            "new": item.before is None,
+            "anchor": _anchor(item.cell, item.layer),
+        }
+        for item in changes.found
+        if (item.cell, item.layer) in asked
+    ]
+
+
+def _row(board: Board, row: Row, changes: Changes) -> dict[str, Any]:
     squares = [(layer, row.square(layer)) for layer in board.layers]
     return {
         "cell": row.cell,
+        "anchor": _anchor(row.cell.id),
         "squares": [
-            _square(square) if square else {"layer": layer, "asked": False} for layer, square in squares
+            _square(square, changes) if square else {"layer": layer, "asked": False}
+            for layer, square in squares
         ],
     }
 
 
-def _square(square: Square) -> dict[str, Any]:
-    verdict, event = square.judged.verdict, square.event
+def _anchor(cell: str, layer: str = "cell") -> str:
+    return f"{cell}.{layer}".replace("+", "_").replace(":", "_")
+
+
+def _square(square: Square, changes: Changes) -> dict[str, Any]:
+    verdict, event, layer = square.judged.verdict, square.event, square.question.layer
+    change = changes.of(square.question.cell.id, layer.name)
+    word = words.word(square.judged)
     return {
         "asked": True,
-        "layer": square.question.layer.name,
-        "question": square.question.layer.question,
-        "anchor": f"{square.question.cell.id}.{square.question.layer.name}".replace("+", "_").replace(
-            ":", "_"
-        ),
+        "layer": layer.name,
+        "question": layer.question,
+        "anchor": _anchor(square.question.cell.id, layer.name),
         "cell": square.question.cell.id,
         "verdict": verdict.value,
-        "word": words.word(square.judged),
+        "word": word,
         "symbol": words.SYMBOLS[verdict],
         "shape": words.SHAPES[square.evidence],
         "evidence": square.evidence.value,
         "surprise": not square.judged.expected and not square.judged.incomplete,
+        "change": change.words if change else "",
         "codes": square.codes,
         "summary": square.summary,
+        "text": " ".join([square.question.cell.id, layer.name, word, *square.codes, square.summary]).lower(),
         "remark": square.judged.remark if square.event else "",
         "expected": square.judged.expected,
         "link": _link(square),

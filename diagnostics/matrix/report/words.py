@@ -47,6 +47,22 @@ STYLES: Mapping[Verdict, str] = {
     Verdict.FLAKY: "bold red",
 }
 
+_FAMILIES = {
+    "resolve": "read",
+    "contract": "read",
+    "install": "environment",
+    "import": "environment",
+    "scheduler": "engine",
+    "engine": "engine",
+    "train": "training",
+    "logprobs": "training",
+    "peer": "training",
+    "conformance": "engine",
+    "serve": "engine",
+    "doctor": "harness",
+    "repro": "repros",
+}
+
 
 def word(judged: Judged) -> str:
     """Returns the verdict's word; an unresolvable pair that nobody expected says so."""
@@ -77,3 +93,8 @@ def totals(board: Board) -> str:
     )
     rest = f"; {listed}" if listed else ""
     return f"{counts[Verdict.PASS]} of {asked} questions passed ({share}){rest}; {unexpected} not as expected"
+
+
+def family(layer: str) -> str:
+    """Returns what kind of question a layer is, for the head of the table."""
+    return _FAMILIES.get(layer.split(":", 1)[0], "further")
