@@ -36,6 +36,7 @@ IN_CELL = {
     "wandb",
     # Imported late, by the repros whose subject they are.
     "ray",
+    "swift",
     "verl",
 }
 
