@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from diagnostics.matrix.identity import text_digest
 from diagnostics.matrix.resolving import pins
 from diagnostics.matrix.uv import torch_arguments
+from diagnostics.matrix.workplace import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,8 @@ def lock(workplace: Workplace, sweep: Sweep) -> None:
         BuildError: uv found no solution, or the index can't be asked.
     """
     text = ""
-    for lines, more in ((sweep.requirements, []), (sweep.alone, ["--no-deps"])):
+    alone = [*sweep.alone, *_pinned(sweep)]
+    for lines, more in ((sweep.requirements, []), (alone, ["--no-deps"])):
         if lines:
             command = ["pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate"]
             command += ["--python-version", sweep.python, *_torch(workplace, sweep), *more, "-"]
@@ -47,6 +49,10 @@ def lock(workplace: Workplace, sweep: Sweep) -> None:
     head = f"# What runs beside every release of {sweep.package}; Python {sweep.python}.\n# Made by: {made}\n"
     found = sorted(set(pins(text)))
     lock_path(workplace, sweep).write_text(head + "".join(f"{pin}\n" for pin in found), encoding="utf-8")
+
+
+def _pinned(sweep: Sweep) -> list[str]:
+    return list(pins((ROOT / sweep.pinned).read_text(encoding="utf-8"))) if sweep.pinned else []
 
 
 def lock_digest(workplace: Workplace, sweep: Sweep) -> str:
