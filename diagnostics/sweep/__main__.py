@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
 from diagnostics.matrix.cells import load
+from diagnostics.matrix.environments import BuildError
 from diagnostics.matrix.sources import SourceError
 from diagnostics.matrix.store import Store, StoreBusyError
 from diagnostics.matrix.uv import UvMissingError
@@ -35,7 +36,7 @@ _TROUBLE = (
     UvMissingError,
     SourceError,
     InterpreterError,
-    environment.BuildError,
+    BuildError,
 )
 
 

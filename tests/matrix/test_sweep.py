@@ -225,6 +225,17 @@ def test_a_square_of_the_picture_says_the_worst_that_is_known():
     }
 
 
+def test_what_applies_to_no_release_has_no_row():
+    """Neither a trigger nor a mitigation: both stay in the results, and are not drawn."""
+    outcomes = {
+        "a": {"unmitigated": {"reproduced": ["1"]}, "m": {"inapplicable": ["1"]}},
+        "b": {"unmitigated": {"inapplicable": ["1"]}, "n": {"inapplicable": ["1"]}},
+    }
+    assert picture.rows(outcomes, [("1", ["1"])]) == [("a", ["bad"])]
+    found = {"releases": ["1"], "without_an_answer": [], "codes": {"X": {"outcomes": outcomes}}}
+    assert results.summary(found) == ["X", "  a: reproduced 1"]
+
+
 def test_the_lock_is_asked_for_by_name_where_it_is_missing(place):
     """One line that says which command makes it."""
     other = dataclasses.replace(SWEEP, name="other")
