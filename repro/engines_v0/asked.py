@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     Processor = Callable[[Any, Any], Any]
 
 
+LIMIT = 64  # `max_model_len` of every engine here
+
+
 @dataclass(frozen=True)
 class Asked:
     """One request: a prompt of one token over and over, which no other request has.
@@ -37,6 +40,11 @@ class Asked:
     def prompt(self) -> list[int]:
         """Token ids."""
         return [self.token] * self.length
+
+    @property
+    def due(self) -> int | None:
+        """Tokens due; of one that can't have them all, any answer that comes back is one."""
+        return self.max_tokens if self.length + self.max_tokens <= LIMIT else None
 
     def params(self, processor: Processor | None = None) -> Any:
         """Returns vLLM's sampling parameters: greedy, and with a logits processor if one is given."""
@@ -70,14 +78,16 @@ def work(
     received, stray = [], 0
     for asked, outputs in callers:
         names = {tuple(item.prompt): item.name for item in asked}
-        due |= {item.name: item.max_tokens for item in asked}
+        due |= {item.name: item.due for item in asked}
         for output in outputs:
             name = names.get(tuple(output.prompt_token_ids))
             if name is None:
                 stray += 1
             elif output.finished:
                 received.append((name, len(output.outputs[0].token_ids)))
-    return Work(due, received, stray, leaked_blocks=sum(engine.leaked() for engine in engines), note=note)
+    engines = list(engines)
+    leaked, parked = sum(engine.leaked() for engine in engines), sum(engine.parked() for engine in engines)
+    return Work(due, received, stray, leaked, parked, note)
 
 
 def told(asked: Sequence[Asked], outputs: Sequence[Any]) -> str:

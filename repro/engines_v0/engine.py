@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro import upstream, whole_engine
 from repro.base import InapplicableError
+from repro.engines_v0.asked import LIMIT
 
 if TYPE_CHECKING:
     import threading
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from repro.engines_v0.asked import Asked, Processor
 
-LIMIT = 64
 _ENVIRONMENT = {"VLLM_USE_V1": "0", "VLLM_CPU_OMP_THREADS_BIND": "all", "VLLM_NO_USAGE_STATS": "1"}
 
 
@@ -79,8 +79,8 @@ def model_folder() -> str:
 class Engine:
     """One engine of any kind: what all three have in common."""
 
-    def __init__(self, mitigation: str | None = None, folder: str | None = None) -> None:
-        given = options(mitigation)
+    def __init__(self, mitigation: str | None = None, folder: str | None = None, **more: Any) -> None:
+        given = options(mitigation) | more
         self.outer = self._start(folder or model_folder(), given)
         self.core: Any = self._core()
         self._blocks = self._free()
@@ -97,6 +97,10 @@ class Engine:
     def leaked(self) -> int:
         """Returns how many KV cache blocks are taken: none, once everything is drained."""
         return self._blocks - self._free()
+
+    def parked(self) -> int:
+        """Returns how many sequences are held as stopped: none, once everything is drained."""
+        return len(self.core.scheduler[0]._async_stopped)  # noqa: SLF001 - this list is what SCH002 is about
 
     def in_flight(self) -> list[str]:
         """Returns the ids of all requests that wait, run or are swapped out."""

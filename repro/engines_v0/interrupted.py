@@ -28,14 +28,14 @@ def llm_interrupted(mitigation: str | None) -> Work:
         options(None)
         return server.interrupted_client()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return _reused(mitigation, Offline, interrupt, KeyboardInterrupt)
+    return _reused(mitigation, Offline, interrupt(), KeyboardInterrupt)
 
 
 def engine_step_raised(mitigation: str | None) -> Work:
     """A user's logits processor raises within `LLMEngine.step`."""
     if mitigation == "server_mode":
         raise InapplicableError("a server ends with a failed step: see async_step_raised")
-    return _reused(mitigation, Stepped, fail, FaultyProcessorError)
+    return _reused(mitigation, Stepped, fail(), FaultyProcessorError)
 
 
 def _reused(
@@ -76,7 +76,7 @@ def async_step_raised(mitigation: str | None) -> Work:
     engine = Served()
 
     async def both() -> tuple[str, str]:
-        return await _end(engine.ask(TRAINING, fail)), await _end(engine.ask(EVALUATION))
+        return await _end(engine.ask(TRAINING, fail())), await _end(engine.ask(EVALUATION))
 
     first, then = asyncio.run(both())
     return work([(EVALUATION, [])], note=f"the step's caller got {first}; whoever asks again gets {then}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # An attempt has its own limit; this one keeps a thread from waiting for ever if the other failed.
 _LONGEST_S = 600
@@ -45,12 +48,33 @@ class FaultyProcessorError(Exception):
     """A user's logits processor failed."""
 
 
-def interrupt(_tokens: Any, logits: Any) -> Any:
+class Once:
+    """Does something within the first step that calls it, and nothing from then on.
+
+    Args:
+        what: is done there.
+    """
+
+    def __init__(self, what: Callable[[], object]) -> None:
+        self._what: Callable[[], object] | None = what
+
+    def __call__(self, _tokens: Any, logits: Any) -> Any:
+        """Is called by the sampler for each token of its request."""
+        what, self._what = self._what, None
+        if what:
+            what()
+        return logits
+
+
+def interrupt() -> Once:
     """Has the kernel send this process SIGINT, whose handler in Python raises KeyboardInterrupt."""
-    signal.raise_signal(signal.SIGINT)
-    return logits
+    return Once(lambda: signal.raise_signal(signal.SIGINT))
 
 
-def fail(_tokens: Any, _logits: Any) -> Any:
+def fail() -> Once:
     """Raises."""
+    return Once(_fail)
+
+
+def _fail() -> None:
     raise FaultyProcessorError("of a shape it did not expect")

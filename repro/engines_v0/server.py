@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from repro.engines_v0.asked import EVALUATION, TRAINING, work
-from repro.engines_v0.engine import LIMIT, model_folder
+from repro.engines_v0.asked import EVALUATION, LIMIT, TRAINING, work
+from repro.engines_v0.engine import model_folder
 from repro.whole_engine import VOCABULARY
 
 if TYPE_CHECKING:

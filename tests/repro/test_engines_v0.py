@@ -84,7 +84,7 @@ def test_after_the_assertion_it_is_too_late_to_abort(attempts):
     """The engine works again, and the KV cache blocks of what was lost are gone."""
     for trigger in ("llm_interrupted", "engine_step_raised"):
         detail = attempts[trigger, None]["detail"]
-        assert "asked once more: 2 of 2 requests finished, 8 tokens; 4 KV cache blocks leaked" in detail
+        assert "asked once more: 2 of 2 requests finished, 8 tokens; 5 KV cache blocks leaked" in detail
 
 
 @pytest.mark.vllm
@@ -97,3 +97,57 @@ def test_async_llm_engine_is_safe_while_its_loop_lives(attempts):
     dead = attempts["async_step_raised", None]
     assert dead["outcome"] == "not_reproduced"
     assert "AsyncEngineDeadError" in dead["detail"]
+
+
+@pytest.fixture(scope="module")
+def leftovers():
+    """All attempts at SCH002 in the cell, by trigger and mitigation."""
+    done = run_in_cell(CELL, "-m", "repro", "run", "SCH002", "--timeout", "240", "--json", timeout_s=1500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)["codes"]["SCH002"]["attempts"]
+    return {(one["trigger"], one["mitigation"]): one for one in found}
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.parametrize("trigger", ["llm_min_tokens", "llm_min_tokens_poisons_next"])
+def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, trigger):
+    """At the wheel's own line, and again at the next legal prompt, whatever is aborted."""
+    bare = leftovers[trigger, None]
+    assert (bare["outcome"], bare["where"]) == ("reproduced", "vllm/core/scheduler.py:701")
+    assert bare["detail"].endswith("a legal prompt asked for: the same again, 1 parked")
+    assert len(bare["simulated"]) == 2
+    for mitigation in ("async_output_off", "cap_min_tokens"):
+        seen = leftovers[trigger, mitigation]
+        assert (seen["outcome"], seen["leaked_blocks"]) == ("mitigated", 0)
+        assert seen["finished"] == seen["expected"] > 0
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_draining_gives_the_engine_back_and_not_its_blocks(leftovers):
+    """The next call is served; the parked sequence's four blocks are gone."""
+    seen = leftovers["llm_min_tokens_poisons_next", "drain"]
+    assert (seen["outcome"], seen["finished"], seen["leaked_blocks"]) == ("not_mitigated", 1, 4)
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_a_refused_row_moves_the_next_calls_answers(leftovers):
+    """No error: the next call's answers begin with those to the rows before the refused one."""
+    bare = leftovers["llm_refused_poisons_next", None]
+    assert (bare["outcome"], bare["assertion"], bare["simulated"]) == ("reproduced", None, [])
+    assert "the answers to next-0, next-1 are those to other prompts" in bare["detail"]
+    for mitigation in ("filter_overlong", "truncate_overlong", "abort_leftovers", "fresh_engine"):
+        assert leftovers["llm_refused_poisons_next", mitigation]["outcome"] == "mitigated"
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_with_async_output_off_what_lies_past_the_model_is_no_number(leftovers):
+    """Five of sixteen tokens have a log-prob; capping min_tokens leaves those five."""
+    bare = leftovers["llm_past_limit", None]
+    assert (bare["outcome"], bare["finished"], bare["expected"]) == ("reproduced", 5, 16)
+    assert leftovers["llm_past_limit", "async_output_off"]["outcome"] == "not_mitigated"
+    capped = leftovers["llm_past_limit", "cap_min_tokens"]
+    assert (capped["outcome"], capped["finished"]) == ("mitigated", 5)

@@ -74,7 +74,13 @@ WHOLE_ENGINE = {
         "async_client_cancelled",
         "async_loop_ended",
     },
-    "SCH002": set(),
+    "SCH002": {
+        "llm_overlong",
+        "llm_refused_poisons_next",
+        "llm_past_limit",
+        "llm_min_tokens",
+        "llm_min_tokens_poisons_next",
+    },
 }
 
 
