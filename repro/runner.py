@@ -72,7 +72,8 @@ def run(
     for modules in dict.fromkeys(repros[code].modules for code in due):
         codes = [code for code in due if repros[code].modules == modules]
         for code, attempt in _through_worker(codes, due, limit_s, registry, import_limit_s):
-            attempt = judge.recorded(repros[code], replace(attempt, simulated=repros[code].simulated))  # noqa: PLW2901
+            simulated = repros[code].simulates(attempt.trigger)
+            attempt = judge.recorded(repros[code], replace(attempt, simulated=simulated))  # noqa: PLW2901
             results[code].append(attempt)
             under = f" with {attempt.mitigation}" if attempt.mitigation else ""
             say(f"{code} {attempt.trigger}{under}: {attempt.outcome.value}")

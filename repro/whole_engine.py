@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODULES = ("torch", "transformers", "vllm")
 VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -91,7 +91,7 @@ def start(folder: str, **options: Any) -> Any:
     Raises:
         InapplicableError: this release knows one of the options not.
     """
-    os.environ.update(_ENVIRONMENT)
+    os.environ.update(ENVIRONMENT)
     import vllm
 
     common = {"dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": LIMIT}
