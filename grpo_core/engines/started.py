@@ -82,6 +82,7 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
         command = [sys.executable, "-m", module, *given, f"{longest}={options.max_length}", *arguments]
         try:
             with _serving(command):
+                _reach(port)
                 document["start_s"] = round(time.monotonic() - began)
                 document |= _asked(Http(name, "127.0.0.1", port, timeout_s=ANSWER_S))
             document |= {"outcome": "ok", "error": None}
@@ -159,6 +160,15 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _reach(port: int) -> None:
+    """Waits for the port: uvicorn says that it is up a moment before it listens."""
+    for _ in range(100):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
+        time.sleep(0.1)
+    raise NotStartedError(f"said that it is up, and nobody listens at port {port}")
 
 
 def _read(stream: IO[str], said: list[str], up: threading.Event, ready: threading.Event) -> None:
