@@ -28,6 +28,8 @@ LAYERS = (
     "train:async",
     "train:server",
     "conformance",
+    "serve:vllm",
+    "serve:trl",
 )
 PROFILES = ("quick", "full")
 # Layers that run something in the cell's environment: they need a recipe that says how to build one.
@@ -106,7 +108,7 @@ class LayerSettings:
     codes: tuple[str, ...]
     """Known issues asked about (`scheduler`)."""
     arguments: tuple[str, ...]
-    """Given to the program in the cell (`train:*`, `engine`)."""
+    """Given to the program in the cell (`train:*`, `engine`, `serve:*`)."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,15 @@ def changed(before, after):
     return {layer for layer in before if before[layer] != after[layer]}
 
 
-WITH_TRAINER = {"engine", "train:colocate", "train:async", "train:server", "conformance"}
+WITH_TRAINER = {
+    "engine",
+    "train:colocate",
+    "train:async",
+    "train:server",
+    "conformance",
+    "serve:vllm",
+    "serve:trl",
+}
 IN_CELL = {"import", "scheduler", *WITH_TRAINER}
 
 

@@ -12,6 +12,7 @@ from diagnostics.matrix.layers import (
     install,
     resolve,
     scheduler,
+    serve,
     train,
 )
 
@@ -27,6 +28,7 @@ ALL: tuple[Layer, ...] = (
     engine.LAYER,
     *train.LAYERS,
     conformance.LAYER,
+    *serve.LAYERS,
 )
 
 BY_NAME = {layer.name: layer for layer in ALL}
