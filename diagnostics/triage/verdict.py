@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections import Counter
@@ -172,10 +173,16 @@ def _gate(issue: Issue, versions: dict[str, tuple[str, str]]) -> tuple[bool, tup
         claims = [claim for claim in issue.affected if claim.package == package]
         ranges = [claim for claim in claims if claim.versions]
         inside = any(release in claim.releases for claim in claims) or any(
-            SpecifierSet(claim.versions).contains(release, prereleases=True) for claim in ranges
+            _known_range(claim.versions).contains(release, prereleases=True) for claim in ranges
         )
         outside = outside or (bool(ranges) and not inside and package == issue.components[0])
     return outside, tuple(sorted(told))
+
+
+@functools.cache
+def _known_range(versions: str) -> SpecifierSet:
+    """A range without its `<=`, which says how far was looked, not where it ends; `<` says that."""
+    return SpecifierSet(",".join(part for part in versions.split(",") if not part.strip().startswith("<=")))
 
 
 def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
