@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.triage import anchors, facts
-from diagnostics.triage.tracebacks import HEADER
+from diagnostics.triage.tracebacks import FRAME, HEADER
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -44,7 +44,7 @@ class Rules:
         self.anchors = [
             *sorted(map(_quoted, texts)),
             _quoted(HEADER),
-            '  File "',
+            _quoted(FRAME),
             *map(_quoted, facts.ANCHORS),
             *facts.ANCHOR_PATTERNS,
         ]
@@ -63,6 +63,11 @@ def required(code: str, pattern: str) -> tuple[str, ...]:
             " match contains"
         )
     return texts
+
+
+def unquoted(anchor: str) -> str:
+    """The text that a quoted anchor finds."""
+    return anchor.replace("\\", "")
 
 
 def _quoted(text: str) -> str:

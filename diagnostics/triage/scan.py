@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.triage import anchors, facts
 from diagnostics.triage.prefixes import clean
+from diagnostics.triage.rules import unquoted
 from diagnostics.triage.sources import SourceError
-from diagnostics.triage.tracebacks import PATIENCE, Assembler, Traceback, short_path
+from diagnostics.triage.tracebacks import FRAME, HEADER, PATIENCE, Assembler, Traceback, short_path
 
 if TYPE_CHECKING:
     from diagnostics.triage.prefixes import Line
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # An anchor seen so often says nothing new: it is no longer looked for, and its count is a lower bound.
 MOST_HITS = 400
+# After so many tracebacks of one log no further ones are put together; signatures are still looked for.
+MOST_TRACEBACKS = 4000
 MOST_KEPT = 40
 # Of a long line this much on each side of an anchor is looked at.
 _WINDOW = 4096
@@ -98,8 +101,10 @@ class _Scanner:
         self.rules = rules
         self.assembler = Assembler()
         self.anchors = list(rules.anchors)
+        self.literals = {unquoted(anchor) for anchor in rules.anchors if anchor not in facts.ANCHOR_PATTERNS}
         self.prefilter: Any = anchors.union(self.anchors)
-        self.counts: Counter[bytes] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.tracebacks = 0
         self.shapes: set[Any] = set()
         self.inside_until = 0
         self.ignored_line = 0
@@ -124,20 +129,26 @@ class _Scanner:
                 position = start
                 end = _line_end(data, match.end() - 1)
                 piece = data[max(start, match.start() - _WINDOW) : min(end, match.end() + _WINDOW)]
-                self._count(match.group())
                 self.line(piece, number)
+                self._count(match.group())
                 end = end if end - match.end() <= _WINDOW else match.end() + _WINDOW
             number += data.count(b"\n", position, end)
             position = end
         self.seen.lines = max(self.seen.lines, number if data[-1:] != b"\n" else number - 1)
 
-    def _count(self, anchor: bytes) -> None:
-        self.counts[anchor] += 1
-        if self.counts[anchor] == MOST_HITS:
-            kept = [text for text in self.anchors if not _is(text, anchor)]
-            if len(kept) < len(self.anchors):
-                self.anchors = kept
-                self.prefilter = anchors.union(kept) if kept else _NOTHING
+    def _count(self, found: bytes) -> None:
+        """Counts an anchor and drops it once it has been seen too often; those that are patterns count as one."""
+        text = found.decode("utf-8", "replace")
+        name = text if text in self.literals else ""
+        self.counts[name] += 1
+        if self.counts[name] == MOST_HITS and name != HEADER and not FRAME.startswith(name or "-"):
+            self._drop(
+                {name} if name else {anchor for anchor in self.anchors if anchor in facts.ANCHOR_PATTERNS}
+            )
+
+    def _drop(self, names: set[str]) -> None:
+        self.anchors = [anchor for anchor in self.anchors if not {anchor, unquoted(anchor)} & names]
+        self.prefilter = anchors.union(self.anchors) if self.anchors else _NOTHING
 
     def line(self, raw: bytes, number: int) -> None:
         """Looks at one line, or at what is around an anchor in a very long one."""
@@ -151,7 +162,9 @@ class _Scanner:
     def _text(self, line: Line, number: int) -> None:
         if line.text.startswith(facts.IGNORED):
             self.ignored_line = number
-        traceback = self.assembler.take(line.text, line.stream, line.rank, number)
+        traceback = None
+        if self.tracebacks < MOST_TRACEBACKS:
+            traceback = self.assembler.take(line.text, line.stream, line.rank, number)
         if traceback:
             self.inside_until = number + PATIENCE
             traceback.ignored = bool(self.ignored_line) and traceback.line - self.ignored_line in {1, 2}
@@ -178,6 +191,10 @@ class _Scanner:
     def _traceback(self, traceback: Traceback, number: int) -> None:
         if traceback.end != number:
             return
+        self.tracebacks += 1
+        if self.tracebacks == MOST_TRACEBACKS:
+            self.assembler.open.clear()
+            self._drop({HEADER, FRAME})
         traceback.rank = traceback.rank or self.rank
         for path, _ in traceback.frames:
             self.seen.frameworks.update(facts.frameworks(short_path(path)))
@@ -198,7 +215,3 @@ _NOTHING = _Nothing()
 
 def _line_end(data: bytes, position: int) -> int:
     return data.find(b"\n", max(position, 0)) + 1 or len(data)
-
-
-def _is(pattern: str, anchor: bytes) -> bool:
-    return pattern.replace("\\", "").encode() == anchor

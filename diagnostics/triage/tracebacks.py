@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
-_FRAME = re.compile(r'\s*(?:[|+] ?)*File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?')
+FRAME = '  File "'
+_IN_FRAME = re.compile(
+    r'\s*(?:[|+] ?)*File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
+)
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
 _EXCEPTION = re.compile(
     rf"(?:[|+] ?)*(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)"
@@ -80,7 +83,7 @@ class Assembler:
         if text.startswith(_CHAIN):
             self._links[stream] = (self._links.get(stream, (0, 0))[0], number)
             return None
-        frame = _FRAME.match(text)
+        frame = _IN_FRAME.match(text)
         traceback = self.open.get(stream)
         if frame:
             if traceback is None:
