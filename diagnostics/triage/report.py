@@ -75,7 +75,7 @@ def place(hit: Hit) -> str:
 def _finding(candidate: Candidate, number: int, verdict: Verdict) -> Finding:
     issue = candidate.issue
     severity = Severity.WARNING if number else Severity.ERROR
-    evidence = [Evidence(hit.text, place(hit)) for hit in candidate.hits]
+    evidence = [Evidence(hit.text, place(hit)) for hit in candidate.evidence]
     evidence += [
         Evidence(f"{name} {version} is installed, says the log", where)
         for name, (version, where) in sorted(verdict.versions.items())

@@ -48,6 +48,7 @@ class Rules:
             *map(_quoted, facts.ANCHORS),
             *facts.ANCHOR_PATTERNS,
         ]
+        self.prefilter = anchors.union(self.anchors)
 
 
 def required(code: str, pattern: str) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class _Scanner:
         self.assembler = Assembler()
         self.anchors = list(rules.anchors)
         self.literals = {unquoted(anchor) for anchor in rules.anchors if anchor not in facts.ANCHOR_PATTERNS}
-        self.prefilter: Any = anchors.union(self.anchors)
+        self.prefilter: Any = rules.prefilter
         self.counts: Counter[str] = Counter()
         self.tracebacks = 0
         self.shapes: set[Any] = set()

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MOST_CANDIDATES = 3
 # `none` patterns count in the same traceback or so many lines around.
 _NEAR = 3
+_ENDING = {
+    "KeyboardInterrupt", "SystemExit", "CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError",
+    "SignalException", "ChildFailedError",
+}  # fmt: skip
 _VALUES = re.compile(
     r"0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+(?:\.\d+)*|(?:/[\w.@+-]+){2,}|'[^']{0,200}'|\"[^\"]{0,200}\""
 )
@@ -54,6 +58,14 @@ class Candidate:
     def first(self) -> Hit:
         """Where it shows first."""
         return self.hits[0]
+
+    @property
+    def evidence(self) -> tuple[Hit, ...]:
+        """The first line, then first lines that say something else, five at the most."""
+        said: dict[str, Hit] = {}
+        for hit in self.hits:
+            said.setdefault(_VALUES.sub("_", hit.text), hit)
+        return tuple(said.values())[:5]
 
 
 @dataclass(frozen=True)
@@ -86,14 +98,14 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
     found = sorted(_candidates(seen, rules, versions), key=_order)
     roots = [candidate for candidate in found if candidate.role == "root"]
     rest = [candidate for candidate in found if candidate.role != "root"]
-    failures = [(log.source, failure) for log in seen for failure in log.failures]
+    failures = [failure for log in seen for failure in log.failures]
     if roots:
         state, candidates, followed = "known", roots[:MOST_CANDIDATES], rest
-    elif rest:
+    elif rest and not _others(failures, rest):
         state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
     else:
         state = "unknown" if failures or any(log.errors for log in seen) else "clean"
-        candidates, followed = [], []
+        candidates, followed = [], rest
     frameworks: Counter[str] = sum((log.frameworks for log in seen), Counter())
     return Verdict(
         state=state,
@@ -107,6 +119,14 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
         fingerprint=_fingerprint(state, candidates, seen),
         lines=sum(log.lines for log in seen),
         problems=tuple(log.problem for log in seen if log.problem),
+    )
+
+
+def _others(failures: Iterable[Traceback], wrappers: Iterable[Candidate]) -> bool:
+    """Whether a traceback is there that is neither a wrapper's own nor merely what ending processes print."""
+    own = {id(hit.traceback) for wrapper in wrappers for hit in wrapper.hits}
+    return any(
+        id(failure) not in own and failure.type.rpartition(".")[2] not in _ENDING for failure in failures
     )
 
 
@@ -145,7 +165,7 @@ def _candidates(
             issue=issue,
             role=issue.signature.role,
             certainty="hypothesis" if gated else _certainty(issue, kept, releases),
-            hits=_evidence(kept),
+            hits=tuple(kept),
             count=max(len(kept), sum(hits.count for hits in groups)),
             ranks=tuple(ranks),
             releases=releases,
@@ -195,14 +215,6 @@ def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
                 if path.endswith(frame.path) and function.rpartition(".")[2] == frame.function:
                     return "established"
     return "established" if tracebacks and releases else "supported"
-
-
-def _evidence(hits: list[Hit]) -> tuple[Hit, ...]:
-    """The first line, then first lines that say something else, five at the most."""
-    said: dict[str, Hit] = {}
-    for hit in hits:
-        said.setdefault(_VALUES.sub("_", hit.text), hit)
-    return tuple(list(said.values())[:5])
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
