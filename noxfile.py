@@ -142,6 +142,15 @@ def doctor(session: nox.Session) -> None:
     session.run("python", "-m", "diagnostics", "doctor", *session.posargs, success_codes=[0, 1])
 
 
+@nox.session(name="triage-eval", python=PYTHON)
+def triage_eval(session: nox.Session) -> None:
+    """Judge the labelled logs and print recall and precision by family. Arguments: another folder of logs."""
+    install(session, "--editable", ".")
+    session.run(
+        "python", "-m", "diagnostics.triage.evaluate", *(session.posargs or ["tests/diagnostics/logs"])
+    )
+
+
 @nox.session(python=PYTHON)
 def repro(session: nox.Session) -> None:
     """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]; or -- --all-versions."""

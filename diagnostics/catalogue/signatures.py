@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import re2
@@ -12,12 +13,17 @@ if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue, Signature
 
 
+@functools.cache
+def _compiled(pattern: str) -> Any:
+    return re2.compile(pattern)
+
+
 def matches(signature: Signature, text: str) -> bool:
     """Tells whether a signature matches a text: some of `any`, all of `all`, none of `none`, line by line."""
     lines = text.splitlines()
 
     def found(pattern: str) -> bool:
-        compiled: Any = re2.compile(pattern)
+        compiled = _compiled(pattern)
         return any(compiled.search(line) for line in lines)
 
     return (

@@ -41,7 +41,7 @@ def render(report: Report, stream: TextIO) -> None:
     console.print(Text(packages or "none of the packages it knows is installed"))
     for finding in report.findings:
         console.print()
-        _finding(console, finding)
+        write_finding(console, finding)
     console.print()
     for check in report.checks:
         word, style = MARKS[check.outcome]
@@ -54,7 +54,8 @@ def render(report: Report, stream: TextIO) -> None:
     console.print(Text(_summary(report)))
 
 
-def _finding(console: Console, finding: Finding) -> None:
+def write_finding(console: Console, finding: Finding) -> None:
+    """Writes one finding: what, how it is known, evidence, remedy."""
     head = Text(f"{finding.severity.word:<8}", style=STYLES[finding.severity])
     head.append(f"{finding.code} ", style="bold").append(finding.title, style="bold")
     console.print(head)
