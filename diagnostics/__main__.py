@@ -1,4 +1,4 @@
-"""`python -m diagnostics`: doctor, explain, catalogue."""
+"""`python -m diagnostics`: doctor, lint, explain, catalogue."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
     )
     doctor.set_defaults(command=_doctor)
+    from diagnostics.lint import command as lint
+
+    lint.add(commands)
     explain = commands.add_parser("explain", help="what a code means, why it happens, what helps")
     explain.add_argument("code", metavar="CODE")
     explain.add_argument("--format", choices=("terminal", "json"), default="terminal")

@@ -1,0 +1,75 @@
+"""Lints every config and script below a folder and tells what came of it: files by framework, findings by code.
+
+    python tests/diagnostics/programs/lint_real.py DIR [--errors] [--table FILE]
+
+DIR holds one folder a source, as `ms-swift-4.5.2/`, whatever is below. Files that speak of no GRPO run and of no
+server for one are counted, and not listed. `--errors` prints each finding at error or above, with its evidence;
+`--table FILE` writes the counts as JSON. Exit code 1 if anything crashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+from diagnostics.findings import Severity
+from diagnostics.lint import judge, reading
+from diagnostics.lint.sources.tree import UnreadableError
+from diagnostics.lint.versions import Versions
+
+SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py"}
+
+
+def main() -> int:
+    """Goes over the files; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--errors", action="store_true")
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    seen: Counter[str] = Counter()
+    crashed: list[str] = []
+    rows = []
+    for path in sorted(p for p in options.folder.rglob("*") if p.suffix in SUFFIXES and p.is_file()):
+        seen["files"] += 1
+        source, _, inside = str(path.relative_to(options.folder)).partition("/")
+        try:
+            plans = judge.plans_of(reading.read_file(path), Versions())
+        except UnreadableError as error:
+            seen["refused"] += 1
+            print(f"refused  {error}")
+            continue
+        if not plans:
+            continue
+        seen["with a plan"] += 1
+        seen["plans"] += len(plans)
+        checks = judge.judge(plans, Versions())
+        crashed += [f"{path}: {check.reason}" for check in checks if check.outcome == "crashed"]
+        findings = [finding for check in checks for finding in check.findings]
+        for finding in findings:
+            seen[f"{finding.severity.word} {finding.code}"] += 1
+            if options.errors and finding.severity >= Severity.ERROR:
+                print(f"{finding.code} {finding.detail}")
+                print("".join(f"    {item.text}  [{item.place}]\n" for item in finding.evidence), end="")
+        rows.append(
+            {
+                "source": source,
+                "path": inside,
+                "framework": ", ".join(sorted({plan.framework for plan in plans})),
+                "findings": dict(sorted(Counter(f"{f.severity.word} {f.code}" for f in findings).items())),
+            }
+        )
+    for name, count in sorted(seen.items()):
+        print(f"{count:6}  {name}")
+    for line in crashed:
+        print(f"CRASHED  {line}")
+    if options.table:
+        options.table.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
+    return 1 if crashed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
