@@ -67,6 +67,8 @@ def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
     """ENV902: RAY_ADDRESS is the address of the dashboard."""
     del versions
     address = plan.values.get("ray.address")
+    if plan.framework not in {"verl", "easyr1", "openrlhf"}:
+        return []
     if address is None or not str(address.data).startswith(("http://", "https://")):
         return []
     if plan.settings.launch.get("launcher") is not None and plan.settings.launch["launcher"].data == "ray":

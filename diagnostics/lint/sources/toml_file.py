@@ -10,6 +10,8 @@ from diagnostics.lint.sources.tree import MAX_DEPTH, UnreadableError
 from diagnostics.lint.values import Place, Value
 
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
+# tomllib takes time with the square of a key's parts.
+_LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
 
 
@@ -19,6 +21,8 @@ def read(text: str, file: str) -> dict[str, Any]:
     Raises:
         UnreadableError: It is no TOML, or deeper than a config is.
     """
+    if _LONG_KEY.search(text):
+        raise UnreadableError(f"{file}: a key with more than {MAX_DEPTH} parts: no config has one")
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
