@@ -225,7 +225,10 @@ def _many(values: list[Word], file: str, line: int) -> Value:
         return value.but(_data(value.data)) if value.known else value
     data = [_data(word.value(file).data) for word in values]
     return Value(
-        UNKNOWN if UNKNOWN in data else data, Place(file, line), soft=any(SOFT in w.text for w in values)
+        UNKNOWN if UNKNOWN in data else data,
+        Place(file, line),
+        soft=any(SOFT in w.text for w in values),
+        outside=any(SOFT in w.text for w in values),
     )
 
 

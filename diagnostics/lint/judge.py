@@ -27,19 +27,20 @@ def lint(
     made: list[RunPlan] = []
     unread: list[CheckResult] = []
     subject: list[dict[str, Any]] = []
+    read: list[tuple[Path, list[Settings]]] = []
     for path in paths:
         try:
-            found = reading.read_file(path, framework)
+            read.append((path, reading.read_file(path, framework)))
         except UnreadableError as error:
             unread.append(CheckResult(f"reading {path}", "crashed", str(error)))
-            continue
+    lend_processes([each for _path, found in read for each in found])
+    for path, found in read:
         plans = plans_of(found, versions)
         made += plans
         subject.append(_told(str(path), plans))
-        if not plans:
-            unread.append(
-                CheckResult(f"reading {path}", "skipped", "no GRPO run, and no server for one, in it")
-            )
+        if not plans and not any(each.framework == "accelerate" for each in found):
+            why = "no GRPO run, and no server for one, in it"
+            unread.append(CheckResult(f"reading {path}", "skipped", why))
     if command:
         plans = plans_of(reading.read_command(command), versions)
         made += plans
@@ -58,6 +59,15 @@ def lint(
         checks=(*unread, *judge(made, versions)),
         notes=_notes(made, versions),
     )
+
+
+def lend_processes(found: list[Settings]) -> None:
+    """Gives the processes of an accelerate file to the runs beside it that do not say theirs."""
+    for file in (each for each in found if each.framework == "accelerate"):
+        for run in found:
+            for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
+                if key in file.items and run.role == "train":
+                    run.launch.setdefault(name, file.items[key])
 
 
 def plans_of(found: Iterable[Settings], versions: Versions) -> list[RunPlan]:

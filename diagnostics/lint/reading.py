@@ -70,7 +70,10 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     if syntax == "python":
         from diagnostics.lint.sources import python_file
 
-        return python_file.read(text, file)
+        calls = python_file.read(text, file)
+        for made in calls:
+            _follow(made)
+        return calls
     found = [each for tree in _trees(text, file, syntax) if (each := of_tree(tree, file, framework))]
     for made in found:
         _follow(made)
@@ -129,7 +132,7 @@ def detect(tree: dict[str, Any]) -> str:  # noqa: PLR0911 - one line a case
         return "trl"
     if {"gpu_memory_utilization", "tensor_parallel_size", "max_model_len"} & keys:
         return "vllm"
-    if isinstance(tree.get("rollout"), dict) and {"mode", "engine", "max_staleness", "server"} & set(
+    if isinstance(tree.get("rollout"), dict) and {"max_staleness", "server", "timeout_s"} & set(
         tree["rollout"]
     ):
         return "own"
@@ -179,6 +182,11 @@ def _follow(made: Settings) -> None:
             and made.framework in {"trl", "ms-swift", "easyr1"}
         ):
             _include(made, value)
+    deepspeed = made.items.get("deepspeed")
+    if deepspeed is not None and isinstance(deepspeed.data, str):
+        for tree in _other(deepspeed):
+            for key, item in flat(tree).items() if isinstance(tree, dict) else ():
+                made.items.setdefault(f"deepspeed.{key}", item.named(f"deepspeed.{key}"))
     launcher = made.launch.get("config_file") or made.items.get("accelerate_config")
     if launcher is not None and isinstance(launcher.data, str):
         for tree in _other(launcher):

@@ -38,12 +38,14 @@ class Value:
         data: str, int, float, bool, None, a list of these, a dict, or UNKNOWN.
         key: The name it has in that framework, as `vllm_gpu_memory_utilization`.
         soft: It is a default, of the framework or of a shell variable, and may be another one in a real run.
+        outside: It is the default of a shell variable, so the environment of a run may say something else.
     """
 
     data: Any
     place: Place
     key: str = ""
     soft: bool = False
+    outside: bool = False
 
     @property
     def known(self) -> bool:

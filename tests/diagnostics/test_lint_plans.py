@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnostics.lint import reading
-from tests.diagnostics.lint_helpers import plans
+from diagnostics.lint import judge, reading
+from tests.diagnostics.lint_helpers import plans, versions
 
 SAME = {
     "trl": (
@@ -122,3 +122,17 @@ def test_a_value_from_outside_is_not_known():
     assert plan.get("group.size") is None
     assert not plan.values["group.size"].known
     assert plan.get("sampling.temperature") == 1.0
+
+
+def test_files_beside_each_other_make_one_run(tmp_path):
+    """The processes of accelerate's file, the batch of DeepSpeed's, the rest in Python."""
+    (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
+    (tmp_path / "train.py").write_text(
+        "GRPOConfig(num_generations=8, per_device_train_batch_size=3, use_vllm=True, deepspeed='ds.json',\n"
+        "    gradient_accumulation_steps=1)\n"
+    )
+    report = judge.lint(sorted(tmp_path.glob("*[!s].*[ly]")), versions(trl="1.9.0"))
+    details = {finding.code: finding.detail for finding in report.findings}
+    assert details["CFG101"].startswith("One generation makes 12 completions")
+    assert details["CFG102"] == "DeepSpeed's file says 2 where the arguments say 1."

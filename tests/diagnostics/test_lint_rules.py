@@ -115,6 +115,10 @@ RIGHT = [
     (TRL + "--vllm_mode server --vllm_server_port 8000 --vllm_server_host 127.0.0.1", {}, "CFG109"),
     (SWIFT + "--num_generations 1 --teacher_model t", {}, "CFG110"),
     (VERL.replace("n=8", "n=1").replace("=grpo", "=gae"), {}, "CFG110"),
+    (VERL.replace("n=8", "n=1") + "distillation.enabled=True", {}, "CFG110"),
+    (VERL + "data.max_prompt_length=8192 data.max_response_length=8192 actor_rollout_ref.rollout.mode=async", {"verl": "0.6.1"}, "CFG103"),
+    ("export NNODES=2 NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2,3\n" + SWIFT + "--num_infer_workers 1", {"ms_swift": "3.4.1"}, "CFG001"),
+    ("python3 -m verl.experimental.vla.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_dynamic_bsz=False data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=128", {}, "CFG102"),
     (ORL + "--train.partial_rollout_enable --train.async_enable", {}, "CFG111"),
     ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + SWIFT + "--vllm_mode colocate --sleep_level 1", {"vllm": "0.20.0"}, "CFG112"),
     ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + SWIFT + "--vllm_mode colocate", {"vllm": "0.10.2"}, "CFG112"),
@@ -150,6 +154,13 @@ def test_a_finding_says_where_why_and_what_to_do(script, releases, expected):
         if found.severity >= Severity.ERROR:
             assert "not known" not in found.evidence[0].text
             assert found.certainty != "hypothesis"
+
+
+def test_a_default_of_the_script_is_no_certain_failure():
+    """`${N:-3}` may be another number in a real run: a warning at the most."""
+    script = TRL + "--per_device_train_batch_size ${N:-3}"
+    [found] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
+    assert (found.severity, found.certainty) == (Severity.WARNING, "supported")
 
 
 def test_a_remedy_speaks_the_language_of_the_config():

@@ -88,7 +88,7 @@ def test_a_yaml_bomb_is_refused():
         (json_file.read, "[" * 5000),
         (json_file.read, '{"a":' * 5000),
         (toml_file.read, "a = " + "[" * 5000),
-        (python_file.read, "x = " + "(" * 5000),
+        (python_file.read, "GRPOConfig(a=" + "(" * 5000),
         (python_file.read, "GRPOConfig(a=" + "-" * 5000 + "1)"),
     ],
 )

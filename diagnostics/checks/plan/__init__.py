@@ -28,6 +28,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         batches.verl_batches,
         batches.easyr1_batches,
         batches.openrlhf_batches,
+        batches.deepspeed_batches,
     ),
     "lengths": (lengths.model_length, lengths.batched_tokens),
     "memory and sleep": (

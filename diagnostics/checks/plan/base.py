@@ -66,6 +66,9 @@ def found(
     entry = entry_of(code)
     rests_on = [value for value in values if value is not None]
     soft = any(value.soft for value in rests_on)
+    # `${X:-8}` may come from outside with another value: what rests on it is no certain failure.
+    if any(value.outside for value in rests_on):
+        severity = min(severity, Severity.WARNING)
     if gate is None:
         severity = min(severity, Severity.WARNING)
         detail = f"{detail} {NOT_KNOWN_RELEASE.format(package=package or plan.framework)}"

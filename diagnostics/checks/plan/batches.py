@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.versions import Versions
 
+# Programs of verl that call validate_config; its experiments have batches of their own kind.
+_VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
 _GROUPS = ("trl", "ms-swift")
 
 
@@ -49,7 +51,7 @@ def _generation(plan: RunPlan, versions: Versions) -> tuple[int | None, tuple[st
     steps = plan.whole(steps_name)
     if per_device is None or processes is None:
         return None, (), True
-    counts_steps = versions.within(plan.framework, ">=0.17" if plan.framework == "trl" else ">=3.4.1")
+    counts_steps = versions.within(plan.framework, ">=0.17" if plan.framework == "trl" else ">=3.4.0")
     with_steps = None if steps is None else per_device * processes * steps
     names = ("batch.per_device", "devices.train")
     if counts_steps is False:
@@ -135,6 +137,9 @@ def group_of_one(plan: RunPlan, versions: Versions) -> list[Finding]:
         ):
             return []
         silent = False
+    elif plan.framework == "verl" and any(key.startswith("distillation.") for key in plan.settings.items):
+        # A teacher gives the signal; nothing is compared within the group.
+        return []
     elif plan.get("train.estimator") in grouped:
         silent = plan.framework == "verl"
     else:
@@ -158,6 +163,8 @@ def group_of_one(plan: RunPlan, versions: Versions) -> list[Finding]:
 def verl_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG102: verl's own checks, `validate_config` and `ActorConfig.validate`."""
     if plan.framework != "verl" or plan.get("batch.dynamic") is not False:
+        return []
+    if plan.settings.about not in _VALIDATED:
         return []
     prompts, mini = plan.whole("batch.prompts"), plan.whole("batch.mini")
     out: list[Finding] = []
@@ -274,3 +281,28 @@ def openrlhf_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
         values(plan, "batch.prompts", "group.size", "batch.experience_micro", "devices.train"),
         remedy="Lower the rollout's micro-batch, or use fewer actors.",
     )
+
+
+def deepspeed_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG102: sizes in DeepSpeed's own file that are not those of the arguments; Transformers refuses them."""
+    del versions
+    if plan.framework not in _GROUPS:
+        return []
+    out: list[Finding] = []
+    pairs = {
+        "deepspeed.train_micro_batch_size_per_gpu": "batch.per_device",
+        "deepspeed.gradient_accumulation_steps": "batch.accumulation",
+    }
+    for key, name in pairs.items():
+        theirs, ours = plan.settings.items.get(key), plan.whole(name)
+        if theirs is None or not isinstance(theirs.data, int) or ours is None or theirs.data == ours:
+            continue
+        out += found(
+            plan,
+            "CFG102",
+            Severity.ERROR,
+            f"DeepSpeed's file says {theirs.data} where the arguments say {ours}.",
+            [theirs, *values(plan, name)],
+            remedy='Write "auto" in DeepSpeed\'s file.',
+        )
+    return out

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from diagnostics.checks.plan.base import found, values
 from diagnostics.findings import Severity
+from diagnostics.lint.values import Place, Value
+
+_NOT_ASYNC = Value(False, Place("default of verl"))
 
 if TYPE_CHECKING:
     from diagnostics.findings import Finding
@@ -62,6 +65,8 @@ def batched_tokens(plan: RunPlan, versions: Versions) -> list[Finding]:
     if (
         plan.get("engine.chunked_prefill") is not True
         or batched >= limit
+        # The asynchronous server of these releases has no such check.
+        or plan.values.get("rollout.async", _NOT_ASYNC).data is not False
         or plan.get("rollout.engine") not in {"vllm", None}
     ):
         return []

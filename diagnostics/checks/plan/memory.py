@@ -31,9 +31,14 @@ def crowded(plan: RunPlan, versions: Versions) -> list[Finding]:
     return found(
         plan, "CFG105", Severity.WARNING,
         f"The engine takes {share:g} of each device, keeps it while the trainer works there, and sleep is off.",
-        values(plan, "engine.memory_share", "engine.sleep", "engine.sleep_level", "rollout.mode"),
+        values(plan, "engine.memory_share", _sleep(plan), "rollout.mode"),
         remedy="Turn sleep on, or give the engine a share that leaves room for weights, gradients and optimizer.",
     )  # fmt: skip
+
+
+def _sleep(plan: RunPlan) -> str:
+    """The name under which sleep was set: by level, or on and off."""
+    return "engine.sleep_level" if "engine.sleep_level" in plan.values else "engine.sleep"
 
 
 def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
@@ -99,7 +104,7 @@ def expandable(plan: RunPlan, versions: Versions) -> list[Finding]:
     return found(
         plan, "CFG112", Severity.ERROR,
         "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, and the engine's sleep mode does not work with them.",
-        values(plan, "memory.allocator", "engine.sleep", "engine.sleep_level"), package="vllm",
+        values(plan, "memory.allocator", _sleep(plan)), package="vllm",
         remedy="Take expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF.",
         gate=versions.within("vllm", ">=0.8.0,<0.20"),
     )  # fmt: skip

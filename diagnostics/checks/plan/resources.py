@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.checks.plan.base import found, values
 from diagnostics.findings import Severity
+from diagnostics.lint.dialects.base import environment_number
 
 if TYPE_CHECKING:
     from diagnostics.findings import Finding
@@ -22,11 +23,13 @@ def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
     if plan.framework != "ms-swift" or workers is None or visible is None or plan.get("server.host"):
         return []
     gate = versions.within("ms-swift", ">=3.2.2,<3.5")
-    trains = plan.whole("devices.train") or 1
-    rests_on = values(plan, "devices.rollout", "devices.visible", "devices.train")
+    # What counts is one node: its devices, its processes.
+    processes = environment_number(plan.settings, "NPROC_PER_NODE")
+    trains = processes.data if processes is not None else None
+    rests_on = [*values(plan, "devices.rollout", "devices.ids"), *([processes] if processes else [])]
     out: list[Finding] = []
     if workers == visible:
-        if "devices.train" in plan.values and trains != visible:
+        if isinstance(trains, int) and trains != visible:
             out += found(
                 plan, "CFG001", Severity.ERROR,
                 f"num_infer_workers {workers} is the number of visible devices, so this is colocate; then "
@@ -42,7 +45,7 @@ def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
                 remedy="Leave async_generate out, or give training and rollout devices of their own.",
             )  # fmt: skip
         return out
-    if "devices.train" in plan.values and trains + workers != visible:
+    if isinstance(trains, int) and trains + workers != visible:
         out += found(
             plan, "CFG001", Severity.ERROR,
             f"Training takes {trains} devices and rollout {workers}: together {trains + workers}, while {visible} "

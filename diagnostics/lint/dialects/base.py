@@ -111,7 +111,9 @@ def product(values: Iterable[Value | None], key: str) -> Value | None:
             return first.but(UNKNOWN).named(key)
         data *= value.data
     soft = any(value is not None and value.soft for value in factors)
-    return Value(data, first.place, key, soft)
+    outside = any(value is not None and value.outside for value in factors)
+    key = " x ".join(value.key for value in factors if value is not None and value.data != 1) or key
+    return Value(data, first.place, key, soft, outside)
 
 
 def launched(settings: Settings) -> Value | None:

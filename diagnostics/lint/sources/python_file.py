@@ -18,6 +18,8 @@ def read(text: str, file: str) -> list[Settings]:
     Raises:
         UnreadableError: It is no Python, or nested deeper than code is.
     """
+    if not any(name in text for name in _CONFIGS):
+        return []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

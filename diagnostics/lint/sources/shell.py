@@ -45,7 +45,7 @@ class Word:
         """The word, or a part of it, as a Value of text."""
         text = self.text if text is None else text
         data = UNKNOWN if HOLE in text else text.replace(SOFT, "")
-        return Value(data, Place(file, self.line), soft=SOFT in text)
+        return Value(data, Place(file, self.line), soft=SOFT in text, outside=SOFT in text)
 
 
 @dataclass
