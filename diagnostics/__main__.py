@@ -1,4 +1,4 @@
-"""`python -m diagnostics`: doctor, triage, explain, catalogue."""
+"""`python -m diagnostics`: doctor, lint, triage, explain, catalogue."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
     )
     doctor.set_defaults(command=_doctor)
+    from diagnostics.lint import command as lint
+
+    lint.add(commands)
     triage = commands.add_parser(
         "triage",
         help="the known issue behind a failed run's logs",
