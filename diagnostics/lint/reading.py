@@ -151,7 +151,8 @@ def _of_commands(found: list[shell.Command], file: str, depth: int) -> list[Sett
     for command in found:
         first = command.words[0]
         if before and first.clean.startswith("--"):
-            before[-1].lost.append(first.value(file).named(first.clean))
+            rest = " ".join(word.clean.replace(shell.HOLE, "...") for word in command.words[1:])
+            before[-1].lost.append(Value(rest or True, Place(file, first.line), first.clean))
             continue
         before = commands.settings(command, file, nested)
         made += before
