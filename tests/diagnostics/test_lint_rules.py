@@ -1,9 +1,16 @@
 """The rules: what they find, where they stay silent, and how releases decide."""
 # ruff: noqa: E501 - one case a line
 
+import re
+from pathlib import Path
+
 import pytest
 
+from diagnostics import catalogue
+from diagnostics.checks import plan as checks
+from diagnostics.checks.codes import CODES
 from diagnostics.findings import Severity
+from diagnostics.lint.plan import VOCABULARY
 from tests.diagnostics.lint_helpers import codes, findings
 
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
@@ -176,3 +183,24 @@ def test_a_remedy_speaks_the_language_of_the_config():
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]
     assert "actor_rollout_ref.rollout.temperature=1.0" in verl.remedy.text
     assert "--temperature 1.0" in swift.remedy.text
+
+
+def test_evidence_is_that_of_the_framework():
+    """What was run on TRL is no run on ms-swift."""
+    sizes = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1 --num_generations 8"
+    [trl] = [f for f in findings(TRL + sizes, trl="1.16.0") if f.code == "CFG101"]
+    [swift] = [f for f in findings("NPROC_PER_NODE=4 " + SWIFT + sizes) if f.code == "CFG101"]
+    assert (trl.known_by, swift.known_by) == ("executed", "static")
+
+
+def test_the_catalogue_speaks_the_vocabulary_of_the_plan():
+    """Each [[config]] asks for names that a plan can have; else it would never be found."""
+    asked = {name for entry in catalogue.load().values() for rule in entry.config for name, _ in rule.when}
+    assert asked <= set(VOCABULARY)
+
+
+def test_every_code_of_a_rule_can_be_explained():
+    """A code that a rule names has an entry of the catalogue, or a text of its own."""
+    source = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
+    known = set(catalogue.load()) | set(CODES)
+    assert set(re.findall(r'"([A-Z]{3}\d{3})"', source)) <= known
