@@ -218,6 +218,8 @@ def _flags(words: list[Word], file: str, made: Settings) -> None:
 
 
 def _many(values: list[Word], file: str, line: int) -> Value:
+    # A backslash before a blank at the end of a line makes a word of that blank.
+    values = [word for word in values if word.clean.strip()] or values[:1]
     if not values:
         return Value(True, Place(file, line))
     if len(values) == 1 or values[1].text == HOLE:

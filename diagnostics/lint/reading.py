@@ -74,7 +74,10 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         for made in calls:
             _follow(made)
         return calls
-    found = [each for tree in _trees(text, file, syntax) if (each := of_tree(tree, file, framework))]
+    trees = _trees(text, file, syntax)
+    if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
+        framework = "own"
+    found = [each for tree in trees if (each := of_tree(tree, file, framework))]
     for made in found:
         _follow(made)
     return found
@@ -130,12 +133,8 @@ def detect(tree: dict[str, Any]) -> str:  # noqa: PLR0911 - one line a case
         return "ms-swift" if not isinstance(kind, Value) or kind.data in {"grpo", None} else ""
     if keys & _TRL_KEYS:
         return "trl"
-    if {"gpu_memory_utilization", "tensor_parallel_size", "max_model_len"} & keys:
+    if {"gpu_memory_utilization", "tensor_parallel_size", "max_model_len"} & keys and "_target_" not in keys:
         return "vllm"
-    if isinstance(tree.get("rollout"), dict) and {"max_staleness", "server", "timeout_s"} & set(
-        tree["rollout"]
-    ):
-        return "own"
     return ""
 
 
@@ -152,7 +151,8 @@ def _of_commands(found: list[shell.Command], file: str, depth: int) -> list[Sett
     for command in found:
         first = command.words[0]
         if before and first.clean.startswith("--"):
-            before[-1].lost.append(first.value(file).named(first.clean))
+            rest = " ".join(word.clean.replace(shell.HOLE, "...") for word in command.words[1:])
+            before[-1].lost.append(Value(rest or True, Place(file, first.line), first.clean))
             continue
         before = commands.settings(command, file, nested)
         made += before

@@ -122,5 +122,6 @@ def shown(data: Any) -> str:
         return "(not known from here)"
     if isinstance(data, bool) or data is None:
         return str(data).lower() if data is not None else "null"
-    text = " ".join(str(data).split())
+    text = ",".join(map(str, data)) if isinstance(data, list) else str(data)
+    text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,9 +1,16 @@
 """The rules: what they find, where they stay silent, and how releases decide."""
 # ruff: noqa: E501 - one case a line
 
+import re
+from pathlib import Path
+
 import pytest
 
+from diagnostics import catalogue
+from diagnostics.checks import plan as checks
+from diagnostics.checks.codes import CODES
 from diagnostics.findings import Severity
+from diagnostics.lint.plan import VOCABULARY
 from tests.diagnostics.lint_helpers import codes, findings
 
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
@@ -55,6 +62,9 @@ WRONG = [
     ("CUDA_VISIBLE_DEVICES=0,1 swift rollout --model m &\nCUDA_VISIBLE_DEVICES=1,2 " + SWIFT + "--vllm_mode server --vllm_server_host 127.0.0.1", {}, "error CFG108"),
     (TRL + "--vllm_mode server --vllm_server_port 8000 --vllm_server_host 127.0.0.1 --vllm_group_port 8000", {}, "error CFG109"),
     ("vllm serve m --port 80000", {}, "error CFG109"),
+    ("swift rollout --model m --port 9000 &\n" + SWIFT + "--vllm_mode server --vllm_server_host 127.0.0.1 --vllm_server_port 8000", {}, "warning CFG109"),
+    ("swift rollout --model m --vllm_max_model_len 2048 &\n" + SWIFT + "--vllm_mode server --vllm_server_host h --max_completion_length 4096", {}, "warning CFG103"),
+    ("vllm serve m --weight-transfer-config '{\"backend\": \"nccl\"}'", {"vllm": "0.20.0"}, "warning NUM001"),
     # CFG110 to CFG115
     (TRL.replace("8", "1"), {}, "error CFG110"),
     (VERL.replace("n=8", "n=1"), {}, "warning CFG110"),
@@ -64,6 +74,7 @@ WRONG = [
     (SWIFT + "--vllm_mode server --vllm_server_host h --async_generate true --multi_turn_scheduler gym", {}, "error CFG111"),
     ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + SWIFT + "--vllm_mode colocate --sleep_level 1", {"vllm": "0.10.2"}, "error CFG112"),
     ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + SWIFT + "--vllm_mode colocate --sleep_level 1", {}, "warning CFG112"),
+    ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + VERL, {"vllm": "0.20.0"}, "error CFG112"),
     (TRL + "--vllm_device cuda:3", {"trl": "0.18.0"}, "error CFG113"),
     (VERL + "actor_rollout_ref.rollout.mode=sync", {"verl": "0.7.0"}, "error CFG113"),
     (ORL + "--vllm_num_engines 4", {"openrlhf": "0.11.0"}, "error CFG113"),
@@ -113,6 +124,9 @@ RIGHT = [
     ("CUDA_VISIBLE_DEVICES=0 swift rollout --model m &\nCUDA_VISIBLE_DEVICES=1 " + SWIFT + "--vllm_mode server --vllm_server_host 127.0.0.1", {}, "CFG108"),
     ("CUDA_VISIBLE_DEVICES=0 swift rollout --model m &\nCUDA_VISIBLE_DEVICES=0 " + SWIFT + "--vllm_mode server --vllm_server_host 10.0.0.7", {}, "CFG108"),
     (TRL + "--vllm_mode server --vllm_server_port 8000 --vllm_server_host 127.0.0.1", {}, "CFG109"),
+    ("swift rollout --model m --port 9000 &\n" + SWIFT + "--vllm_mode server --vllm_server_host 10.0.0.7 --vllm_server_port 8000", {}, "CFG109"),
+    ("vllm serve m --weight-transfer-config '{}' --logprobs-mode processed_logprobs", {"vllm": "0.20.0"}, "NUM001"),
+    ("vllm serve m", {"vllm": "0.20.0"}, "NUM001"),
     (SWIFT + "--num_generations 1 --teacher_model t", {}, "CFG110"),
     (VERL.replace("n=8", "n=1").replace("=grpo", "=gae"), {}, "CFG110"),
     (VERL.replace("n=8", "n=1") + "distillation.enabled=True", {}, "CFG110"),
@@ -120,8 +134,9 @@ RIGHT = [
     ("export NNODES=2 NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2,3\n" + SWIFT + "--num_infer_workers 1", {"ms_swift": "3.4.1"}, "CFG001"),
     ("python3 -m verl.experimental.vla.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_dynamic_bsz=False data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=128", {}, "CFG102"),
     (ORL + "--train.partial_rollout_enable --train.async_enable", {}, "CFG111"),
-    ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + SWIFT + "--vllm_mode colocate --sleep_level 1", {"vllm": "0.20.0"}, "CFG112"),
+    ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + SWIFT + "--vllm_mode colocate --sleep_level 1", {"vllm": "0.20.1"}, "CFG112"),
     ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + SWIFT + "--vllm_mode colocate", {"vllm": "0.10.2"}, "CFG112"),
+    ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + VERL + "actor_rollout_ref.rollout.enable_sleep_mode=False", {"vllm": "0.10.2"}, "CFG112"),
     (TRL + "--vllm_device cuda:3", {"trl": "0.15.2"}, "CFG113"),
     (TRL + "--vllm_device cuda:3", {}, "CFG113"),
     ("python3 -m openrlhf.cli.train_ppo_ray --vllm_num_engines 4", {"openrlhf": "0.10.1"}, "CFG113"),
@@ -170,3 +185,24 @@ def test_a_remedy_speaks_the_language_of_the_config():
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]
     assert "actor_rollout_ref.rollout.temperature=1.0" in verl.remedy.text
     assert "--temperature 1.0" in swift.remedy.text
+
+
+def test_evidence_is_that_of_the_framework():
+    """What was run on TRL is no run on ms-swift."""
+    sizes = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1 --num_generations 8"
+    [trl] = [f for f in findings(TRL + sizes, trl="1.16.0") if f.code == "CFG101"]
+    [swift] = [f for f in findings("NPROC_PER_NODE=4 " + SWIFT + sizes) if f.code == "CFG101"]
+    assert (trl.known_by, swift.known_by) == ("executed", "static")
+
+
+def test_the_catalogue_speaks_the_vocabulary_of_the_plan():
+    """Each [[config]] asks for names that a plan can have; else it would never be found."""
+    asked = {name for entry in catalogue.load().values() for rule in entry.config for name, _ in rule.when}
+    assert asked <= set(VOCABULARY)
+
+
+def test_every_code_of_a_rule_can_be_explained():
+    """A code that a rule names has an entry of the catalogue, or a text of its own."""
+    source = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
+    known = set(catalogue.load()) | set(CODES)
+    assert set(re.findall(r'"([A-Z]{3}\d{3})"', source)) <= known

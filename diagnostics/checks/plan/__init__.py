@@ -38,7 +38,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         memory.expandable,
     ),
     "servers and ports": (servers.ignored_options, servers.ports),
-    "sampling": (sampling.truncated, sampling.penalised, sampling.greedy, sampling.raw_logprobs),
+    "sampling": (
+        sampling.truncated,
+        sampling.penalised,
+        sampling.greedy,
+        sampling.raw_logprobs,
+        sampling.raw_logprobs_of_a_server,
+    ),
     "options": (
         options.renamed,
         options.verl_sync,
@@ -51,5 +57,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }
 # These look at all plans together: a trainer and the server it uses.
 RULES_OF_MANY: dict[str, tuple[RuleOfMany, ...]] = {
-    "trainer beside server": (resources.shared_devices, servers.one_port_for_two),
+    "trainer beside server": (
+        resources.shared_devices,
+        servers.one_port_for_two,
+        servers.found_elsewhere,
+        servers.length_of_the_server,
+    ),
 }

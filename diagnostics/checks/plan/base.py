@@ -76,20 +76,31 @@ def found(
     evidence = [
         Evidence(value.told + (" (a default)" if value.soft else ""), str(value.place)) for value in rests_on
     ]
-    claims = [claim.evidence for claim in entry.affected] or ["declared"]
     return [
         Finding(
             code=code,
             title=entry.title,
             severity=severity,
             certainty=certainty,
-            known_by=max(claims, key=model.EVIDENCE.index),
+            known_by=_known_by(entry, plan.framework),
             detail=detail,
             evidence=tuple(dict.fromkeys(evidence)) or (Evidence(plan.framework, str(plan.settings.place)),),
             remedy=_remedy(plan, entry, remedy),
             references=tuple(reference.ref for reference in entry.references),
         )
     ]
+
+
+def _known_by(entry: model.Issue, framework: str) -> str:
+    """The best evidence for this framework: what was run on another one says nothing of it."""
+    own = [claim.evidence for claim in entry.affected if claim.package == framework]
+    if not own and framework == "easyr1":
+        # EasyR1 is in no registry, so it has no releases to claim; its checks were read in its repository.
+        return "static"
+    others = [
+        claim.evidence for claim in entry.affected if claim.package not in set(model.FRAMEWORKS) - {"vllm"}
+    ]
+    return max(own or others or ["declared"], key=model.EVIDENCE.index)
 
 
 def _remedy(plan: RunPlan, entry: model.Issue, first: str) -> Remedy:

@@ -106,5 +106,5 @@ def expandable(plan: RunPlan, versions: Versions) -> list[Finding]:
         "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, and the engine's sleep mode does not work with them.",
         values(plan, "memory.allocator", _sleep(plan)), package="vllm",
         remedy="Take expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF.",
-        gate=versions.within("vllm", ">=0.8.0,<0.20"),
+        gate=versions.within("vllm", ">=0.8.0,<0.20.1"),
     )  # fmt: skip

@@ -89,3 +89,16 @@ def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
         values(plan, "sampling.temperature", "rollout.mode", "train.correction"),
         remedy="Temperature 1.0, vllm_importance_sampling_correction=False, or TRL 0.28 or newer.",
     )  # fmt: skip
+
+
+def raw_logprobs_of_a_server(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """NUM001: a vLLM server for a trainer, with the log-probs that vLLM reports by default."""
+    transfer = plan.settings.items.get("weight_transfer_config")
+    if plan.role != "serve" or transfer is None or "engine.logprobs_mode" in plan.values:
+        return []
+    return found(
+        plan, "NUM001", Severity.WARNING,
+        "This server takes its weights from a trainer, and reports log-probs before the temperature unless told.",
+        [transfer], remedy="--logprobs-mode processed_logprobs, or temperature 1.0 in the trainer.",
+        gate=versions.within("vllm", ">=0.10.0"), package="vllm",
+    )  # fmt: skip

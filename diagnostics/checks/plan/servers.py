@@ -93,6 +93,49 @@ def _each(value: Value | None) -> list[Value]:
     return [value.but(n) for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
 
 
+def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
+    """CFG109: a trainer that looks for its server on a port where the one beside it does not listen."""
+    del versions
+    servers = [plan for plan in plans if plan.role == "serve"]
+    out: list[Finding] = []
+    if len(servers) != 1:
+        return out
+    listens = {value.data for value in _each(servers[0].values.get("server.port"))}
+    for trainer in (plan for plan in plans if plan.get("rollout.mode") == "server"):
+        asked = {value.data for value in _each(trainer.values.get("server.port"))}
+        if asked and listens and not asked & listens and _here(trainer):
+            out += found(
+                trainer, "CFG109", Severity.WARNING,
+                f"The trainer asks port {min(asked)}, and the server beside it listens on {min(listens)}: it will wait "
+                "until its timeout.",
+                [*values(trainer, "server.port"), *values(servers[0], "server.port")],
+                remedy="Give both the same port.",
+            )  # fmt: skip
+    return out
+
+
+def length_of_the_server(plans: list[RunPlan], versions: Versions) -> list[Finding]:
+    """CFG103: what the trainer asks for is longer than the server beside it takes."""
+    del versions
+    servers = [plan for plan in plans if plan.role == "serve" and plan.whole("engine.max_length")]
+    out: list[Finding] = []
+    if len(servers) != 1:
+        return out
+    limit = servers[0].whole("engine.max_length") or 0
+    for trainer in (plan for plan in plans if plan.get("rollout.mode") == "server"):
+        prompt, completion = trainer.whole("data.max_prompt") or 0, trainer.whole("data.max_completion")
+        if completion is None or prompt + completion <= limit or trainer.get("rollout.multi_turn"):
+            continue
+        out += found(
+            trainer, "CFG103", Severity.WARNING,
+            f"{prompt} tokens of prompt and {completion} of completion are {prompt + completion}; the server takes "
+            f"{limit}.",
+            [*values(servers[0], "engine.max_length"), *values(trainer, "data.max_prompt", "data.max_completion")],
+            remedy=f"Start the server with {servers[0].values['engine.max_length'].key} {prompt + completion}.",
+        )  # fmt: skip
+    return out
+
+
 def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     """CFG109: two servers of one run on one port, or a trainer that looks for its server on another one."""
     del versions

@@ -23,6 +23,7 @@ NAMES = {
     _ROLLOUT + "pipeline_model_parallel_size": "engine.pipeline_parallel",
     _ROLLOUT + "gpu_memory_utilization": "engine.memory_share",
     _ROLLOUT + "free_cache_engine": "engine.sleep",
+    _ROLLOUT + "enable_sleep_mode": "engine.sleep",
     _ROLLOUT + "enable_chunked_prefill": "engine.chunked_prefill",
     _ROLLOUT + "enable_prefix_caching": "engine.prefix_caching",
     _ROLLOUT + "max_model_len": "engine.max_length",

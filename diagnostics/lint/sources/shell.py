@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 # Marks within a word, which no script can contain: here something unknown stood; this comes from a default.
 HOLE, SOFT = "\0", "\1"
+# Blanks within quotes within an expansion that is itself split into words; \5 marks quotes, which may be empty.
+_PROTECTED = str.maketrans(" \t\n", "\2\3\4")
+_RESTORED = str.maketrans("\2\3\4", " \t\n", "\5")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _ENDS = {"\n", ";", "&", "&&", "||", "|", "|&", ";;", ";&", ";;&", "(", ")", "(("}
 _REDIRECTIONS = {"<", ">", ">>", "<<<", ">&", "<&", ">|", "&>", "&>>"}
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 _OPENING = {"if", "while", "until", "for", "case", "select"}
 _ARITHMETIC = re.compile(r"\s*(?:(\d{1,18})|\$?\{?([A-Za-z_]\w*)\}?|(\*\*|[-+*/%()]))")
+_BLANKS = {" ", "\t", "\n"}
 _MAX_DEPTH = 60
 _MAX_WORD = 200_000
 
@@ -94,7 +98,7 @@ def commands(text: str, file: str) -> list[Command]:
     Raises:
         UnreadableError: It is larger than a script is.
     """
-    marked = text.replace(HOLE, " ").replace(SOFT, " ")
+    marked = text.translate(dict.fromkeys(range(6), " "))
     return _Reader(file).read(Lexer(marked, file).tokens())
 
 
@@ -232,7 +236,7 @@ class _Reader:
     def _assign(
         self, name: tuple[str, bool], token: Token, environ: dict[str, Value], *, exported: bool
     ) -> None:
-        text = self._joined(_after_equals(token.pieces))
+        text = self._joined(_after_equals(token.pieces)).translate(_RESTORED)
         if name[1]:
             text = self.scope.variables.get(name[0], HOLE) + text
         self._wrote(len(text))
@@ -252,6 +256,11 @@ class _Reader:
         """Expands a word into words; an unquoted value is split where it has blanks."""
         done: list[str] = []
         current: str | None = None
+        filled = [piece for piece in token.pieces if piece.kind != "text" or piece.text]
+        if filled and all(
+            piece.kind == "array" and self.scope.arrays.get(piece.text) == [] for piece in filled
+        ):
+            return []
         for piece in token.pieces:
             if piece.kind == "array":
                 items = [word.text for word in self.scope.arrays.get(piece.text, [Word(HOLE, token.line)])]
@@ -260,24 +269,22 @@ class _Reader:
                     current = done.pop()
                 continue
             text = self._text(piece)
-            if piece.quoted or piece.kind == "text":
-                current = (current or "") + text
-                continue
-            parts = text.split()
-            if not parts:
-                continue
-            if text[:1].isspace() and current is not None:
-                done.append(current)
-                current = None
-            done += [(current or "") + parts[0], *parts[1:]]
-            current = done.pop()
+            whole = piece.quoted or piece.kind == "text"
+            current = (current or "") + text if whole else _split(text, current, done)
         if current is not None:
             done.append(current)
         self._wrote(sum(map(len, done)) + 8 * len(done))
-        return [Word(text, token.line) for text in done]
+        return [Word(text.translate(_RESTORED), token.line) for text in done]
 
-    def _joined(self, pieces: Iterable[Piece]) -> str:
-        return "".join(self._text(piece) for piece in pieces)
+    def _joined(self, pieces: Iterable[Piece], *, protect: bool = False) -> str:
+        """The pieces as one text; `protect` keeps blanks in quotes from being taken for ends of words later."""
+        # An array within a default would be several words: that is beyond what this follows.
+        texts = (
+            (piece, HOLE if protect and piece.kind == "array" else self._text(piece)) for piece in pieces
+        )
+        return "".join(
+            "\5" + text.translate(_PROTECTED) if protect and piece.quoted else text for piece, text in texts
+        )
 
     def _text(self, piece: Piece) -> str:
         if piece.kind == "text":
@@ -298,16 +305,35 @@ class _Reader:
         if operation in {"", "?", ":?"}:
             return HOLE if text is None else text
         if operation in {":+", "+"}:
-            if text is None or text.replace(SOFT, "") == "":
+            if text is None or (operation == ":+" and text.replace(SOFT, "") == ""):
                 return SOFT
-            return HOLE if HOLE in text else SOFT + self._joined(piece.other)
+            return HOLE if HOLE in text else SOFT + self._joined(piece.other, protect=True)
         empty = text is None or (operation.startswith(":") and text.replace(SOFT, "") == "")
         if not empty:
             return text or ""
-        text = SOFT + self._joined(piece.other)
+        text = SOFT + self._joined(piece.other, protect=True)
         if operation.endswith("="):
-            self.scope.variables[piece.text] = text
+            self.scope.variables[piece.text] = text.translate(_RESTORED)
         return text
+
+
+def _split(text: str, current: str | None, done: list[str]) -> str | None:
+    """Splits what an unquoted expansion made at its blanks; returns the word that is still open."""
+    soft = SOFT if SOFT in text else ""
+    bare = text.replace(SOFT, "")
+    parts = [part for part in re.split(r"[ \t\n]+", bare) if part]
+    if current is not None and bare[:1] in _BLANKS:
+        done.append(current)
+        current = None
+    for number, part in enumerate(parts):
+        if number and current is not None:
+            done.append(current)
+            current = None
+        current = (current or "") + soft + part
+    if parts and bare[-1:] in _BLANKS and current is not None:
+        done.append(current)
+        current = None
+    return current
 
 
 def _without_redirections(tokens: list[Token]) -> list[Token]:

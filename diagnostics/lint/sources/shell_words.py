@@ -303,6 +303,6 @@ def _pieces(text: str, nesting: int) -> tuple[Piece, ...]:
             found += lexer._quoted(text[start])  # noqa: SLF001
         else:
             end = next((i for i in range(start, len(text)) if text[i] in "\\'\"$`"), len(text))
-            found.append(Piece("text", text[start:end], quoted=True))
+            found.append(Piece("text", text[start:end]))
             lexer.at = end
     return tuple(found)
