@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
 FRAME = '  File "'
-_IN_FRAME = re.compile(
-    r'\s*(?:[|+] ?)*File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
-)
+_IN_FRAME = re.compile(r'\s*File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?')
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
-_EXCEPTION = re.compile(
-    rf"(?:[|+] ?)*(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)"
-)
+_EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
 _HEADLESS = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout)\b")
+# The margin in which groups of exceptions are printed.
+_MARGIN = re.compile(r"\s+[|+] ")
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 # So many further lines of the log may pass before an unfinished traceback is given up.
 PATIENCE = 400
@@ -75,6 +73,8 @@ class Assembler:
 
     def take(self, text: str, stream: str, rank: str, number: int) -> Traceback | None:
         """Takes a line; returns the traceback to which it belongs, which has ended if its `end` is this line."""
+        if margin := _MARGIN.match(text):
+            text = text[margin.end() :]
         if HEADER in text:
             self.open[stream] = Traceback(
                 stream, rank, number, link=self._link(stream, number), last_seen=number

@@ -11,7 +11,7 @@ from diagnostics import catalogue
 from diagnostics.triage import anchors
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.prefixes import clean
-from diagnostics.triage.rules import Rules, required
+from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import Source, find
 from diagnostics.triage.tracebacks import Assembler
 
@@ -190,7 +190,7 @@ def test_frames_without_a_head(rules):
 
 def test_every_pattern_has_an_anchor(rules):
     """Otherwise the first look would miss it."""
-    assert all(required(rule.code, rule.pattern) for rule in rules.rules)
+    assert all(anchors.required(rule.code, rule.pattern) for rule in rules.rules)
 
 
 def test_an_anchor_is_in_every_match():
@@ -198,6 +198,24 @@ def test_an_anchor_is_in_every_match():
     assert anchors.literals(r"actor (?:died|was killed)!") == ("actor ",)
     assert anchors.literals(r"(?:died alone|killed)?x{2}") == ("x",)
     assert anchors.literals(r"\d+|abc") == ()
+
+
+def test_a_group_of_exceptions(judge):
+    """Printed with a margin, each below the other."""
+    verdict = judge(
+        [
+            "  + Exception Group Traceback (most recent call last):",
+            '  |   File "/opt/env/a.py", line 1, in f',
+            "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+            "  +-+---------------- 1 ----------------",
+            "    | Traceback (most recent call last):",
+            '    |   File "/opt/env/a.py", line 9, in g',
+            f"    | {ROOT}",
+            "    +------------------------------------",
+        ]
+    )
+    assert (codes(verdict), verdict.candidates[0].first.line) == (["MEM005"], 7)
+    assert verdict.candidates[0].first.traceback.frames == [("/opt/env/a.py", "g")]
 
 
 def run(*arguments, stdin=b""):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from produce import Group
+from quiet import QUIET
 
 NOW, BEFORE, OLD = "vllm-0.31.0+trl-1.16.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.8.5+trl-0.17.0"
 # vLLM's real wheels beside PyTorch for the CPU: no platform is detected there.
@@ -478,6 +479,7 @@ GROUPS = (
     Group("hub457", BEFORE, "import transformers", HUB + BACKEND),
     Group("hub453", OLD, "import transformers", HUB + BACKEND),
     Group("here", "here", "import torch", UTILITIES),
+    Group("quiet", "here", "import torch", QUIET),
     Group("args031", NOW, "from vllm import EngineArgs", ENGINE_ARGUMENTS + REMOVED),
     Group("args0102", BEFORE, "from vllm import EngineArgs", ENGINE_ARGUMENTS),
     Group("args085", OLD, "from vllm import EngineArgs", ENGINE_ARGUMENTS, (("VLLM_USE_V1", "0"),)),

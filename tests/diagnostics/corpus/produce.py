@@ -59,8 +59,9 @@ def python_of(where: str, options: argparse.Namespace) -> Path:
     return options.peers if where == "peers" else options.cells / where / "bin" / "python"
 
 
-def stripped(text: str, python: Path, folder: str) -> str:
+def stripped(text: str, python: Path, folder: str, model: Path) -> str:
     """The log without what is of this machine alone."""
+    text = text.replace(str(model), "/opt/models/tiny")
     prefix = str(python.parent.parent)
     text = text.replace(folder, "/opt/run").replace(prefix, "/opt/env")
     text = re.sub(
@@ -103,7 +104,12 @@ def produce(group: Group, options: argparse.Namespace) -> None:
         codes = json.loads(done.stdout.splitlines()[-1])
         for label, name, _ in group.cases:
             text = (Path(folder) / f"{label}_{name}.log").read_text(errors="replace")
-            keep(label, f"{group.name}_{name}", codes[f"{label}_{name}"], stripped(text, python, folder))
+            keep(
+                label,
+                f"{group.name}_{name}",
+                codes[f"{label}_{name}"],
+                stripped(text, python, folder, options.model),
+            )
 
 
 def produce_programs(program: Program, options: argparse.Namespace) -> None:
@@ -125,7 +131,7 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
             )
         if not logs:
             text = (Path(folder) / "out").read_text(errors="replace")
-            keep(program.label, program.name, done.returncode, stripped(text, python, folder))
+            keep(program.label, program.name, done.returncode, stripped(text, python, folder, options.model))
 
 
 def filled(text: str, options: argparse.Namespace, folder: str) -> str:
