@@ -169,6 +169,7 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
         ("[default2]:[rank2]: boom", "boom", "2"),
         ("2026-01-31T10:00:00.123456Z [ERROR:swift] boom", "boom", ""),
         ("trainer-1  | 2026-01-31 10:00:00,123 - ERROR - boom", "boom", ""),
+        ("10.0.0.1: [rank0]: boom", "boom", "0"),
         ("  1%|#   | 1/100\rboom", "boom", ""),
         ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
         ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),

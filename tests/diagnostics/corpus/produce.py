@@ -127,7 +127,10 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
         for log in logs:
             label, _, name = log.stem.partition("+")
             keep(
-                label, f"{program.name}_{name}", 1, stripped(log.read_text(errors="replace"), python, folder)
+                label,
+                f"{program.name}_{name}",
+                1 if label != "clean" else 0,
+                stripped(log.read_text(errors="replace"), python, folder, options.model),
             )
         if not logs:
             text = (Path(folder) / "out").read_text(errors="replace")
