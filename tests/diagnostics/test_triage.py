@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from diagnostics import catalogue
+from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage import anchors
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.prefixes import clean
@@ -241,6 +242,26 @@ def test_the_command(tmp_path):
     done = run(tmp_path / "none.log")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode().splitlines() == [f"diagnostics: {tmp_path}/none.log: no such file or folder"]
+
+
+def test_it_starts_light(tmp_path):
+    """Nothing heavy is loaded to read a log."""
+    (tmp_path / "a.log").write_text("\n".join(traceback_of(ROOT)))
+    program = (
+        "import sys; from diagnostics.__main__ import main; main(['triage', sys.argv[1]]);"
+        " print({'torch', 'vllm', 'transformers', 'ray', 'numpy'} & set(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "set()\n"
+
+
+def test_every_family_has_entries_that_logs_show():
+    """Sixty known issues at least, and a signature in each family."""
+    issues = catalogue.load()
+    families = {code[:3] for code, issue in issues.items() if issue.signature}
+    assert len(issues) >= 60
+    assert families == set(FAMILIES)
 
 
 def test_runs_are_grouped_by_what_ended_them(tmp_path):

@@ -402,6 +402,16 @@ def bare(version: str) -> tuple[tuple[str, str, str], ...]:
 
 
 EXPANDABLE = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\nfrom vllm.device_allocator.cumem import CuMemAllocator\nCuMemAllocator()"
+# The repros' triggers, on vLLM's unmodified scheduler; the forward pass is simulated.
+HERE = "import sys\nsys.path.insert(0, '@ROOT')\n"
+SCHEDULERS = tuple(
+    (code, name, f"{HERE}from repro.{module} import {name}\n{name}(None)")
+    for code, module, names in (
+        ("SCH001", "prefill_seq_groups", ("_lost_step", "_cancelled_step", "_two_owners")),
+        ("SCH002", "async_stopped", ("_overlong_prompt", "_overlong_poisons_next")),
+    )
+    for name in names
+)
 ENGINE_ARGUMENTS = (
     (
         "ENG006",
@@ -485,6 +495,12 @@ GROUPS = (
     Group("args085", OLD, "from vllm import EngineArgs", ENGINE_ARGUMENTS, (("VLLM_USE_V1", "0"),)),
     *(
         Group(f"bare{version.replace('.', '')}", cell, "import torch", bare(version), (("VLLM_USE_V1", "0"),))
+        for version, cell in BARE.items()
+    ),
+    *(
+        Group(
+            f"scheduler{version.replace('.', '')}", cell, "import torch", SCHEDULERS, (("VLLM_USE_V1", "0"),)
+        )
         for version, cell in BARE.items()
     ),
 )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
 LOGS = HERE.parent / "logs"
 LONGEST = 60_000
 
@@ -61,7 +62,7 @@ def python_of(where: str, options: argparse.Namespace) -> Path:
 
 def stripped(text: str, python: Path, folder: str, model: Path) -> str:
     """The log without what is of this machine alone."""
-    text = text.replace(str(model), "/opt/models/tiny")
+    text = text.replace(str(model), "/opt/models/tiny").replace(str(ROOT), "/opt/doctor")
     prefix = str(python.parent.parent)
     text = text.replace(folder, "/opt/run").replace(prefix, "/opt/env")
     text = re.sub(
@@ -139,7 +140,7 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
 
 def filled(text: str, options: argparse.Namespace, folder: str) -> str:
     """A source with the places of the model and of the case's folder."""
-    return text.replace("@MODEL", str(options.model)).replace("@DIR", folder)
+    return text.replace("@MODEL", str(options.model)).replace("@DIR", folder).replace("@ROOT", str(ROOT))
 
 
 def keep(label: str, name: str, code: int, text: str) -> None:
