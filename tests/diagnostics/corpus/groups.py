@@ -492,7 +492,6 @@ GROUPS = (
     Group("quiet", "here", "import torch", QUIET),
     Group("args031", NOW, "from vllm import EngineArgs", ENGINE_ARGUMENTS + REMOVED),
     Group("args0102", BEFORE, "from vllm import EngineArgs", ENGINE_ARGUMENTS),
-    Group("args085", OLD, "from vllm import EngineArgs", ENGINE_ARGUMENTS, (("VLLM_USE_V1", "0"),)),
     *(
         Group(f"bare{version.replace('.', '')}", cell, "import torch", bare(version), (("VLLM_USE_V1", "0"),))
         for version, cell in BARE.items()
