@@ -152,6 +152,13 @@ def test_ranks_in_files_of_their_own(judge):
     assert verdict.candidates[0].first.source == "rank_1.log"
 
 
+def test_who_waited_in_vain_comes_after_what_crashed(judge):
+    """The trainer could not reach a server, which had died of something else, later in its own log."""
+    waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
+    verdict = judge(traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT))
+    assert codes(verdict) == ["MEM005", "NET012"]
+
+
 def test_the_fingerprint_is_of_what_happened_not_where(judge):
     """Other paths, lines and values: the same; another exception: another."""
     first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
