@@ -362,7 +362,7 @@ UTILITIES = (
 def bare(version: str) -> tuple[tuple[str, str, str], ...]:
     """What a vLLM that detects no platform does."""
     model = "model='@MODEL', tokenizer='@MODEL', dtype='float32', max_model_len=100000"
-    if version < "0.10" and not version.startswith("0.10"):
+    if version != "0.10.2":
         model = f"{model}, task='auto', tokenizer_mode='auto', trust_remote_code=False, seed=0"
     runner = "'generate'" if version == "0.6.6" else "runner_type='generate'"
     cases = [
