@@ -50,11 +50,6 @@ QUIET = (
     ),
     (
         "clean",
-        "collect_env",
-        "from torch.utils.collect_env import get_pretty_env_info\nprint(get_pretty_env_info())",
-    ),
-    (
-        "clean",
         "profiler",
         "from torch.profiler import profile\nwith profile() as p:\n    torch.randn(64, 64) @ torch.randn(64, 64)\nprint(p.key_averages().table(row_limit=8))",
     ),
@@ -168,11 +163,6 @@ QUIET = (
         "unknown",
         "pytest",
         "import pytest\nopen('@DIR/test_b.py', 'w').write('def test_b():\\n    assert {}[1]\\n')\nraise SystemExit(int(pytest.main(['-v', '-p', 'no:cacheprovider', '@DIR/test_b.py'])))",
-    ),
-    (
-        "unknown",
-        "unittest",
-        "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): self.assertEqual(1, 2)\nunittest.main(argv=['x'])",
     ),
     (
         "unknown",
