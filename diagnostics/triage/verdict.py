@@ -222,7 +222,7 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
         min(ROLES.index(candidate.role), 1),
         candidate.certainty == "hypothesis",
         # Who waited in vain may have waited for what crashed elsewhere.
-        KINDS.index(candidate.issue.kind),
+        KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
         candidate.first.line,
         candidate.issue.code,
     )
