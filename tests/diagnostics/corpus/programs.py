@@ -49,7 +49,6 @@ RAYS = (
     Program(
         "RAY011", "ray_http", "peers", RAY + "ray.init()", environ=(("RAY_ADDRESS", "http://127.0.0.1:8265"),)
     ),
-    Program("RAY013", "ray_auto", "peers", RAY + "ray.init(address='auto')"),
     Program(
         "clean",
         "ray_fine",
