@@ -12,6 +12,8 @@ from typing import Any
 
 import re2
 
+from diagnostics.catalogue.loader import CatalogueError
+
 SHORTEST = 6
 _MEMORY = 32 << 20
 # How Python reads a pattern; RE2's patterns are read alike where entries use them.
@@ -59,6 +61,21 @@ def _options(tree: Any) -> list[tuple[str, ...]]:
 
 def _best(options: list[tuple[str, ...]]) -> tuple[str, ...]:
     return max(options, key=lambda texts: min(map(len, texts)), default=())
+
+
+def required(code: str, pattern: str) -> tuple[str, ...]:
+    """The texts that a first look searches for.
+
+    Raises:
+        CatalogueError: The pattern needs no text of SHORTEST letters, so that a first look could not find it.
+    """
+    texts = literals(pattern)
+    if not texts or min(map(len, texts)) < SHORTEST:
+        raise CatalogueError(
+            f"{code}: signature: {pattern!r}: expected some text of {SHORTEST} letters or more that every"
+            " match contains"
+        )
+    return texts
 
 
 def union(parts: list[str]) -> Any:

@@ -31,6 +31,8 @@ _PREFIX = re.compile(
             r"\[pod/[^\]]{1,120}\] ",
             r"[\w.-]{1,60}-\d+ +\| ?",
             rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} [\w.-]+ [\w./-]+\[\d+\]: ",
+            # pdsh, under DeepSpeed's launcher
+            r"\d{1,3}(?:\.\d{1,3}){3}: ",
             r"(?P<srun>\d{1,4}): ",
         )
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.triage import anchors, facts
 from diagnostics.triage.tracebacks import FRAME, HEADER
 
@@ -40,7 +39,7 @@ class Rules:
                 for key in ("any", "all", "none"):
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
         self.set = anchors.PatternSet([rule.pattern for rule in self.rules])
-        texts = {text for rule in self.rules for text in required(rule.code, rule.pattern)}
+        texts = {text for rule in self.rules for text in anchors.required(rule.code, rule.pattern)}
         self.anchors = [
             *sorted(map(_quoted, texts)),
             _quoted(HEADER),
@@ -49,21 +48,6 @@ class Rules:
             *facts.ANCHOR_PATTERNS,
         ]
         self.prefilter = anchors.union(self.anchors)
-
-
-def required(code: str, pattern: str) -> tuple[str, ...]:
-    """The texts that a first look searches for.
-
-    Raises:
-        CatalogueError: The pattern needs no text of SHORTEST letters, so that a first look could not find it.
-    """
-    texts = anchors.literals(pattern)
-    if not texts or min(map(len, texts)) < anchors.SHORTEST:
-        raise CatalogueError(
-            f"{code}: signature: {pattern!r}: expected some text of {anchors.SHORTEST} letters or more that every"
-            " match contains"
-        )
-    return texts
 
 
 def unquoted(anchor: str) -> str:

@@ -172,9 +172,10 @@ class _Scanner:
                 return
             self._traceback(traceback, number)
         rank = line.rank or self.rank
+        about = traceback or self.assembler.before(line.stream, number)
         for index in self.rules.set.match(line.text):
             hits = self.seen.hits.setdefault(index, Hits())
-            hits.add(Hit(self.seen.source, number, line.text.strip()[:400], rank, traceback))
+            hits.add(Hit(self.seen.source, number, line.text.strip()[:400], rank, about))
         for package, version in facts.versions(line.text):
             self.seen.versions.setdefault(package, (version, number))
         if traceback is None:

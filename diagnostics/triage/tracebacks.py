@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
 FRAME = '  File "'
-_IN_FRAME = re.compile(
-    r'\s*(?:[|+] ?)*File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
-)
+_IN_FRAME = re.compile(r'\s*File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?')
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
-_EXCEPTION = re.compile(
-    rf"(?:[|+] ?)*(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)"
-)
+_EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
 _HEADLESS = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout)\b")
+# The margin in which groups of exceptions are printed.
+_MARGIN = re.compile(r"\s+[|+] ")
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 # So many further lines of the log may pass before an unfinished traceback is given up.
 PATIENCE = 400
 _MOST_FRAMES = 200
+# So many tracebacks may be open at once; more streams than that are no ranks.
+_MOST_OPEN = 20_000
+# A message may go on for so many lines after that of the exception.
+_MESSAGE = 8
 
 
 @dataclass
@@ -72,9 +74,17 @@ class Assembler:
     def __init__(self) -> None:
         self.open: dict[str, Traceback] = {}
         self._links: dict[str, tuple[int, int]] = {}
+        self._ended: dict[str, Traceback] = {}
+
+    def before(self, stream: str, number: int) -> Traceback | None:
+        """The traceback to whose message a line may belong, since it ended a few lines before."""
+        traceback = self._ended.get(stream)
+        return traceback if traceback and number - traceback.end <= _MESSAGE else None
 
     def take(self, text: str, stream: str, rank: str, number: int) -> Traceback | None:
         """Takes a line; returns the traceback to which it belongs, which has ended if its `end` is this line."""
+        if margin := _MARGIN.match(text):
+            text = text[margin.end() :]
         if HEADER in text:
             self.open[stream] = Traceback(
                 stream, rank, number, link=self._link(stream, number), last_seen=number
@@ -89,6 +99,8 @@ class Assembler:
             if traceback is None:
                 # The head was cut off, or Ray printed the frames of a task without one.
                 traceback = Traceback(stream, rank, number, link=self._link(stream, number))
+                if len(self.open) >= _MOST_OPEN:
+                    self.open.clear()
                 self.open[stream] = traceback
             traceback.last_seen = number
             if len(traceback.frames) < _MOST_FRAMES:
@@ -109,6 +121,7 @@ class Assembler:
         traceback.message = match["message"][:600]
         traceback.end = number
         del self.open[traceback.stream]
+        self._ended[traceback.stream] = traceback
         self._links[traceback.stream] = (traceback.link, 0)
         return traceback
 

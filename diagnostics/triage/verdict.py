@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from diagnostics.catalogue.model import ROLES
+from diagnostics.catalogue.model import KINDS, ROLES
 from diagnostics.triage.scan import Hit, Hits
 from diagnostics.triage.tracebacks import short_path
 
@@ -219,9 +219,10 @@ def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
     return (
-        ROLES.index(candidate.role) if candidate.role == "root" else 1,
+        min(ROLES.index(candidate.role), 1),
         candidate.certainty == "hypothesis",
-        candidate.issue.kind == "silent",
+        # Who waited in vain may have waited for what crashed elsewhere.
+        KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
         candidate.first.line,
         candidate.issue.code,
     )

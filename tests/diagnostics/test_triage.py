@@ -8,10 +8,11 @@ import sys
 import pytest
 
 from diagnostics import catalogue
+from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage import anchors
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.prefixes import clean
-from diagnostics.triage.rules import Rules, required
+from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import Source, find
 from diagnostics.triage.tracebacks import Assembler
 
@@ -151,6 +152,13 @@ def test_ranks_in_files_of_their_own(judge):
     assert verdict.candidates[0].first.source == "rank_1.log"
 
 
+def test_who_waited_in_vain_comes_after_what_crashed(judge):
+    """The trainer could not reach a server, which had died of something else, later in its own log."""
+    waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
+    verdict = judge(traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT))
+    assert codes(verdict) == ["MEM005", "NET012"]
+
+
 def test_the_fingerprint_is_of_what_happened_not_where(judge):
     """Other paths, lines and values: the same; another exception: another."""
     first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
@@ -169,6 +177,7 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
         ("[default2]:[rank2]: boom", "boom", "2"),
         ("2026-01-31T10:00:00.123456Z [ERROR:swift] boom", "boom", ""),
         ("trainer-1  | 2026-01-31 10:00:00,123 - ERROR - boom", "boom", ""),
+        ("10.0.0.1: [rank0]: boom", "boom", "0"),
         ("  1%|#   | 1/100\rboom", "boom", ""),
         ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
         ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),
@@ -190,7 +199,7 @@ def test_frames_without_a_head(rules):
 
 def test_every_pattern_has_an_anchor(rules):
     """Otherwise the first look would miss it."""
-    assert all(required(rule.code, rule.pattern) for rule in rules.rules)
+    assert all(anchors.required(rule.code, rule.pattern) for rule in rules.rules)
 
 
 def test_an_anchor_is_in_every_match():
@@ -198,6 +207,24 @@ def test_an_anchor_is_in_every_match():
     assert anchors.literals(r"actor (?:died|was killed)!") == ("actor ",)
     assert anchors.literals(r"(?:died alone|killed)?x{2}") == ("x",)
     assert anchors.literals(r"\d+|abc") == ()
+
+
+def test_a_group_of_exceptions(judge):
+    """Printed with a margin, each below the other."""
+    verdict = judge(
+        [
+            "  + Exception Group Traceback (most recent call last):",
+            '  |   File "/opt/env/a.py", line 1, in f',
+            "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+            "  +-+---------------- 1 ----------------",
+            "    | Traceback (most recent call last):",
+            '    |   File "/opt/env/a.py", line 9, in g',
+            f"    | {ROOT}",
+            "    +------------------------------------",
+        ]
+    )
+    assert (codes(verdict), verdict.candidates[0].first.line) == (["MEM005"], 7)
+    assert verdict.candidates[0].first.traceback.frames == [("/opt/env/a.py", "g")]
 
 
 def run(*arguments, stdin=b""):
@@ -222,6 +249,26 @@ def test_the_command(tmp_path):
     done = run(tmp_path / "none.log")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode().splitlines() == [f"diagnostics: {tmp_path}/none.log: no such file or folder"]
+
+
+def test_it_starts_light(tmp_path):
+    """Nothing heavy is loaded to read a log."""
+    (tmp_path / "a.log").write_text("\n".join(traceback_of(ROOT)))
+    program = (
+        "import sys; from diagnostics.__main__ import main; main(['triage', sys.argv[1]]);"
+        " print({'torch', 'vllm', 'transformers', 'ray', 'numpy'} & set(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "set()\n"
+
+
+def test_every_family_has_entries_that_logs_show():
+    """Sixty known issues at least, and a signature in each family."""
+    issues = catalogue.load()
+    families = {code[:3] for code, issue in issues.items() if issue.signature}
+    assert len(issues) >= 60
+    assert families == set(FAMILIES)
 
 
 def test_runs_are_grouped_by_what_ended_them(tmp_path):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from produce import Group
+from quiet import QUIET
 
 NOW, BEFORE, OLD = "vllm-0.31.0+trl-1.16.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.8.5+trl-0.17.0"
 # vLLM's real wheels beside PyTorch for the CPU: no platform is detected there.
@@ -361,7 +362,7 @@ UTILITIES = (
 def bare(version: str) -> tuple[tuple[str, str, str], ...]:
     """What a vLLM that detects no platform does."""
     model = "model='@MODEL', tokenizer='@MODEL', dtype='float32', max_model_len=100000"
-    if version < "0.10" and not version.startswith("0.10"):
+    if version != "0.10.2":
         model = f"{model}, task='auto', tokenizer_mode='auto', trust_remote_code=False, seed=0"
     runner = "'generate'" if version == "0.6.6" else "runner_type='generate'"
     cases = [
@@ -401,6 +402,16 @@ def bare(version: str) -> tuple[tuple[str, str, str], ...]:
 
 
 EXPANDABLE = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\nfrom vllm.device_allocator.cumem import CuMemAllocator\nCuMemAllocator()"
+# The repros' triggers, on vLLM's unmodified scheduler; the forward pass is simulated.
+HERE = "import sys\nsys.path.insert(0, '@ROOT')\n"
+SCHEDULERS = tuple(
+    (code, name, f"{HERE}from repro.{module} import {name}\n{name}(None)")
+    for code, module, names in (
+        ("SCH001", "prefill_seq_groups", ("_lost_step", "_cancelled_step", "_two_owners")),
+        ("SCH002", "async_stopped", ("_overlong_prompt", "_overlong_poisons_next")),
+    )
+    for name in names
+)
 ENGINE_ARGUMENTS = (
     (
         "ENG006",
@@ -478,11 +489,17 @@ GROUPS = (
     Group("hub457", BEFORE, "import transformers", HUB + BACKEND),
     Group("hub453", OLD, "import transformers", HUB + BACKEND),
     Group("here", "here", "import torch", UTILITIES),
+    Group("quiet", "here", "import torch", QUIET),
     Group("args031", NOW, "from vllm import EngineArgs", ENGINE_ARGUMENTS + REMOVED),
     Group("args0102", BEFORE, "from vllm import EngineArgs", ENGINE_ARGUMENTS),
-    Group("args085", OLD, "from vllm import EngineArgs", ENGINE_ARGUMENTS, (("VLLM_USE_V1", "0"),)),
     *(
         Group(f"bare{version.replace('.', '')}", cell, "import torch", bare(version), (("VLLM_USE_V1", "0"),))
+        for version, cell in BARE.items()
+    ),
+    *(
+        Group(
+            f"scheduler{version.replace('.', '')}", cell, "import torch", SCHEDULERS, (("VLLM_USE_V1", "0"),)
+        )
         for version, cell in BARE.items()
     ),
 )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
 LOGS = HERE.parent / "logs"
 LONGEST = 60_000
 
@@ -59,8 +60,9 @@ def python_of(where: str, options: argparse.Namespace) -> Path:
     return options.peers if where == "peers" else options.cells / where / "bin" / "python"
 
 
-def stripped(text: str, python: Path, folder: str) -> str:
+def stripped(text: str, python: Path, folder: str, model: Path) -> str:
     """The log without what is of this machine alone."""
+    text = text.replace(str(model), "/opt/models/tiny").replace(str(ROOT), "/opt/doctor")
     prefix = str(python.parent.parent)
     text = text.replace(folder, "/opt/run").replace(prefix, "/opt/env")
     text = re.sub(
@@ -103,7 +105,12 @@ def produce(group: Group, options: argparse.Namespace) -> None:
         codes = json.loads(done.stdout.splitlines()[-1])
         for label, name, _ in group.cases:
             text = (Path(folder) / f"{label}_{name}.log").read_text(errors="replace")
-            keep(label, f"{group.name}_{name}", codes[f"{label}_{name}"], stripped(text, python, folder))
+            keep(
+                label,
+                f"{group.name}_{name}",
+                codes[f"{label}_{name}"],
+                stripped(text, python, folder, options.model),
+            )
 
 
 def produce_programs(program: Program, options: argparse.Namespace) -> None:
@@ -121,16 +128,19 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
         for log in logs:
             label, _, name = log.stem.partition("+")
             keep(
-                label, f"{program.name}_{name}", 1, stripped(log.read_text(errors="replace"), python, folder)
+                label,
+                f"{program.name}_{name}",
+                1 if label != "clean" else 0,
+                stripped(log.read_text(errors="replace"), python, folder, options.model),
             )
         if not logs:
             text = (Path(folder) / "out").read_text(errors="replace")
-            keep(program.label, program.name, done.returncode, stripped(text, python, folder))
+            keep(program.label, program.name, done.returncode, stripped(text, python, folder, options.model))
 
 
 def filled(text: str, options: argparse.Namespace, folder: str) -> str:
     """A source with the places of the model and of the case's folder."""
-    return text.replace("@MODEL", str(options.model)).replace("@DIR", folder)
+    return text.replace("@MODEL", str(options.model)).replace("@DIR", folder).replace("@ROOT", str(ROOT))
 
 
 def keep(label: str, name: str, code: int, text: str) -> None:
