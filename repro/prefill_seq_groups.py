@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from repro import upstream
 from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
-from repro.engines_v0 import cancelled, interrupted, moments, two_owners
+from repro.engines_v0 import cancelled, interrupted, moments, swift, two_owners
 from repro.schedulers import owners, v0
 from repro.schedulers.v0_setup import Request, Setup
 
@@ -155,7 +155,7 @@ def _work(
     )
 
 
-_OWNERS = frozenset({"two_owners", "llm_two_threads", "engine_two_threads"})
+_OWNERS = frozenset({"two_owners", "llm_two_threads", "engine_two_threads", "swift_two_threads"})
 _ALONE = frozenset(
     {"lost_step", "cancelled_step", "llm_interrupted", "engine_step_raised", "async_loop_ended"}
 )
@@ -171,6 +171,12 @@ _WHOLE_ENGINE = (
         "whole engine: two threads step one LLMEngine",
         two_owners.engine_two_threads,
         simulated=moments.HOLDS,
+    ),
+    Trigger(
+        "swift_two_threads",
+        "whole engine: two threads call infer() of ms-swift's GRPOVllmEngine, as async_generate with evaluation does",
+        swift.two_threads,
+        simulated=swift.SIMULATED,
     ),
     Trigger(
         "async_two_clients",
@@ -246,7 +252,7 @@ SCH001 = Repro(
         Mitigation(
             "server_mode",
             "one loop steps the engine; training and evaluation are its clients",
-            _OWNERS | {"cancelled_step", "llm_interrupted", "async_loop_ended"},
+            (_OWNERS - {"swift_two_threads"}) | {"cancelled_step", "llm_interrupted", "async_loop_ended"},
         ),
         Mitigation("abort_in_flight", "abort everything in flight before the engine is used again", _ALONE),
         Mitigation("fresh_engine", "a new engine after the failure, or one for each owner", _ALONE | _OWNERS),
