@@ -30,9 +30,11 @@ SIMULATED = (
     "a subclass of ours hands that processor, and that ends of sequence are ignored, on with ms-swift's own parameters",
     "the trainer around it: two threads call infer(), as its rollout and its evaluation do",
 )
-# ms-swift's answers tell a prompt's length and not its tokens: each is of a length of its own.
-TRAINING = tuple(Asked(f"train-{index}", 10 + index, 8 + 3 * index, 6) for index in range(4))
-EVALUATION = tuple(Asked(f"eval-{index}", 20 + index, 9 + 3 * index, 4) for index in range(2))
+# ms-swift's answers tell a prompt's length and not its tokens, and its template adds one token to each: every prompt is
+# of a length of its own, three tokens from the next.
+_FIRST, _APART = 8, 3
+TRAINING = tuple(Asked(f"train-{index}", 10 + index, _FIRST + _APART * index, 6) for index in range(4))
+EVALUATION = tuple(Asked(f"eval-{index}", 20 + index, _FIRST + _APART * (4 + index), 4) for index in range(2))
 
 
 def two_threads(mitigation: str | None) -> Work:
@@ -107,9 +109,9 @@ class Swift(Offline):
 
 def _as_vllms(answer: Any) -> Any:
     """Returns an answer of ms-swift's in the form of vLLM's, its prompt known by its length."""
-    lengths = {item.length: item.prompt for item in (*TRAINING, *EVALUATION)}
+    asked = (*TRAINING, *EVALUATION)[(answer.usage.prompt_tokens - _FIRST) // _APART]
     return SimpleNamespace(
-        prompt_token_ids=lengths[answer.usage.prompt_tokens],
+        prompt_token_ids=asked.prompt,
         finished=answer.choices[0].finish_reason == "length",
         outputs=[SimpleNamespace(token_ids=range(answer.usage.completion_tokens))],
     )
