@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from repro import upstream
 from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
 from repro.engines_v0 import cancelled, interrupted, moments, swift, two_owners
+from repro.engines_v0.engine import needed
 from repro.schedulers import owners, v0
 from repro.schedulers.v0_setup import Request, Setup
 
@@ -165,18 +166,21 @@ _WHOLE_ENGINE = (
         "whole engine: two threads call LLM.generate, the second within the first's prefill",
         two_owners.llm_two_threads,
         simulated=moments.HOLDS,
+        lacks=needed,
     ),
     Trigger(
         "engine_two_threads",
         "whole engine: two threads step one LLMEngine",
         two_owners.engine_two_threads,
         simulated=moments.HOLDS,
+        lacks=needed,
     ),
     Trigger(
         "swift_two_threads",
         "whole engine: two threads call infer() of ms-swift's GRPOVllmEngine, as async_generate with evaluation does",
         swift.two_threads,
         simulated=swift.SIMULATED,
+        lacks=swift.lacks,
     ),
     Trigger(
         "async_two_clients",
@@ -184,18 +188,21 @@ _WHOLE_ENGINE = (
         two_owners.async_two_clients,
         occurs=False,
         simulated=moments.HOLDS,
+        lacks=needed,
     ),
     Trigger(
         "llm_interrupted",
         "whole engine: Ctrl-C within LLM.generate's prefill; generate() again",
         interrupted.llm_interrupted,
         simulated=moments.INTERRUPTS,
+        lacks=needed,
     ),
     Trigger(
         "engine_step_raised",
         "whole engine: a logits processor raises within LLMEngine.step; the engine is used again",
         interrupted.engine_step_raised,
         simulated=moments.FAILS,
+        lacks=needed,
     ),
     Trigger(
         "async_step_raised",
@@ -203,6 +210,7 @@ _WHOLE_ENGINE = (
         interrupted.async_step_raised,
         occurs=False,
         simulated=moments.FAILS,
+        lacks=needed,
     ),
     Trigger(
         "async_client_cancelled",
@@ -210,12 +218,14 @@ _WHOLE_ENGINE = (
         cancelled.async_client_cancelled,
         occurs=False,
         simulated=moments.HOLDS,
+        lacks=needed,
     ),
     Trigger(
         "async_loop_ended",
         "whole engine: asyncio.run ends within AsyncLLMEngine's prefill; another asyncio.run",
         cancelled.async_loop_ended,
         simulated=moments.HOLDS,
+        lacks=needed,
     ),
 )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from repro.base import InapplicableError
 from repro.engines_v0 import two_owners
 from repro.engines_v0.asked import Asked
-from repro.engines_v0.engine import Offline
+from repro.engines_v0.engine import Offline, needed
 from repro.engines_v0.moments import HOLDS
 from repro.whole_engine import VOCABULARY
 
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 
 SIMULATED = (
     *HOLDS,
-    "a subclass of ours hands that processor, and that ends of sequence are ignored, on with ms-swift's own parameters",
+    "a subclass of ours adds that processor to ms-swift's sampling parameters, and leaves its stop words out",
     "the trainer around it: two threads call infer(), as its rollout and its evaluation do",
 )
-# ms-swift's answers tell a prompt's length and not its tokens, and its template adds one token to each: every prompt is
-# of a length of its own, three tokens from the next.
-_FIRST, _APART = 8, 3
-TRAINING = tuple(Asked(f"train-{index}", 10 + index, _FIRST + _APART * index, 6) for index in range(4))
-EVALUATION = tuple(Asked(f"eval-{index}", 20 + index, _FIRST + _APART * (4 + index), 4) for index in range(2))
+# ms-swift's answers tell a prompt's length and not its tokens: each is of a length of its own.
+TRAINING = tuple(Asked(f"train-{index}", 10 + index, 8 + 3 * index, 6) for index in range(4))
+EVALUATION = tuple(Asked(f"eval-{index}", 20 + index, 20 + 3 * index, 4) for index in range(2))
+
+
+def lacks() -> str | None:
+    """Says what is missing for it here, or None. Imports nothing."""
+    if util.find_spec("swift") is None:
+        return "ms-swift is not on the path: docs/engine-v0.md says how it is put beside a cell"
+    return needed()
 
 
 def two_threads(mitigation: str | None) -> Work:
@@ -43,10 +48,6 @@ def two_threads(mitigation: str | None) -> Work:
         raise InapplicableError("infer() steps by itself: its caller has no step to lock")
     if mitigation == "server_mode":
         raise InapplicableError("ms-swift's own server is not driven here; vLLM's is, by llm_two_threads")
-    if util.find_spec("swift") is None:
-        raise InapplicableError(
-            "ms-swift is not on the path: docs/engine-v0.md says how it is put beside a cell"
-        )
     return two_owners.two_threads(mitigation, Swift, (TRAINING, EVALUATION))
 
 
@@ -71,6 +72,11 @@ class Swift(Offline):
             **outer,
         )
         self._template = importlib.import_module("swift.llm").get_template("dummy", started.processor)
+        self._template.set_mode("vllm")
+        # The template adds tokens of its own.
+        self._asked = {
+            len(self._template.encode(_request(item))["input_ids"]): item for item in (*TRAINING, *EVALUATION)
+        }
         return started
 
     def _core(self) -> Any:
@@ -93,28 +99,26 @@ class Swift(Offline):
         self, asked: Sequence[Asked], processor: Processor | None = None, _turn: object = None
     ) -> list[Any]:
         """Calls `infer`; the processor goes with the first request."""
-        swift = importlib.import_module("swift.llm")
-        requests = [
-            swift.InferRequest(
-                messages=[{"role": "user", "content": " ".join([str(item.token)] * item.length)}]
-            )
-            for item in asked
-        ]
-        settings = swift.RequestConfig(max_tokens=asked[0].max_tokens, temperature=0, seed=0)
+        settings = importlib.import_module("swift.llm").RequestConfig(
+            max_tokens=asked[0].max_tokens, temperature=0, seed=0
+        )
         if processor:  # parameters are made in the thread that asks
             self.outer.processors[threading.get_ident()] = processor
-        answers = self.outer.infer(requests, settings, template=self._template)
-        return [_as_vllms(answer) for answer in answers]
+        answers = self.outer.infer([_request(item) for item in asked], settings, template=self._template)
+        return [self._as_vllms(answer) for answer in answers]
+
+    def _as_vllms(self, answer: Any) -> Any:
+        """Returns an answer of ms-swift's in the form of vLLM's, its prompt known by its length."""
+        return SimpleNamespace(
+            prompt_token_ids=self._asked[answer.usage.prompt_tokens].prompt,
+            finished=answer.choices[0].finish_reason == "length",
+            outputs=[SimpleNamespace(token_ids=range(answer.usage.completion_tokens))],
+        )
 
 
-def _as_vllms(answer: Any) -> Any:
-    """Returns an answer of ms-swift's in the form of vLLM's, its prompt known by its length."""
-    asked = (*TRAINING, *EVALUATION)[(answer.usage.prompt_tokens - _FIRST) // _APART]
-    return SimpleNamespace(
-        prompt_token_ids=asked.prompt,
-        finished=answer.choices[0].finish_reason == "length",
-        outputs=[SimpleNamespace(token_ids=range(answer.usage.completion_tokens))],
-    )
+def _request(item: Asked) -> Any:
+    words = " ".join([str(item.token)] * item.length)
+    return importlib.import_module("swift.llm").InferRequest(messages=[{"role": "user", "content": words}])
 
 
 def _class() -> Any:
@@ -135,5 +139,8 @@ def _class() -> Any:
             first = self.processors.pop(threading.get_ident(), None)
             made.logits_processors = [first] if first else None
             return made
+
+        def _add_stop_words(self, *_: Any, **__: Any) -> None:
+            """Adds none: every completion is to have all its tokens."""
 
     return WithProcessor
