@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from repro import upstream
 from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
 from repro.engines_v0 import async_output, leftovers
+from repro.engines_v0.engine import needed
 from repro.schedulers import owners, v0
 from repro.schedulers.v0_setup import Request, Setup, check_prompt
 
@@ -144,6 +145,7 @@ _WHOLE_ENGINE = (
         "whole engine: a prompt over max_model_len in LLM.generate",
         leftovers.llm_overlong,
         simulated=(),
+        lacks=needed,
     ),
     Trigger(
         "llm_refused_poisons_next",
@@ -151,6 +153,7 @@ _WHOLE_ENGINE = (
         leftovers.llm_refused_poisons_next,
         silent=True,
         simulated=(),
+        lacks=needed,
     ),
     Trigger(
         "llm_past_limit",
@@ -158,18 +161,21 @@ _WHOLE_ENGINE = (
         leftovers.llm_past_limit,
         silent=True,
         simulated=(),
+        lacks=needed,
     ),
     Trigger(
         "llm_min_tokens",
         "whole engine: prompt + min_tokens over max_model_len, beside another request",
         async_output.llm_min_tokens,
         simulated=async_output.SIMULATED,
+        lacks=needed,
     ),
     Trigger(
         "llm_min_tokens_poisons_next",
         "whole engine: the same, alone; the next LLM.generate meets what it left",
         async_output.llm_min_tokens_poisons_next,
         simulated=async_output.SIMULATED,
+        lacks=needed,
     ),
 )
 

@@ -127,6 +127,7 @@ class Trigger:
         silent: the failure raises nothing; the figures show it.
         occurs: whether the failure is on record to come of it; a trigger that is safe is told by a run, too.
         simulated: what is not real in its attempts, where that is not what the repro's others simulate.
+        lacks: says what it needs and is not installed here, or None; asked once, and nothing is imported for it.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Trigger:
     silent: bool = False
     occurs: bool = True
     simulated: tuple[str, ...] | None = None
+    lacks: Callable[[], str | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ WHOLE_ENGINE = {
     "SCH001": {
         "llm_two_threads",
         "engine_two_threads",
+        "swift_two_threads",
         "async_two_clients",
         "llm_interrupted",
         "engine_step_raised",
