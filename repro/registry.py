@@ -10,10 +10,28 @@ from repro.engine_logprobs import NUM001, NUM002, NUM003, SYN001
 from repro.math_threads import REW001
 from repro.missing_ray_actors import RAY001
 from repro.prefill_seq_groups import SCH001
+from repro.token_ids import TOK001
+from repro.trl_imports import CMP002, CMP003
 from repro.trl_normaliser import NUM004
+from repro.trl_reload import SYN003
 
 if TYPE_CHECKING:
     from repro.base import Repro
 
-_ALL = (SCH001, SCH002, RAY001, CMP001, NUM001, NUM002, NUM003, SYN001, REW001, NUM004)
+_ALL = (
+    SCH001,
+    SCH002,
+    RAY001,
+    CMP001,
+    NUM001,
+    NUM002,
+    NUM003,
+    SYN001,
+    REW001,
+    NUM004,
+    SYN003,
+    CMP002,
+    CMP003,
+    TOK001,
+)
 REPROS: dict[str, Repro] = {repro.code: repro for repro in _ALL}
