@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from repro.async_output_support import CMP001
 from repro.async_stopped import SCH002
 from repro.engine_logprobs import NUM001, NUM002, NUM003, SYN001
+from repro.health_route import NET001
 from repro.math_threads import REW001
 from repro.missing_ray_actors import RAY001
 from repro.prefill_seq_groups import SCH001
@@ -33,5 +34,6 @@ _ALL = (
     CMP002,
     CMP003,
     TOK001,
+    NET001,
 )
 REPROS: dict[str, Repro] = {repro.code: repro for repro in _ALL}
