@@ -121,6 +121,15 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def servers(session: nox.Session) -> None:
+    """Start each kind of rollout server for real and check it. Arguments go through: -- --only 'grpo_core serve'."""
+    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
+    program = "tests.grpo_core.programs.try_servers"
+    session.run("python", "-m", program, "--cells", str(CELLS), *session.posargs)
+
+
+@nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Ruff: every rule on, each exception explained in pyproject.toml."""
     install(session, "--group", "lint")

@@ -160,6 +160,9 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        reader.join(_END_S)  # until the last process that holds the pipe has ended
+        if not reader.is_alive():
+            process.stdout.close()
 
 
 def _reach(port: int) -> None:

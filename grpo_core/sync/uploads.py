@@ -125,8 +125,13 @@ async def _fill(request: Any, view: memoryview, came: Callable[[int], None]) -> 
 
 
 def _goes_around(request: Any, connection: Any) -> bool:
-    """A body of so many bytes and no other framing, nobody waits for a word of ours, and nothing comes behind it."""
+    """A body of so many bytes and no other framing, nobody waits for a word of ours, and nothing comes behind it.
+
+    Not under TLS either: what the socket has read is not yet what has come.
+    """
     headers = request.headers
+    if connection.transport.get_extra_info("sslcontext") is not None:
+        return False
     closes = headers.get("connection", "").strip().lower() == "close"
     return closes and "transfer-encoding" not in headers and not connection.cycle.waiting_for_100_continue
 
@@ -170,14 +175,14 @@ class _Into(asyncio.BufferedProtocol):
         least = max(1, min(count, PIECE))
         if least != self._least:
             self._least = least
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            with suppress(OSError):  # a system without it wakes at any byte
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def read_rest(self) -> None:
         """Reads what came and was too little to wake it; from now on any byte does."""
         with suppress(OSError):  # nothing, or no connection
             self.buffer_updated(os.readv(self._socket.fileno(), [self.get_buffer(-1)]))
-        with suppress(OSError):
-            self._wake_at(1)
+        self._wake_at(1)
 
     def get_buffer(self, _: int) -> memoryview:
         return self._view[:PIECE]
