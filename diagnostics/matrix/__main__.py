@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diagnostics.matrix import commands
+from diagnostics.matrix.sources import SourceError
 from diagnostics.matrix.store import StoreBusyError
 from diagnostics.matrix.uv import UvMissingError
 from diagnostics.matrix.workplace import ROOT
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
-    except (TableError, StoreBusyError, UvMissingError) as error:
+    except (TableError, StoreBusyError, UvMissingError, SourceError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         return 2
     except Stopped:
@@ -79,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument(
         "--profile",
         default=None,
-        help="cells of this profile: quick (default) or full; ignored where --cells is given",
+        help="cells of this profile: quick (default), full, or the generated ones of breadth; "
+        "where --cells is given, it chooses among the generated ones for breadth, else among all written ones",
     )
     commands_ = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
 
@@ -94,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         metavar="DIR",
         help="folder for the page, Markdown and JSON (default: report/ in the store)",
+    )
+    run.add_argument(
+        "--jobs",
+        type=int,
+        default=None,
+        metavar="N",
+        help="ask so many questions that need no environment at a time (default: 1; for breadth 4 per core)",
     )
     keep = run.add_mutually_exclusive_group()
     keep.add_argument(
@@ -125,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
         "lock", parents=[chosen], help="resolve the cells' locks again, each at its date cut"
     )
     lock.set_defaults(command=commands.lock)
+
+    releases = commands_.add_parser(
+        "releases", parents=[common], help="ask the index which releases there are, write locks/releases.json"
+    )
+    releases.set_defaults(command=commands.releases)
 
     publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")

@@ -64,6 +64,8 @@ class Workplace:
     """The folder that holds grpo_core and repro."""
     say: Callable[[str], None] = silent
     """Shows what is being done at the moment."""
+    running: set[subprocess.Popen[str]] = field(default_factory=set)
+    """Resolvers at work, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
     _digests: dict[tuple[str, ...], str] = field(default_factory=dict)
 

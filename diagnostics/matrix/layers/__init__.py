@@ -12,6 +12,7 @@ from diagnostics.matrix.layers import (
     install,
     resolve,
     scheduler,
+    today,
     train,
 )
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ALL: tuple[Layer, ...] = (
     resolve.LAYER,
+    today.LAYER,
     contract.LAYER,
     install.LAYER,
     imports.LAYER,
