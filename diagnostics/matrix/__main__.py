@@ -140,6 +140,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     releases.set_defaults(command=commands.releases)
 
+    bisect = commands_.add_parser(
+        "bisect", parents=[common], help="name the first vLLM at which a layer's verdict changes"
+    )
+    bisect.add_argument("--trl", required=True, help="a release of TRL, or newest")
+    bisect.add_argument("--vllm", required=True, metavar="A..B", help="the releases to search, ends included")
+    bisect.add_argument("--layer", required=True, help="the layer whose verdict is compared")
+    bisect.add_argument(
+        "--recipe", default=None, help="builds the environments, for a layer that runs in one"
+    )
+    bisect.set_defaults(command=commands.bisect)
+
+    add = commands_.add_parser(
+        "add", parents=[common], help="try a new vLLM: resolve and read it beside TRL, print the cell"
+    )
+    add.add_argument("release", metavar="vllm==VERSION", help="vllm==newest for the newest known")
+    add.add_argument("--trl", default="newest", help="a release of TRL (default: the newest known)")
+    add.add_argument("--write", action="store_true", help="write the cell into the matrix file, and its lock")
+    add.set_defaults(command=commands.add)
+
     publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
     publish.set_defaults(command=commands.publish)

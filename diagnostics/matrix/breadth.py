@@ -127,7 +127,7 @@ def cells(matrix: Matrix) -> tuple[Cell, ...]:
     for trainer in trainers(breadth, releases):
         near = neighbours(engines, trainer.vllm or "", breadth.aside)
         resolved = _thinned(near, trainer.vllm or "", breadth.resolved)
-        found += [_cell(breadth, releases, trainer, item, written, resolve=item in resolved) for item in near]
+        found += [_cell(matrix, trainer, item, written, resolve=item in resolved) for item in near]
     return tuple(found)
 
 
@@ -158,45 +158,52 @@ def _thinned(near: Sequence[Release], declared: str, most: int) -> list[Release]
     return [item for item in near if not fits(declared, item.version) or item in allowed]
 
 
-def _cell(
-    breadth: Breadth,
-    releases: Releases,
-    trainer: Release,
-    engine: Release,
-    written: dict[str, Cell],
-    *,
-    resolve: bool,
-) -> Cell:
-    name = f"vllm-{engine.version}+trl-{trainer.version}"
+def pair(matrix: Matrix, trainer: Release, engine: Release, layers: Sequence[str]) -> Cell:
+    """Returns the cell of any two releases, asked these layers; nothing is expected of it but a pass.
+
+    Raises:
+        ValueError: the matrix file says nothing of generated cells.
+    """
+    breadth, releases = matrix.breadth, matrix.releases
+    if breadth is None or releases is None:
+        raise ValueError("no table [breadth], or no list of releases")
     declared = trainer.vllm or ""
-    layers = LAYERS if resolve else LAYERS[2:]
-    expected = dict(_expected(breadth.rules, trainer, engine, layers))
-    known = written.get(name)
-    if known is not None:
-        own = {layer: item for layer, item in known.expectations if layer in layers}
-        # What is written of a cell says all of its layers there; a rule speaks of those it isn't asked.
-        rest = {layer: item for layer, item in expected.items() if layer not in known.layers}
-        return replace(
-            known,
-            layers=layers,
-            profiles=(PROFILE,),
-            expectations=tuple({**rest, **own}.items()),
-            declares=declared,
-        )
     newest = max(trainer.uploaded, engine.uploaded) + datetime.timedelta(days=breadth.days)
     inside = "allows it" if fits(declared, engine.version) else "does not allow it"
     return Cell(
-        id=name,
+        id=f"vllm-{engine.version}+trl-{trainer.version}",
         vllm=engine.version,
         trl=trainer.version,
         python=breadth.python,
         exclude_newer=min(newest, releases.read),
         recipe=None,
-        layers=layers,
+        layers=tuple(layers),
         profiles=(PROFILE,),
-        expectations=tuple(expected.items()),
+        expectations=(),
         note=f"TRL {trainer.version} declares vllm{declared or ' without a bound'}, which {inside}.",
         declares=declared,
+    )
+
+
+def _cell(
+    matrix: Matrix, trainer: Release, engine: Release, written: dict[str, Cell], *, resolve: bool
+) -> Cell:
+    assert matrix.breadth is not None
+    layers = LAYERS if resolve else LAYERS[2:]
+    made = pair(matrix, trainer, engine, layers)
+    expected = dict(_expected(matrix.breadth.rules, trainer, engine, layers))
+    known = written.get(made.id)
+    if known is None:
+        return replace(made, expectations=tuple(expected.items()))
+    own = {layer: item for layer, item in known.expectations if layer in layers}
+    # What is written of a cell says all of its layers there; a rule speaks of those it isn't asked.
+    rest = {layer: item for layer, item in expected.items() if layer not in known.layers}
+    return replace(
+        known,
+        layers=layers,
+        profiles=(PROFILE,),
+        expectations=tuple({**rest, **own}.items()),
+        declares=made.declares,
     )
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import breadth, environments, findings, locks, selection
+from diagnostics.matrix import breadth, environments, findings, locks, probing, selection
 from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
@@ -104,6 +104,16 @@ def lock(options: argparse.Namespace) -> int:
     for problem in problems:
         print(f"matrix: {problem}", file=sys.stderr)
     return 3 if problems else 0
+
+
+def bisect(options: argparse.Namespace) -> int:
+    """Names the first vLLM at which a layer's verdict changes."""
+    return probing.bisected(options, _workplace(options))
+
+
+def add(options: argparse.Namespace) -> int:
+    """Tries a release of vLLM that no cell names yet."""
+    return probing.added(options, _workplace(options))
 
 
 def releases(options: argparse.Namespace) -> int:
