@@ -91,6 +91,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--fresh", action="store_true", help="ask again what is answered already")
     run.add_argument(
+        "--only-failed",
+        action="store_true",
+        help="ask again what was asked and is not as expected (timeouts and faults of the machine too), nothing else",
+    )
+    run.add_argument(
+        "--since",
+        default=None,
+        metavar="DAY",
+        help="ask again what was answered before this day (UTC), as 2026-11-20",
+    )
+    run.add_argument(
+        "--disk-gb",
+        type=float,
+        default=None,
+        metavar="GB",
+        help="what all environments may take together; the oldest go first (default: what the disk has)",
+    )
+    run.add_argument(
         "--report",
         type=Path,
         default=None,
@@ -134,6 +152,10 @@ def _parser() -> argparse.ArgumentParser:
         "lock", parents=[chosen], help="resolve the cells' locks again, each at its date cut"
     )
     lock.set_defaults(command=commands.lock)
+
+    merge = commands_.add_parser("merge", parents=[common], help="take in the verdicts of other stores")
+    merge.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="folders of other stores")
+    merge.set_defaults(command=commands.merge)
 
     releases = commands_.add_parser(
         "releases", parents=[common], help="ask the index which releases there are, write locks/releases.json"

@@ -42,9 +42,11 @@ def run(options: argparse.Namespace) -> int:
     chosen = {
         (item.cell.id, item.layer.name) for item in questions if not wanted or item.layer.name in wanted
     }
-    fresh = frozenset(chosen) if options.fresh else frozenset()
+    again = _again(workplace, questions, chosen, options)
+    fresh = frozenset(chosen) if options.fresh else again
+    only = again if options.only_failed else None
     if options.dry_run:
-        return _plan(workplace, questions, fresh)
+        return _plan(workplace, questions, fresh, only)
     wide = options.profile == breadth.PROFILE
     jobs = options.jobs or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
     show = findings.render if wide else _table
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
             result = run_questions(
                 workplace,
                 _questions(workplace, cells, wanted),
-                Options(fresh, options.keep, jobs),
+                Options(fresh, options.keep, only, options.disk_gb, jobs),
                 progress,
             )
     except KeyboardInterrupt:
@@ -65,6 +67,27 @@ def run(options: argparse.Namespace) -> int:
     print(show(result), end="", flush=True)
     _report(workplace, options.report, result if wide else None)
     return exit_code([square.judged for square in result.squares])
+
+
+def _again(
+    workplace: Workplace, questions: list[Question], chosen: set[tuple[str, str]], options: argparse.Namespace
+) -> frozenset[tuple[str, str]]:
+    """Returns the (cell, layer) that `--only-failed` and `--since` ask again."""
+    if not (options.only_failed or options.since):
+        return frozenset()
+    try:
+        day = datetime.date.fromisoformat(options.since).isoformat() if options.since else ""
+    except ValueError:
+        raise TableError(f"--since {options.since}: expected a day, as 2026-11-20") from None
+    found = set()
+    for square in board(questions, workplace.store.read()).squares:
+        event, name = square.event, (square.question.cell.id, square.question.layer.name)
+        if event is None or name not in chosen:
+            continue
+        failed = options.only_failed and not square.judged.expected
+        if failed or event.started[:10] < day:
+            found.add(name)
+    return frozenset(found)
 
 
 def _report(workplace: Workplace, named: Path | None, wide: Board | None) -> None:
@@ -114,6 +137,19 @@ def bisect(options: argparse.Namespace) -> int:
 def add(options: argparse.Namespace) -> int:
     """Tries a release of vLLM that no cell names yet."""
     return probing.added(options, _workplace(options))
+
+
+def merge(options: argparse.Namespace) -> int:
+    """Takes in what other stores know."""
+    workplace = _workplace(options)
+    for folder in options.stores:
+        if not (folder / "store.jsonl").is_file():
+            raise TableError(f"{folder}: holds no store.jsonl: expected the folder of a store")
+    with workplace.store.locked():
+        for folder in options.stores:
+            count = workplace.store.merge(Store(folder.resolve()))
+            print(f"{folder}: {count} new verdicts")
+    return 0
 
 
 def releases(options: argparse.Namespace) -> int:
@@ -180,14 +216,21 @@ def _list(cells: list[Cell]) -> int:
     return 0
 
 
-def _plan(workplace: Workplace, questions: list[Question], fresh: frozenset[tuple[str, str]]) -> int:
+def _plan(
+    workplace: Workplace,
+    questions: list[Question],
+    fresh: frozenset[tuple[str, str]],
+    only: frozenset[tuple[str, str]] | None,
+) -> int:
     """Prints what a run would do."""
     now = board(questions, workplace.store.read())
     squares = {(square.question.cell.id, square.question.layer.name): square for square in now.squares}
     for item in ordered(questions):
         square = squares[item.cell.id, item.layer.name]
         answered = square.event is not None and square.event.finished
-        if answered and (item.cell.id, item.layer.name) not in fresh:
+        if only is not None and (item.cell.id, item.layer.name) not in only:
+            line = "left out: not among what failed"
+        elif answered and (item.cell.id, item.layer.name) not in fresh:
             line = f"known ({words.word(square.judged)})"
         else:
             limit = workplace.matrix.layer(item.layer.name).timeout_s

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from diagnostics.matrix import environments
+from diagnostics.matrix import disk, environments
 from diagnostics.matrix.board import Board, Question, Standing, obstacle_of
 from diagnostics.matrix.events import Event
 from diagnostics.matrix.processes import end_left_over
@@ -38,6 +38,10 @@ class Options:
     """(cell, layer) to ask again although they are answered."""
     keep: str = "auto"
     """Environments are kept `always`, `never` (after a cell's last layer), or `auto` (while disk allows)."""
+    only: frozenset[tuple[str, str]] | None = None
+    """(cell, layer) that may be asked at all; None for all of them."""
+    budget_gb: float | None = None
+    """What all environments may take together, in GB of 1e9 bytes; None for what the disk has."""
     jobs: int = 1
     """How many questions that need no environment are asked at a time."""
 
@@ -66,8 +70,8 @@ def run(workplace: Workplace, questions: Sequence[Question], options: Options, p
     for position, item in enumerate(heavy):
         if not going.is_due(item):
             continue
-        if options.keep == "auto":
-            _make_room(workplace, item, progress)
+        if options.keep == "auto" or options.budget_gb is not None:
+            _make_room(workplace, item, options.budget_gb, progress)
         if item.layer.name == "install" and (item.cell.id, "install") in options.fresh:
             environments.remove(workplace, item.cell)  # asked afresh, it is built afresh
         going.one(item)
@@ -107,10 +111,13 @@ class _Run:
 
     def is_due(self, item: Question) -> bool:
         """Tells whether a question is open, or to be asked again, and nothing is in its way."""
+        name = (item.cell.id, item.layer.name)
+        if self.options.only is not None and name not in self.options.only:
+            return False
         row = {square.question.layer.name: square for square in self.standing.row(item.cell.id).squares}
         event = row[item.layer.name].event
         answered = event is not None and event.finished
-        if answered and (item.cell.id, item.layer.name) not in self.options.fresh:
+        if answered and name not in self.options.fresh:
             return False
         return obstacle_of(item, row) is None
 
@@ -186,9 +193,14 @@ def _clean(answer: Answer, workplace: Workplace) -> Answer:
     )
 
 
-def _make_room(workplace: Workplace, item: Question, progress: Progress) -> None:
+def _make_room(workplace: Workplace, item: Question, budget_gb: float | None, progress: Progress) -> None:
     recipe = item.cell.recipe
     if recipe is None or environments.existing(workplace, item.cell):
+        return
+    if budget_gb is not None:
+        folder = workplace.folder("environments")
+        for name in disk.within(folder, budget_gb, recipe.disk_gb, keep=item.cell.id):
+            progress.note(f"removed the environment of {name}: the budget is {budget_gb:.0f} GB")
         return
     for name in environments.make_room(workplace, item.cell, recipe.disk_gb):
         progress.note(f"removed the environment of {name}: free disk was below {recipe.disk_gb:.0f} GB")

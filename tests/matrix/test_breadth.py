@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import subprocess
+import time
 
 import pytest
 
 from diagnostics.matrix import breadth, findings, releases
 from diagnostics.matrix.board import Question, Standing, board
 from diagnostics.matrix.cells import load
-from diagnostics.matrix.events import Event
+from diagnostics.matrix.events import Event, from_line
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.releases import Release, Releases
+from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.workplace import ROOT
 from diagnostics.tables import TableError
@@ -261,3 +264,45 @@ def test_a_breadth_is_read_from_the_index_asked_and_not_asked_again(world, kit):
     assert (second.stdout, second.returncode) == (first.stdout, 1)
     assert (world.store / "store.jsonl").read_bytes() == before
     assert (world.store / "report" / "breadth" / "index.html").exists()
+
+
+@pytest.mark.slow
+def test_killed_at_25_moments_the_breadth_ends_as_an_undisturbed_one(world, kit, tmp_path):
+    """SIGKILL with several questions at work, 25 times: nothing finished is lost, the end is the same."""
+    for version in ("1.0", "2.0", "3.0"):
+        world.index.add("vllm", version, kit.vllm(version))
+        world.index.add(
+            "trl", version, kit.trl("from vllm import LLM"), extras={"vllm": (f"vllm>={version}",)}
+        )
+    table = TABLE.replace("3.11", kit.python).replace('"0.2"', '"1.0"').partition("[[")[0]
+    world.write(kit.cell("1.0", "1.0", kit.light, recipe=None), head=kit.head)
+    path = world.folder / "matrix.toml"
+    path.write_text(path.read_text() + table)
+    assert world.run("releases").returncode == 0
+    run = ("run", "--profile", "breadth", "--jobs", "3")
+    began = time.monotonic()
+    undisturbed = world.run(*run, store=tmp_path / "undisturbed")
+    whole_s = time.monotonic() - began
+    assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
+    dice, finished = random.Random(25), []
+    for _ in range(25):
+        process = subprocess.Popen(
+            world.command(*run),
+            env=world.environ,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            process.wait(timeout=dice.uniform(0.1, 0.9 * whole_s))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        now = Store(world.store).read()
+        assert now[: len(finished)] == finished
+        finished = now
+    last = world.run(*run)
+    assert (last.returncode, last.stdout) == (0, undisturbed.stdout)
+    assert Store(world.store).read()[: len(finished)] == finished
+    lines = (world.store / "store.jsonl").read_text().splitlines()
+    assert all(from_line(line) is not None for line in lines)
