@@ -172,7 +172,8 @@ def publish(options: argparse.Namespace) -> int:
     """Writes compat.json from what the store knows."""
     workplace = _workplace(options)
     result = _board(workplace)
-    text = compat(result, _today())
+    wide = board(_questions(workplace, list(breadth.cells(workplace.matrix)), ()), workplace.store.read())
+    text = compat(result, _today(), wide if any(square.event for square in wide.squares) else None)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(text, encoding="utf-8")
     print(options.output)

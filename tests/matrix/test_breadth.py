@@ -15,6 +15,7 @@ from diagnostics.matrix.board import Question, Standing, board
 from diagnostics.matrix.cells import load
 from diagnostics.matrix.events import Event, from_line
 from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.publish import breadth as breadth_of
 from diagnostics.matrix.releases import Release, Releases
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
@@ -228,6 +229,29 @@ def test_the_findings_name_what_metadata_and_source_disagree_on(matrix):
     assert "another version today: torch in 1." in text
     assert "\n1.0.1    ???????✘???\n" in text
     assert "\n1.1.0     ·???○\n" in text
+
+
+def test_what_is_published_of_the_breadth_is_what_was_answered(matrix):
+    """By TRL, layer and outcome; an unanswered question stands nowhere, an unfinished one neither."""
+    questions = asked(matrix())
+    by = {(item.cell.id, item.layer.name): item for item in questions}
+    events = [
+        answered(by["vllm-0.9+trl-1.0.1", "contract"], Outcome.FAIL, "vllm.z: no z", "vllm.gone: no gone"),
+        answered(by["vllm-0.7+trl-1.1.0", "contract"], Outcome.PASS),
+        answered(by["vllm-0.6+trl-1.1.0", "contract"], Outcome.PASS),
+        answered(by["vllm-0.5+trl-1.1.0", "contract"], Outcome.INFRA_ERROR),
+        answered(by["vllm-0.3+trl-1.1.0", "resolve"], Outcome.UNRESOLVABLE, "because"),
+    ]
+    found = breadth_of(board(questions, events))
+    assert found["trl"] == {
+        "1.0.1": {"declares": ">=0.4", "contract": {"fail vllm.gone": "0.9"}},
+        "1.1.0": {
+            "declares": "==0.5",
+            "contract": {"pass": "0.6 0.7"},
+            "resolve": {"unresolvable": "0.3"},
+        },
+    }
+    assert (found["questions"], found["answered"]) == (len(questions), 4)
 
 
 def toy(world, kit):
