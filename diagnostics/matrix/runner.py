@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,13 +15,13 @@ from packaging.version import Version
 from diagnostics.matrix import disk, environments
 from diagnostics.matrix.board import Board, Question, Standing, obstacle_of
 from diagnostics.matrix.events import Event
-from diagnostics.matrix.processes import end_left_over
+from diagnostics.matrix.processes import GRACE_S, end_left_over
 from diagnostics.matrix.triaged import triaged
 from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.matrix.workplace import Workplace, shareable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from diagnostics.matrix.progress import Progress
 
@@ -93,14 +92,15 @@ class _Run:
     name: str = field(default_factory=lambda: f"{_now()}-{os.getpid()}")
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
+    _errors: list[Exception] = field(default_factory=list)
 
     def one(self, item: Question) -> None:
         """Asks a question if it is due, and stores the answer."""
         with self._writing:
-            if not self.is_due(item):
+            if self._stopped.is_set() or not self.is_due(item):
                 return
             self.progress.started(item, self.standing.board)
-        event = _ask(self.workplace, item, self.name)
+        event = _ask(self.workplace, item, self.name, self._stopped)
         with self._writing:
             if self._stopped.is_set():
                 return  # what an interrupt ended has answered nothing
@@ -129,7 +129,7 @@ class _Run:
         """
         waiting = deque(sorted(items, key=_place))
 
-        def work(*, first: bool) -> None:
+        def work(first: bool) -> None:
             while not self._stopped.is_set():
                 try:
                     item = waiting.popleft() if first else waiting.pop()
@@ -137,16 +137,39 @@ class _Run:
                     return
                 self.one(item)
 
-        with ThreadPoolExecutor(self.options.jobs, thread_name_prefix="asking") as pool:
-            workers = [pool.submit(work, first=number == 0) for number in range(self.options.jobs)]
-            try:
-                for worker in workers:
-                    worker.result()
-            except BaseException:
-                self._stopped.set()
+        self._finish(
+            [threading.Thread(target=self._work, args=(work, n == 0)) for n in range(self.options.jobs)]
+        )
+
+    def _work(self, work: Callable[[bool], None], first: bool) -> None:
+        try:
+            work(first)
+        except Exception as error:  # noqa: BLE001 - raised again where the run can end by it
+            self._errors.append(error)
+            self._stopped.set()
+
+    def _finish(self, workers: Sequence[threading.Thread]) -> None:
+        """Waits for the workers; an interrupt ends their resolvers, and a worker that hangs ends with the process."""
+        for worker in workers:
+            worker.daemon = True
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        except BaseException:
+            self._stopped.set()
+            end = time.monotonic() + GRACE_S
+            while self.workplace.running and time.monotonic() < end:
                 for process in list(self.workplace.running):
                     process.terminate()
-                raise
+                time.sleep(0.05)
+            for process in list(self.workplace.running):
+                process.kill()
+            with self._writing:  # an answer that is being written down is written whole
+                pass
+            raise
+        if self._errors:
+            raise self._errors[0]
 
 
 def _place(item: Question) -> tuple[bool, Version, Version]:
@@ -154,7 +177,7 @@ def _place(item: Question) -> tuple[bool, Version, Version]:
     return item.layer.name != "contract", Version(item.cell.vllm), Version(item.cell.trl)
 
 
-def _ask(workplace: Workplace, item: Question, run_name: str) -> Event:
+def _ask(workplace: Workplace, item: Question, run_name: str, stopped: threading.Event) -> Event:
     started, clock = _now(), time.monotonic()
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -165,7 +188,7 @@ def _ask(workplace: Workplace, item: Question, run_name: str) -> Event:
                 f"the layer failed itself: {type(error).__name__}: {error}",
                 item.layer.evidence,
             )
-        if answer.outcome is not Outcome.INFRA_ERROR:
+        if answer.outcome is not Outcome.INFRA_ERROR or stopped.is_set():
             break
         if attempt < ATTEMPTS:
             workplace.say(f"trying once more: {answer.summary[:80]}")

@@ -6,7 +6,9 @@ import datetime
 import json
 import random
 import subprocess
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -288,6 +290,37 @@ def test_a_breadth_is_read_from_the_index_asked_and_not_asked_again(world, kit):
     assert (second.stdout, second.returncode) == (first.stdout, 1)
     assert (world.store / "store.jsonl").read_bytes() == before
     assert (world.store / "report" / "breadth" / "index.html").exists()
+
+
+def test_an_interrupt_ends_every_resolver(world, kit):
+    """SIGTERM while several wait for a hanging index: the map, no resolver left, nothing half-answered kept."""
+    toy(world, kit)
+    assert world.run("releases").returncode == 0
+    world.index.hold = threading.Event()
+    process = subprocess.Popen(
+        world.command("run", "--profile", "breadth", "--jobs", "3"),
+        env={**world.environ, "UV_CACHE_DIR": str(world.folder / "empty")},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert world.index.asked.wait(60)
+    process.terminate()
+    output, errors = process.communicate(timeout=60)
+    left = [item for item in Path("/proc").glob("[0-9]*") if _bears(item, str(world.folder / "empty"))]
+    world.index.hold.set()
+    assert (process.returncode, left) == (143, []), errors
+    assert "0 of" in output
+    assert Store(world.store).read() == []
+
+
+def _bears(process, text):
+    """Tells whether a process has a text in its environment."""
+    try:
+        return text.encode() in (process / "environ").read_bytes()
+    except OSError:
+        return False
 
 
 @pytest.mark.slow
