@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diagnostics.matrix import commands
+from diagnostics.matrix.sources import SourceError
 from diagnostics.matrix.store import StoreBusyError
 from diagnostics.matrix.uv import UvMissingError
 from diagnostics.matrix.workplace import ROOT
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
-    except (TableError, StoreBusyError, UvMissingError) as error:
+    except (TableError, StoreBusyError, UvMissingError, SourceError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         return 2
     except Stopped:
@@ -79,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument(
         "--profile",
         default=None,
-        help="cells of this profile: quick (default) or full; ignored where --cells is given",
+        help="cells of this profile: quick (default), full, or the generated ones of breadth; "
+        "where --cells is given, it chooses among the generated ones for breadth, else among all written ones",
     )
     commands_ = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
 
@@ -94,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         metavar="DIR",
         help="folder for the page, Markdown and JSON (default: report/ in the store)",
+    )
+    run.add_argument(
+        "--jobs",
+        type=int,
+        default=None,
+        metavar="N",
+        help="ask so many questions that need no environment at a time (default: 1; for breadth 4 per core)",
     )
     keep = run.add_mutually_exclusive_group()
     keep.add_argument(
@@ -125,6 +134,30 @@ def _parser() -> argparse.ArgumentParser:
         "lock", parents=[chosen], help="resolve the cells' locks again, each at its date cut"
     )
     lock.set_defaults(command=commands.lock)
+
+    releases = commands_.add_parser(
+        "releases", parents=[common], help="ask the index which releases there are, write locks/releases.json"
+    )
+    releases.set_defaults(command=commands.releases)
+
+    bisect = commands_.add_parser(
+        "bisect", parents=[common], help="name the first vLLM at which a layer's verdict changes"
+    )
+    bisect.add_argument("--trl", required=True, help="a release of TRL, or newest")
+    bisect.add_argument("--vllm", required=True, metavar="A..B", help="the releases to search, ends included")
+    bisect.add_argument("--layer", required=True, help="the layer whose verdict is compared")
+    bisect.add_argument(
+        "--recipe", default=None, help="builds the environments, for a layer that runs in one"
+    )
+    bisect.set_defaults(command=commands.bisect)
+
+    add = commands_.add_parser(
+        "add", parents=[common], help="try a new vLLM: resolve and read it beside TRL, print the cell"
+    )
+    add.add_argument("release", metavar="vllm==VERSION", help="vllm==newest for the newest known")
+    add.add_argument("--trl", default="newest", help="a release of TRL (default: the newest known)")
+    add.add_argument("--write", action="store_true", help="write the cell into the matrix file, and its lock")
+    add.set_defaults(command=commands.add)
 
     publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import environments, locks, selection
+from diagnostics.matrix import breadth, environments, findings, locks, probing, selection
+from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
 from diagnostics.matrix.progress import shown
@@ -19,10 +21,14 @@ from diagnostics.matrix.runner import run as run_questions
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.matrix.workplace import InterpreterError, Workplace
+from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
+
+# uv waits for the index most of the time.
+JOBS_PER_CORE = 4
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,23 +45,37 @@ def run(options: argparse.Namespace) -> int:
     fresh = frozenset(chosen) if options.fresh else frozenset()
     if options.dry_run:
         return _plan(workplace, questions, fresh)
+    wide = options.profile == breadth.PROFILE
+    jobs = options.jobs or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
+    show = findings.render if wide else _table
     try:
         with workplace.store.locked(), shown() as progress:
             _fetch_pythons(workplace, cells)
             workplace.stage()  # what runs in cells from here on is what the identities name
             result = run_questions(
-                workplace, _questions(workplace, cells, wanted), Options(fresh, options.keep), progress
+                workplace,
+                _questions(workplace, cells, wanted),
+                Options(fresh, options.keep, jobs),
+                progress,
             )
     except KeyboardInterrupt:
-        _print(board(questions, workplace.store.read()))
+        print(show(board(questions, workplace.store.read())), end="", flush=True)
         print("interrupted: what was finished is kept, the next run goes on from here", file=sys.stderr)
         raise
-    _print(result)
-    everything = _board(workplace)
-    folder = options.report or workplace.store.folder / "report"
-    page = write(folder, everything, workplace.store.read())
-    print(f"page: {page}", file=sys.stderr)
+    print(show(result), end="", flush=True)
+    _report(workplace, options.report, result if wide else None)
     return exit_code([square.judged for square in result.squares])
+
+
+def _report(workplace: Workplace, named: Path | None, wide: Board | None) -> None:
+    """Writes the reports: of all written cells, or of the generated ones that were asked."""
+    folder = named or workplace.store.folder / "report"
+    if wide is None:
+        page = write(folder, _board(workplace), workplace.store.read())
+    else:
+        page = write(folder / breadth.PROFILE, wide, workplace.store.read())
+        (folder / breadth.PROFILE / "findings.txt").write_text(findings.render(wide), encoding="utf-8")
+    print(f"page: {page}", file=sys.stderr)
 
 
 def environment(options: argparse.Namespace) -> int:
@@ -84,6 +104,32 @@ def lock(options: argparse.Namespace) -> int:
     for problem in problems:
         print(f"matrix: {problem}", file=sys.stderr)
     return 3 if problems else 0
+
+
+def bisect(options: argparse.Namespace) -> int:
+    """Names the first vLLM at which a layer's verdict changes."""
+    return probing.bisected(options, _workplace(options))
+
+
+def add(options: argparse.Namespace) -> int:
+    """Tries a release of vLLM that no cell names yet."""
+    return probing.added(options, _workplace(options))
+
+
+def releases(options: argparse.Namespace) -> int:
+    """Asks the index which releases there are and writes the list from which cells are generated."""
+    workplace = _workplace(options)
+    wanted = workplace.matrix.breadth
+    if wanted is None:
+        raise TableError(f"{workplace.matrix.path}: expected a table [breadth]")
+    since = {"trl": wanted.trl_since, "vllm": wanted.vllm_since}
+    today = datetime.datetime.now(datetime.UTC).date()
+    found = known_releases.fetch(workplace.environ, today, since=since)
+    path = workplace.locks / known_releases.FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(known_releases.render(found), encoding="utf-8")
+    print(f"{path}: {len(found.trl)} releases of TRL, {len(found.vllm)} of vLLM")
+    return 0
 
 
 def publish(options: argparse.Namespace) -> int:
@@ -150,8 +196,8 @@ def _plan(workplace: Workplace, questions: list[Question], fresh: frozenset[tupl
     return 0
 
 
-def _print(result: Board) -> None:
-    print(render(result, colour=sys.stdout.isatty()), end="", flush=True)
+def _table(result: Board) -> str:
+    return render(result, colour=sys.stdout.isatty())
 
 
 def _today() -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import datetime
 import os
+import threading
 import time
-from dataclasses import dataclass, replace
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from diagnostics.matrix import environments
-from diagnostics.matrix.board import Board, Question, Row, board, obstacle_of
+from diagnostics.matrix.board import Board, Question, Standing, obstacle_of
 from diagnostics.matrix.events import Event
 from diagnostics.matrix.processes import end_left_over
+from diagnostics.matrix.triaged import triaged
 from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.matrix.workplace import Workplace, shareable
 
@@ -32,6 +38,8 @@ class Options:
     """(cell, layer) to ask again although they are answered."""
     keep: str = "auto"
     """Environments are kept `always`, `never` (after a cell's last layer), or `auto` (while disk allows)."""
+    jobs: int = 1
+    """How many questions that need no environment are asked at a time."""
 
 
 def ordered(questions: Sequence[Question]) -> list[Question]:
@@ -46,43 +54,97 @@ def run(workplace: Workplace, questions: Sequence[Question], options: Options, p
     if left_over is not None:
         progress.note(f"ended process group {left_over}, left running by a run that was killed")
     workplace.say = progress.say
-    events = workplace.store.read()
-    name = f"{_now()}-{os.getpid()}"
     due = ordered(questions)
-    asked: set[str] = set()
-    for position, item in enumerate(due):
-        now = board(questions, events)
-        if not _is_due(item, now, options):
+    going = _Run(workplace, options, progress, Standing(questions, workplace.store.read()))
+    light = [item for item in due if not item.layer.heavy]
+    heavy = due[len(light) :]
+    if options.jobs > 1:
+        going.together(light)
+    else:
+        for item in light:
+            going.one(item)
+    for position, item in enumerate(heavy):
+        if not going.is_due(item):
             continue
-        progress.started(item, now)
-        if item.layer.heavy and options.keep == "auto":
+        if options.keep == "auto":
             _make_room(workplace, item, progress)
         if item.layer.name == "install" and (item.cell.id, "install") in options.fresh:
             environments.remove(workplace, item.cell)  # asked afresh, it is built afresh
-        event = _ask(workplace, item, name)
-        workplace.store.append(event)
-        events.append(event)
-        asked.add(item.identity)
-        after = board(questions, events)
-        progress.finished(_row(after, item).square(item.layer.name), after)
+        going.one(item)
         if options.keep == "never" and not any(
-            _same_environment(item, later) for later in due[position + 1 :]
+            _same_environment(item, later) for later in heavy[position + 1 :]
         ):
             _drop(workplace, item, progress)
-    return board(questions, events)
+    return going.standing.board
 
 
-def _is_due(item: Question, now: Board, options: Options) -> bool:
-    row = {square.question.layer.name: square for square in _row(now, item).squares}
-    event = row[item.layer.name].event
-    answered = event is not None and event.finished
-    if answered and (item.cell.id, item.layer.name) not in options.fresh:
-        return False
-    return obstacle_of(item, row) is None
+@dataclass
+class _Run:
+    """One run: what it knows so far, and who may write it down."""
+
+    workplace: Workplace
+    options: Options
+    progress: Progress
+    standing: Standing
+    name: str = field(default_factory=lambda: f"{_now()}-{os.getpid()}")
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def one(self, item: Question) -> None:
+        """Asks a question if it is due, and stores the answer."""
+        with self._writing:
+            if not self.is_due(item):
+                return
+            self.progress.started(item, self.standing.board)
+        event = _ask(self.workplace, item, self.name)
+        with self._writing:
+            if self._stopped.is_set():
+                return  # what an interrupt ended has answered nothing
+            self.workplace.store.append(event)
+            self.standing.add(event)
+            square = self.standing.row(item.cell.id).square(item.layer.name)
+            self.progress.finished(square, self.standing.board)
+
+    def is_due(self, item: Question) -> bool:
+        """Tells whether a question is open, or to be asked again, and nothing is in its way."""
+        row = {square.question.layer.name: square for square in self.standing.row(item.cell.id).squares}
+        event = row[item.layer.name].event
+        answered = event is not None and event.finished
+        if answered and (item.cell.id, item.layer.name) not in self.options.fresh:
+            return False
+        return obstacle_of(item, row) is None
+
+    def together(self, items: Sequence[Question]) -> None:
+        """Asks questions that need no environment, several at a time.
+
+        What reads source keeps this process busy, what resolves waits for uv: one worker takes from the one end, where
+        the reading stands, the others from the other end, until they meet.
+        """
+        waiting = deque(sorted(items, key=_place))
+
+        def work(*, first: bool) -> None:
+            while not self._stopped.is_set():
+                try:
+                    item = waiting.popleft() if first else waiting.pop()
+                except IndexError:
+                    return
+                self.one(item)
+
+        with ThreadPoolExecutor(self.options.jobs, thread_name_prefix="asking") as pool:
+            workers = [pool.submit(work, first=number == 0) for number in range(self.options.jobs)]
+            try:
+                for worker in workers:
+                    worker.result()
+            except BaseException:
+                self._stopped.set()
+                for process in list(self.workplace.running):
+                    process.terminate()
+                raise
 
 
-def _row(now: Board, item: Question) -> Row:
-    return next(row for row in now.rows if row.cell.id == item.cell.id)
+def _place(item: Question) -> tuple[bool, Version, Version]:
+    """Where a light question stands: reading source first, by release of vLLM, so that each is parsed once."""
+    return item.layer.name != "contract", Version(item.cell.vllm), Version(item.cell.trl)
 
 
 def _ask(workplace: Workplace, item: Question, run_name: str) -> Event:
@@ -104,7 +166,7 @@ def _ask(workplace: Workplace, item: Question, run_name: str) -> Event:
         identity=item.identity,
         cell=item.cell.id,
         layer=item.layer.name,
-        answer=_clean(answer, workplace),
+        answer=_clean(triaged(answer), workplace),
         inputs=item.inputs,
         command=item.command,
         started=started,

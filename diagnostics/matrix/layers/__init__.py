@@ -13,6 +13,7 @@ from diagnostics.matrix.layers import (
     resolve,
     scheduler,
     serve,
+    today,
     train,
 )
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ALL: tuple[Layer, ...] = (
     resolve.LAYER,
+    today.LAYER,
     contract.LAYER,
     install.LAYER,
     imports.LAYER,
