@@ -44,7 +44,8 @@ def workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str, gpu: Sequence[s
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     listed = [
-        {"id": cell.id, "artifact": cell.id.replace("+", "_"), "minutes": minutes(matrix, cell)} for cell in cells
+        {"id": cell.id, "artifact": cell.id.replace("+", "_"), "minutes": minutes(matrix, cell)}
+        for cell in cells
     ]
     text: str = template.render(source=matrix.path.name, cells=listed, cpu=cpu, gpu=list(gpu))
     return text
