@@ -181,6 +181,26 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--write", action="store_true", help="write the cell into the matrix file, and its lock")
     add.set_defaults(command=commands.add)
 
+    report = commands_.add_parser(
+        "report", parents=[common], help="write the page and the other reports from the store, ask nothing"
+    )
+    report.add_argument(
+        "--report", type=Path, default=None, metavar="DIR", help="default: report/ in the store"
+    )
+    report.set_defaults(command=commands.report)
+
+    workflow = commands_.add_parser(
+        "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"
+    )
+    workflow.add_argument("--cpu", default="ubuntu-latest", metavar="LABEL", help="runner of the cells")
+    workflow.add_argument(
+        "--gpu", default="self-hosted,gpu", metavar="LABELS", help="of the runner with a GPU; '' for none"
+    )
+    workflow.add_argument(
+        "--output", type=Path, default=None, metavar="FILE", help="default: standard output"
+    )
+    workflow.set_defaults(command=commands.workflow)
+
     publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
     publish.set_defaults(command=commands.publish)

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import breadth, environments, findings, locks, probing, selection
+from diagnostics.matrix import breadth, ci, environments, findings, locks, probing, selection
 from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
@@ -184,6 +184,29 @@ def publish(options: argparse.Namespace) -> int:
             f"matrix: published as {square.judged.verdict.value}: {where}: {square.summary}", file=sys.stderr
         )
     return 3 if unanswered else 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Writes the page and the other reports from what the store knows; asks nothing."""
+    workplace = _workplace(options)
+    folder = options.report or workplace.store.folder / "report"
+    print(write(folder, _board(workplace), workplace.store.read()))
+    return 0
+
+
+def workflow(options: argparse.Namespace) -> int:
+    """Writes the CI workflow made from the matrix file, or prints it."""
+    workplace = _workplace(options)
+    cells = selection.cells(workplace.matrix, options.cells, options.profile or "full")
+    gpu = [label.strip() for label in options.gpu.split(",") if label.strip()]
+    text = ci.workflow(workplace.matrix, cells, cpu=options.cpu, gpu=gpu)
+    if options.output is None:
+        print(text, end="")
+        return 0
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text, encoding="utf-8")
+    print(options.output)
+    return 0
 
 
 def _workplace(options: argparse.Namespace) -> Workplace:
