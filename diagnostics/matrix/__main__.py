@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics.matrix import commands
 from diagnostics.matrix.sources import SourceError
@@ -84,7 +84,14 @@ def _parser() -> argparse.ArgumentParser:
         "where --cells is given, it chooses among the generated ones for breadth, else among all written ones",
     )
     commands_ = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    _asking(commands_, common, chosen)
+    _managing(commands_, common, chosen)
+    _reporting(commands_, common, chosen)
+    return parser
 
+
+def _asking(commands_: Any, common: _Parser, chosen: _Parser) -> None:
+    """Adds what asks questions: run, bisect, add."""
     run = commands_.add_parser("run", parents=[chosen], help="ask what is due, print the table")
     run.add_argument(
         "--layers", action="append", default=[], metavar="LIST", help="only these layers, separated by commas"
@@ -142,6 +149,28 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dry-run", action="store_true", help="print what would be asked and why, run nothing")
     run.set_defaults(command=commands.run)
 
+    bisect = commands_.add_parser(
+        "bisect", parents=[common], help="name the first vLLM at which a layer's verdict changes"
+    )
+    bisect.add_argument("--trl", required=True, help="a release of TRL, or newest")
+    bisect.add_argument("--vllm", required=True, metavar="A..B", help="the releases to search, ends included")
+    bisect.add_argument("--layer", required=True, help="the layer whose verdict is compared")
+    bisect.add_argument(
+        "--recipe", default=None, help="builds the environments, for a layer that runs in one"
+    )
+    bisect.set_defaults(command=commands.bisect)
+
+    add = commands_.add_parser(
+        "add", parents=[common], help="try a new vLLM: resolve and read it beside TRL, print the cell"
+    )
+    add.add_argument("release", metavar="vllm==VERSION", help="vllm==newest for the newest known")
+    add.add_argument("--trl", default="newest", help="a release of TRL (default: the newest known)")
+    add.add_argument("--write", action="store_true", help="write the cell into the matrix file, and its lock")
+    add.set_defaults(command=commands.add)
+
+
+def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
+    """Adds what looks after environments, locks, releases and stores."""
     environment = commands_.add_parser(
         "env", parents=[common], help="build a cell's environment if it isn't there, print its path"
     )
@@ -162,25 +191,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     releases.set_defaults(command=commands.releases)
 
-    bisect = commands_.add_parser(
-        "bisect", parents=[common], help="name the first vLLM at which a layer's verdict changes"
-    )
-    bisect.add_argument("--trl", required=True, help="a release of TRL, or newest")
-    bisect.add_argument("--vllm", required=True, metavar="A..B", help="the releases to search, ends included")
-    bisect.add_argument("--layer", required=True, help="the layer whose verdict is compared")
-    bisect.add_argument(
-        "--recipe", default=None, help="builds the environments, for a layer that runs in one"
-    )
-    bisect.set_defaults(command=commands.bisect)
 
-    add = commands_.add_parser(
-        "add", parents=[common], help="try a new vLLM: resolve and read it beside TRL, print the cell"
-    )
-    add.add_argument("release", metavar="vllm==VERSION", help="vllm==newest for the newest known")
-    add.add_argument("--trl", default="newest", help="a release of TRL (default: the newest known)")
-    add.add_argument("--write", action="store_true", help="write the cell into the matrix file, and its lock")
-    add.set_defaults(command=commands.add)
-
+def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
+    """Adds what shows the store's verdicts and asks nothing: report, workflow, publish."""
     report = commands_.add_parser(
         "report", parents=[common], help="write the page and the other reports from the store, ask nothing"
     )
@@ -204,7 +217,6 @@ def _parser() -> argparse.ArgumentParser:
     publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
     publish.set_defaults(command=commands.publish)
-    return parser
 
 
 if __name__ == "__main__":
