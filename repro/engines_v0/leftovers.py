@@ -114,17 +114,23 @@ def llm_past_limit(mitigation: str | None) -> Work:
     if mitigation == "cap_min_tokens":
         params.min_tokens = LIMIT - length
     [answer] = engine.outer.generate([{"prompt_token_ids": asked.prompt}], [params], use_tqdm=False)
-    return _numbers(length, answer.outputs[0])
+    return _compared(held, asked.prompt, params.min_tokens, answer.outputs[0])
 
 
-def _numbers(length: int, answer: Any) -> Work:
-    """Counts the tokens whose log-prob is a number."""
-    logprobs = [entry[token].logprob for entry, token in zip(answer.logprobs, answer.token_ids, strict=True)]
-    bad = [place for place, logprob in enumerate(logprobs) if math.isnan(logprob)]
-    names = [f"token {length + place}" for place in range(len(logprobs))]
-    note = f"{length + len(logprobs)} tokens of {LIMIT}"
-    if bad:
-        ids = sorted({answer.token_ids[place] for place in bad})
-        note += f"; all {len(bad)} computed past the model's last place are nan, with ids {ids}"
-    received = [(name, 1) for place, name in enumerate(names) if place not in bad]
-    return Work(dict.fromkeys(names, 1), received, note=note, counted="log-probs are numbers")
+def _compared(held: Any, prompt: Sequence[int], minimum: int, answer: Any) -> Work:
+    """Counts the tokens whose log-prob is the model's own; vLLM masks the end of sequence up to the minimum."""
+    import torch
+
+    with torch.no_grad():
+        logits = held(torch.tensor([[*prompt, *answer.token_ids]])).logits[0, len(prompt) - 1 : -1].double()
+    logits[:minimum, held.config.eos_token_id] = -math.inf
+    truth = logits.log_softmax(-1)
+    due = {f"token {len(prompt) + place}": 1 for place in range(len(answer.token_ids))}
+    right = [
+        (name, 1)
+        for name, token, entry, row in zip(due, answer.token_ids, answer.logprobs, truth, strict=True)
+        if abs(entry[token].logprob - float(row[token])) <= whole_engine.TOLERANCE  # never of nan
+    ]
+    past = max(0, len(prompt) + len(due) - LIMIT - 1)
+    note = f"{len(prompt) + len(due)} tokens of {LIMIT}, {past} computed past the model's last place"
+    return Work(due, right, note=note, counted="log-probs are the model's")

@@ -144,8 +144,8 @@ def test_a_refused_row_moves_the_next_calls_answers(leftovers):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_with_async_output_off_what_lies_past_the_model_is_no_number(leftovers):
-    """Five of sixteen tokens have a log-prob; capping min_tokens leaves those five."""
+def test_with_async_output_off_what_lies_past_the_model_is_not_the_models(leftovers):
+    """Five of sixteen tokens have the log-prob that the model gives them; capping min_tokens leaves those five."""
     bare = leftovers["llm_past_limit", None]
     assert (bare["outcome"], bare["finished"], bare["expected"]) == ("reproduced", 5, 16)
     assert leftovers["llm_past_limit", "async_output_off"]["outcome"] == "not_mitigated"
