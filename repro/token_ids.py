@@ -147,12 +147,12 @@ TOK001 = Repro(
         Mitigation(
             "allowed_ids",
             "SamplingParams(allowed_token_ids=...): those the tokenizer has",
-            frozenset({"sampled", "re_encoded", "fed_back"}),
+            frozenset({"sampled", "re_encoded"}),
         ),
         Mitigation(
             "logit_bias",
             "logit_bias -100 for the others",
-            frozenset({"sampled", "re_encoded", "fed_back"}),
+            frozenset({"sampled", "re_encoded"}),
             "volcengine/verl#1398",
         ),
         Mitigation(

@@ -92,7 +92,8 @@ def start(folder: str, **options: Any) -> Any:
     Raises:
         InapplicableError: this release knows one of the options not.
     """
-    os.environ.update(ENVIRONMENT)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import vllm
 
     common = {"dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": LIMIT}
