@@ -96,10 +96,17 @@ def _by_trainer(rows: Iterable[Row], layer: str = "contract") -> list[str]:
         versions = [row.cell.vllm for row in members]
         named = ", ".join(versions if len(versions) <= _NAMED else (versions[0], "…", versions[-1]))
         count = f" ({len(versions)} releases)" if len(versions) > _NAMED else ""
-        why = _most_common(row for row in members if outcome(row, layer) is not Outcome.PASS)
+        broken = [row for row in members if outcome(row, layer) is not Outcome.PASS]
+        why = _most_common(broken) if layer == "contract" else _first(broken, layer)
         declared = members[0].cell.declares or " (any)"
         lines.append(f"  TRL {trl}, declares vllm{declared}: {named}{count}{f': {why}' if why else ''}")
     return lines
+
+
+def _first(rows: Sequence[Row], layer: str) -> str:
+    """Returns the start of what the first of them was told."""
+    square = rows[0].square(layer) if rows else None
+    return square.summary.partition(",")[0][:110] if square else ""
 
 
 def _most_common(rows: Iterable[Row]) -> str:
