@@ -29,7 +29,7 @@ _PREFIX = re.compile(
             rf"\[{_LEVELS}\] ?",
             rf"{_LEVELS}(?::[\w.]{{1,60}}: ?| - |: ?)",
             r"\[pod/[^\]]{1,120}\] ",
-            r"[\w.-]{1,60}-\d+ +\| ?",
+            r"(?P<container>[\w.-]{1,60}-\d+) +\| ?",
             rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} [\w.-]+ [\w./-]+\[\d+\]: ",
             # pdsh, under DeepSpeed's launcher
             r"\d{1,3}(?:\.\d{1,3}){3}: ",
@@ -77,6 +77,8 @@ def clean(raw: str) -> Line:
             stream.append(f"{found['actor'] or ''}:{found['pid']}")
             inner = _TENSOR_PARALLEL.search(found["actor"] or "")
             rank = rank or (inner[1] if inner else "")
+        if found["container"]:
+            stream.append(found["container"])
         of_prefix = found["rank"] or found["torchrun"] or found["mpi"] or found["srun"]
         if of_prefix:
             stream.append(of_prefix)

@@ -29,9 +29,9 @@ class Rules:
         anchors: RE2 patterns without groups; a line without any of them is of no interest.
     """
 
-    issues: dict[str, Issue]
-    rules: list[Rule] = field(default_factory=list)
-    anchors: list[str] = field(default_factory=list)
+    issues: dict[str, Issue] = field(repr=False)
+    rules: list[Rule] = field(default_factory=list, repr=False)
+    anchors: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         for code, issue in self.issues.items():

@@ -84,6 +84,8 @@ FAILING = failing()
 def test_ranks_pids_clocks_and_noise_change_nothing(rules, path, seed, prefix, ranks, noise):
     """Several ranks fail alike, their lines fall between each other's and between others."""
     numbers = random.Random(seed)
+    if "{rank}" not in prefix and "{pid}" not in prefix:
+        ranks = 1  # nothing tells the lines of one from those of another
     lines = path.read_text().splitlines()
     expected = codes(triage([Memory("\n".join(lines).encode())], rules))
     marks = [
@@ -188,6 +190,6 @@ def test_the_corpus_names_nobody():
     """No home folder, no workplace, no address but those for examples."""
     for path in LOGS.glob("*/*.log"):
         text = path.read_text()
-        assert not re.search(r"/home/(?!user)|/root/|/work/|/tmp/tmp\w", text), path
+        assert not re.search(r"/home/(?!user)|/root/|/work/|/tmp/(?!ray)\w", text), path
         addresses = re.findall(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", text)
         assert all(address.startswith(("127.", "10.0.0.", "0.")) for address in addresses), path

@@ -170,7 +170,7 @@ ENGINES = (
         environ=(*SPACE, ("VLLM_ENABLE_V1_MULTIPROCESSING", "0")),
     ),
     Program("", "engine031mp", NOW, IN_PROCESS.replace("@MORE", HIDDEN), environ=SPACE),
-    Program("MEM006", "engine031_huge", NOW, HUGE, environ=SPACE),
+    Program("MEM010", "engine031_huge", NOW, HUGE, environ=SPACE),
     Program("ENV010", "engine031_broken", NOW, BROKEN, environ=SPACE),
     Program(
         "ENG003",
