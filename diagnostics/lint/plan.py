@@ -69,6 +69,7 @@ VOCABULARY = {
     "sampling.repetition_penalty": "1 is neutral",
     "sampling.truncated": "true where one of them cuts the distribution",
     "train.evaluates": "true where the run evaluates while it trains",
+    "train.several_steps_a_generation": "true where dapo or cispo take several optimizer steps on one generation",
     "train.estimator": "how advantages are made: grpo, gae ...",
     "train.correction": "true where trainer and engine log-probs are corrected for",
     "train.sequence_parallel": "devices that share one sequence",

@@ -195,6 +195,22 @@ def test_evidence_is_that_of_the_framework():
     assert (trl.known_by, swift.known_by) == ("executed", "static")
 
 
+def test_several_steps_on_one_generation_shrink_dapo():
+    """NUM004, in a release that has it: only with a loss that divides by the generation, only with several steps."""
+    sizes = "--num_generations 4 --per_device_train_batch_size 4 --gradient_accumulation_steps 1 "
+    for more, found in (
+        ("--steps_per_generation 4 --loss_type dapo", True),
+        ("--steps_per_generation 4 --loss_type grpo", False),
+        ("--steps_per_generation 1 --loss_type dapo", False),
+    ):
+        codes = {item.code for item in findings(TRL + sizes + more, trl="1.6.0")}
+        assert ("NUM004" in codes) is found
+    codes = {
+        item.code for item in findings(TRL + sizes + "--steps_per_generation 4 --loss_type dapo", trl="1.9.1")
+    }
+    assert "NUM004" not in codes
+
+
 def test_the_catalogue_speaks_the_vocabulary_of_the_plan():
     """Each [[config]] asks for names that a plan can have; else it would never be found."""
     asked = {name for entry in catalogue.load().values() for rule in entry.config for name, _ in rule.when}

@@ -86,8 +86,17 @@ def plan(settings: Settings, versions: Versions) -> RunPlan:
         made.put("train.evaluates", strategy.but(strategy.data not in {"no", None, False}))
     if settings.items.get("generation_kwargs") is not None:
         _generation_kwargs(made, settings.items["generation_kwargs"])
+    _several_steps(made)
     base.truncated(made)
     return made
+
+
+def _several_steps(made: RunPlan) -> None:
+    """Whether a loss that divides by the generation's tokens takes several optimizer steps on it, as NUM004 asks."""
+    loss = made.settings.items.get("loss_type")
+    steps, each = made.whole("batch.steps_per_generation"), made.whole("batch.accumulation")
+    if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and each is not None:
+        made.put("train.several_steps_a_generation", loss.but(steps > each))
 
 
 def _engine(uses: Value | None) -> Value:

@@ -24,14 +24,14 @@ def config(**settings: object) -> str:
 
 
 CONFIG_CASES = (
-    ("CFG010", "batch", config(per_device_train_batch_size=3, num_generations=8)),
+    ("CFG101", "batch", config(per_device_train_batch_size=3, num_generations=8)),
     (
-        "CFG010",
+        "CFG101",
         "generation_batch",
         config(generation_batch_size=6, per_device_train_batch_size=4, num_generations=2),
     ),
     (
-        "CFG011",
+        "CFG101",
         "eval_batch",
         config(
             per_device_train_batch_size=8,
@@ -40,17 +40,17 @@ CONFIG_CASES = (
             eval_strategy="steps",
         ),
     ),
-    ("CFG012", "one_generation", config(per_device_train_batch_size=1, num_generations=1)),
+    ("CFG110", "one_generation", config(per_device_train_batch_size=1, num_generations=1)),
     (
-        "CFG013",
+        "CFG111",
         "both",
         config(
             per_device_train_batch_size=8, num_generations=8, generation_batch_size=16, steps_per_generation=2
         ),
     ),
-    ("CMP019", "vllm_device", config(vllm_device="cuda:1")),
-    ("CMP019", "max_prompt_length", config(max_prompt_length=512)),
-    ("CMP019", "guided", config(vllm_guided_decoding_regex="a+")),
+    ("CFG113", "vllm_device", config(vllm_device="cuda:1")),
+    ("CFG113", "max_prompt_length", config(max_prompt_length=512)),
+    ("CFG113", "guided", config(vllm_guided_decoding_regex="a+")),
     (
         "CFG023",
         "auto_find",
@@ -61,8 +61,8 @@ CONFIG_CASES = (
 )
 # 0.17 checks batches in the trainer, and does not know generation_batch_size.
 OLD_CONFIG_CASES = (
-    ("CMP019", "generation_batch", CONFIG_CASES[1][2]),
-    ("CMP019", "both", CONFIG_CASES[4][2]),
+    ("CFG113", "generation_batch", CONFIG_CASES[1][2]),
+    ("CFG113", "both", CONFIG_CASES[4][2]),
     CONFIG_CASES[-1],
 )
 TRL = "import warnings; from trl import GRPOConfig, GRPOTrainer"
@@ -216,17 +216,17 @@ TRAIN_CASES = (
 )
 UTILITIES = (
     (
-        "NET013",
+        "CFG109",
         "http",
         "import http.server\none = http.server.HTTPServer(('127.0.0.1', 0), None)\nhttp.server.HTTPServer(('127.0.0.1', one.server_port), None)",
     ),
     (
-        "NET013",
+        "CFG109",
         "asyncio",
         "import asyncio, socket\none = socket.socket(); one.bind(('127.0.0.1', 0)); one.listen()\nasync def main():\n    await asyncio.start_server(lambda r, w: None, '127.0.0.1', one.getsockname()[1])\nasyncio.run(main())",
     ),
     (
-        "NET013",
+        "CFG109",
         "store",
         "import socket\nimport torch.distributed as d\none = socket.socket(); one.bind(('', 0)); one.listen()\nd.TCPStore('127.0.0.1', one.getsockname()[1], is_master=True, wait_for_workers=False)",
     ),
@@ -283,12 +283,12 @@ UTILITIES = (
         "from starlette.responses import JSONResponse\nJSONResponse({'logprobs': [-0.1, float('-inf')]})",
     ),
     (
-        "NUM022",
+        "REW001",
         "thread",
         "import threading\nfrom math_verify import parse\nerrors = []\ndef work():\n    parse('$4$')\nthread = threading.Thread(target=work); thread.start(); thread.join()\nraise SystemExit(1)",
     ),
     (
-        "NUM022",
+        "REW001",
         "alarm",
         "import signal, threading\ndef work():\n    signal.signal(signal.SIGALRM, print)\nthread = threading.Thread(target=work); thread.start(); thread.join()\nraise SystemExit(1)",
     ),
@@ -369,7 +369,7 @@ def bare(version: str) -> tuple[tuple[str, str, str], ...]:
         ("ENG004", "no_device", "from vllm import LLM\nLLM(model='@MODEL')"),
         ("CFG024", "too_long", f"from vllm.config import ModelConfig\nModelConfig({model})"),
         (
-            "CFG025",
+            "CFG103",
             "batched_tokens",
             f"from vllm.config import SchedulerConfig\nSchedulerConfig({runner}, max_num_batched_tokens=128, max_num_seqs=16, max_model_len=512)",
         ),
@@ -378,7 +378,7 @@ def bare(version: str) -> tuple[tuple[str, str, str], ...]:
     if version == "0.10.2":
         cases += [
             ("CMP022", "device", "from vllm import LLM\nLLM(model='@MODEL', device='cuda', dtype='float32')"),
-            ("MEM002", "expandable", EXPANDABLE),
+            ("CFG112", "expandable", EXPANDABLE),
         ]
     else:
         cases += [
@@ -397,7 +397,7 @@ def bare(version: str) -> tuple[tuple[str, str, str], ...]:
             )
         ]
     if version == "0.8.5":
-        cases += [("MEM002", "expandable", EXPANDABLE)]
+        cases += [("CFG112", "expandable", EXPANDABLE)]
     return tuple(cases)
 
 
@@ -420,7 +420,7 @@ ENGINE_ARGUMENTS = (
     ),
     ("CFG024", "too_long", "EngineArgs(model='@MODEL', max_model_len=100000).create_engine_config()"),
     (
-        "CFG025",
+        "CFG103",
         "batched_tokens",
         "EngineArgs(model='@MODEL', max_num_batched_tokens=128, enable_chunked_prefill=False, max_num_seqs=16).create_engine_config()",
     ),
@@ -437,12 +437,12 @@ ENGINE_ARGUMENTS = (
     ("ENV012", "swift", "import swift"),
 )
 REMOVED = (
-    ("CMP010", "guided", "from vllm.sampling_params import GuidedDecodingParams"),
-    ("CMP011", "port", "from vllm.utils import get_open_port"),
-    ("CMP014", "worker", "from vllm.worker.worker_base import WorkerWrapperBase"),
-    ("CMP014", "protocol", "from vllm.entrypoints.openai.protocol import ChatCompletionRequest"),
-    ("CMP014", "scheduler", "from vllm.core.scheduler import Scheduler"),
-    ("CMP014", "executor", "from vllm.executor.executor_base import ExecutorBase"),
+    ("CMP002", "guided", "from vllm.sampling_params import GuidedDecodingParams"),
+    ("CMP002", "port", "from vllm.utils import get_open_port"),
+    ("CMP002", "worker", "from vllm.worker.worker_base import WorkerWrapperBase"),
+    ("CMP002", "protocol", "from vllm.entrypoints.openai.protocol import ChatCompletionRequest"),
+    ("CMP002", "scheduler", "from vllm.core.scheduler import Scheduler"),
+    ("CMP002", "executor", "from vllm.executor.executor_base import ExecutorBase"),
     (
         "SYN013",
         "backend",

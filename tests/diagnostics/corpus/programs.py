@@ -84,7 +84,7 @@ RAYS = (
         + "from verl.single_controller.ray.base import ResourcePoolManager\nResourcePoolManager({'pool': [8]}, {}).create_resource_pool()",
     ),
     Program(
-        "CFG018",
+        "CFG113",
         "ray_verl_sync",
         "peers",
         START
@@ -112,7 +112,7 @@ if __name__ == '__main__':
     llm = LLM(model='@MODEL', dtype='float32', max_model_len=256, enforce_eager=True)
     short = SamplingParams(max_tokens=4)
     attempt('clean', 'start', lambda: print(llm.generate([{'prompt_token_ids': [1, 2]}], short)))
-    attempt('TOK010', 'vocabulary', lambda: llm.generate([{'prompt_token_ids': [1, 10**6]}], short))
+    attempt('TOK001', 'vocabulary', lambda: llm.generate([{'prompt_token_ids': [1, 10**6]}], short))
     attempt('TOK011', 'long_prompt', lambda: llm.generate([{'prompt_token_ids': [1] * 500}], short))
     attempt('unknown', 'no_prompt', lambda: llm.generate([{'prompt_token_ids': []}], short))
     attempt('CMP022', 'sampling', lambda: SamplingParams(guided_decoding=None))
