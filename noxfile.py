@@ -121,6 +121,15 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def servers(session: nox.Session) -> None:
+    """Start each kind of rollout server for real and check it. Arguments go through: -- --only 'grpo_core serve'."""
+    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
+    program = "tests.grpo_core.programs.try_servers"
+    session.run("python", "-m", program, "--cells", str(CELLS), *session.posargs)
+
+
+@nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Ruff: every rule on, each exception explained in pyproject.toml."""
     install(session, "--group", "lint")
@@ -142,6 +151,15 @@ def doctor(session: nox.Session) -> None:
     session.run("python", "-m", "diagnostics", "doctor", *session.posargs, success_codes=[0, 1])
 
 
+@nox.session(name="triage-eval", python=PYTHON)
+def triage_eval(session: nox.Session) -> None:
+    """Judge the labelled logs and print recall and precision by family. Arguments: another folder of logs."""
+    install(session, "--editable", ".")
+    session.run(
+        "python", "-m", "diagnostics.triage.evaluate", *(session.posargs or ["tests/diagnostics/logs"])
+    )
+
+
 @nox.session(python=PYTHON)
 def repro(session: nox.Session) -> None:
     """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]; or -- --all-versions."""
@@ -159,6 +177,39 @@ def repro(session: nox.Session) -> None:
     session.run("python", "-m", "diagnostics.matrix", "env", cell)
     python = CELLS / cell / "bin" / "python"
     session.run(str(python), "-m", "repro", "run", *arguments, external=True, env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session(name="fuzz-schedulers", python=PYTHON)
+def fuzz_schedulers(session: nox.Session) -> None:
+    """Look for stories in which a cell's scheduler fails: -- CELL [options of `python -m repro fuzz`]."""
+    if not session.posargs or session.posargs[0].startswith("-"):
+        session.error(
+            "usage: nox -s fuzz-schedulers -- CELL [options], as in: vllm-0.7.3+trl-0.16.1 --seeds 10"
+        )
+    cell, *options = session.posargs
+    install(session, "--editable", ".[matrix]")
+    session.run("python", "-m", "diagnostics.matrix", "env", cell)
+    python = CELLS / cell / "bin" / "python"
+    # Beside the cell, never in it. A folder for each cell: which wheel fits depends on its Python.
+    beside = CELLS.parent / "beside" / f"hypothesis+{cell}"
+    to_folder = [
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(python),
+        "--target",
+        str(beside),
+        "hypothesis==6.*",
+    ]
+    session.run(str(find_uv()), *to_folder, external=True)
+    # The V0 scheduler went with 0.11.
+    old = [int(part) for part in cell.removeprefix("vllm-").split(".")[:2]] < [0, 11]
+    chosen = ["--engine", "v0", "--until", "SCH001", "SCH002"] if old else ["--engine", "v1"]
+    chosen = [] if {"--engine", "--replay"} & set(options) else chosen
+    found = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(beside)))}
+    arguments = ["-m", "repro", "fuzz", *options, *chosen]
+    session.run(str(python), *arguments, external=True, env=found, success_codes=[0, 1])
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def main() -> None:
                 side.close()
             middle, low, high = interval([b["cpu_s"] / a["cpu_s"] - 1 for a, b in found])
             verdict = "" if goal is None else f"; goal {goal:.1%} {'pass' if middle <= goal else 'MISS'}"
-            cost = f"{found[0][0]['cpu_s']:.3f} s a step without"
             step_s = statistics.median(a["cpu_s"] for a, _ in found)
+            cost = f"{step_s:.3f} s a step without"
             print(
                 f"{name}: {middle:+.2%} [{low:+.2%}, {high:+.2%}] of CPU time ({cost}){verdict}", flush=True
             )

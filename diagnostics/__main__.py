@@ -1,4 +1,4 @@
-"""`python -m diagnostics`: doctor, explain, catalogue."""
+"""`python -m diagnostics`: doctor, lint, triage, explain, catalogue."""
 
 from __future__ import annotations
 
@@ -56,6 +56,22 @@ def _parser() -> argparse.ArgumentParser:
         "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
     )
     doctor.set_defaults(command=_doctor)
+    from diagnostics.lint import command as lint
+
+    lint.add(commands)
+    triage = commands.add_parser(
+        "triage",
+        help="the known issue behind a failed run's logs",
+        description="Exit codes: 0 no failure, 1 a known one, 2 wrong usage, 3 a failure that no entry describes.",
+    )
+    triage.add_argument(
+        "logs", nargs="+", metavar="LOG", help="logs of one run, gzip too; a folder of them; - for stdin"
+    )
+    triage.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    triage.add_argument(
+        "--group", action="store_true", help="each log is a run of its own: group those that failed alike"
+    )
+    triage.set_defaults(command=_triage)
     explain = commands.add_parser("explain", help="what a code means, why it happens, what helps")
     explain.add_argument("code", metavar="CODE")
     explain.add_argument("--format", choices=("terminal", "json"), default="terminal")
@@ -88,6 +104,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
         terminal.render(report, sys.stdout)
     return report.exit_code(Severity[options.fail_on.upper()])
+
+
+def _triage(options: argparse.Namespace) -> int:
+    from diagnostics.triage import command
+
+    return command.run(options)
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -77,6 +77,7 @@ def _head(config: Entry, summary: Entry, history: list[Entry]) -> Entry:
         "mode": "mode unknown",
         "engine": "unknown",
         **config.get("rollout", {}),
+        **({"engine": summary["engine"]} if "engine" in summary else {}),
         "outcome": summary.get("outcome"),
         "error": summary.get("error") or "",
         "done": done,

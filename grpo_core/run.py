@@ -142,7 +142,7 @@ def _refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -
 def _draw(trainer: Trainer, folder: Path) -> str:
     curve = [entry["reward/mean"] for entry in trainer.history]
     options = trainer.config.rollout
-    title = f"reward per step: {options.mode}, engine {options.engine}"
+    title = f"reward per step: {options.mode}, engine {trainer.engine_name}"
     path = folder / "reward.svg"
     path.write_text(svg_curve(curve, title=title), encoding="utf-8")
     return str(path)
@@ -157,7 +157,7 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "mode": options.mode,
-        "engine": options.engine,
+        "engine": trainer.engine_name,
         "rank": trainer.world.rank,
         "processes": trainer.world.size,
         "steps": len(history),

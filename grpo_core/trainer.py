@@ -75,6 +75,7 @@ class Trainer:
         history: The metrics of each step so far.
         proofs: One a weight sync.
         interrupts: Remembers a Ctrl-C.
+        engine_name: What samples; of a server that is not yet reached, `unknown`.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Trainer:
         """
         settle(config.train.threads)
         self.config, self.folder, self._report = config, folder, report
+        self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         self.world = World(config.train.device)
         check_devices(config, self.world.size, torch.cuda.device_count())
         check_processes(config, self.world.size)
@@ -151,7 +153,7 @@ class Trainer:
         ids = self.prompts.batch(0, 1)[0].ids
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
         sync = Publisher(self.policy, engine, probe, tolerance=self.config.rollout.sync_tolerance)
-        self._sync = sync
+        self._sync, self.engine_name = sync, engine.name
         if self._resumed is None:
             return sync
         (state, tensors), self._resumed = self._resumed, None
@@ -216,7 +218,7 @@ class Trainer:
         """
         rollout_options, size = self.config.rollout, self.config.sampling.group_size
         check_answers(
-            list(completions), rollout.requests, rollout_options.engine, vocabulary=self.policy.vocabulary
+            list(completions), rollout.requests, self.engine_name, vocabulary=self.policy.vocabulary
         )
         limit = rollout_options.max_staleness if rollout_options.mode == "async" else 0
         ages = staleness(completions, self.version, limit)

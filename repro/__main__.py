@@ -9,10 +9,11 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro import fuzz, imports, render, runner, upstream
+from repro import fuzz, imports, render, repeat, runner, upstream
 from repro.base import INCOMPLETE
 from repro.schedulers import stories
 
@@ -62,14 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(command=_list)
     run = commands.add_parser("run", help="make failures happen in this environment")
     run.set_defaults(command=_run)
-    run.add_argument("codes", nargs="+", metavar="CODE", help="as `list` names them")
-    run.add_argument("--trigger", default="all", metavar="NAME", help="one trigger, or all (default)")
-    run.add_argument(
-        "--mitigation", default="all", metavar="NAME", help="one mitigation, none, or all (default)"
+    again = commands.add_parser(
+        "repeat", help="the same many times over: does the same come of it each time?"
     )
-    run.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="seconds for one attempt (default: 60)"
-    )
+    again.set_defaults(command=_repeat)
+    again.add_argument("--times", type=int, default=50, metavar="N", help="of each attempt (default: 50)")
+    for attempts in (run, again):
+        _attempts_arguments(attempts)
     imported = commands.add_parser("imports", help="import modules, each in a process of its own")
     imported.set_defaults(command=_imports)
     imported.add_argument("modules", nargs="+", metavar="MODULE")
@@ -77,9 +77,21 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout", type=float, default=240.0, metavar="S", help="seconds for one (default: 240)"
     )
     searched = _fuzz_parser(commands)
-    for command in (listing, run, imported, searched):
+    for command in (listing, run, again, imported, searched):
         command.add_argument("--json", action="store_true", help="one JSON document on standard output")
     return parser
+
+
+def _attempts_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what says which attempts are to be made."""
+    parser.add_argument("codes", nargs="+", metavar="CODE", help="as `list` names them")
+    parser.add_argument("--trigger", default="all", metavar="NAME", help="one trigger, or all (default)")
+    parser.add_argument(
+        "--mitigation", default="all", metavar="NAME", help="one mitigation, none, or all (default)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="seconds for one attempt (default: 60)"
+    )
 
 
 def _fuzz_parser(commands: Any) -> argparse.ArgumentParser:
@@ -121,6 +133,34 @@ def _list(options: argparse.Namespace, repros: Mapping[str, Repro], _registry: s
 
 
 def _run(options: argparse.Namespace, repros: Mapping[str, Repro], registry: str) -> tuple[str, int]:
+    limit_s, plans, proof = _asked(options, repros)
+    results = runner.run(repros, plans, limit_s=limit_s, say=_say, registry=registry)
+    if options.json:
+        text = _json(render.document(repros, results, proof))
+    else:
+        text = "\n".join(render.text(repros, results, proof))
+    return text, exit_code([attempt for attempts in results.values() for attempt in attempts], proof)
+
+
+def _repeat(options: argparse.Namespace, repros: Mapping[str, Repro], registry: str) -> tuple[str, int]:
+    if options.times < 1:
+        raise UsageError(f"--times {options.times}: expected at least 1")
+    limit_s, once, proof = _asked(options, repros)
+    plans = {code: plan * options.times for code, plan in once.items()}
+    started = time.monotonic()
+    results = runner.run(repros, plans, limit_s=limit_s, say=_say, registry=registry)
+    seconds = time.monotonic() - started
+    if options.json:
+        text = _json(repeat.document(results, proof, seconds))
+    else:
+        text = "\n".join(repeat.text(results, proof, seconds))
+    return text, FINDINGS if proof.modified else repeat.exit_code(results)
+
+
+def _asked(
+    options: argparse.Namespace, repros: Mapping[str, Repro]
+) -> tuple[float, dict[str, list[tuple[str, str | None]]], upstream.Proof]:
+    """Returns an attempt's limit, what to try of each code, and the proof that upstream's files are its wheel's."""
     limit_s = _limit(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
     plans = {code: _plan(repros[code], options.trigger, options.mitigation) for code in codes}
@@ -131,13 +171,7 @@ def _run(options: argparse.Namespace, repros: Mapping[str, Repro], registry: str
             f"{wanted} is needed for {', '.join(codes)}, and {sys.executable} does not have it: "
             "run it with the Python of a cell"
         )
-    proof = upstream.compare(distribution)
-    results = runner.run(repros, plans, limit_s=limit_s, say=_say, registry=registry)
-    if options.json:
-        text = _json(render.document(repros, results, proof))
-    else:
-        text = "\n".join(render.text(repros, results, proof))
-    return text, exit_code([attempt for attempts in results.values() for attempt in attempts], proof)
+    return limit_s, plans, upstream.compare(distribution)
 
 
 def _distributions(repros: Mapping[str, Repro], codes: Sequence[str]) -> tuple[str, ...]:

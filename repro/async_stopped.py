@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from repro import upstream
 from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.engines_v0 import async_output, leftovers
+from repro.engines_v0.engine import needed
 from repro.schedulers import owners, v0
 from repro.schedulers.v0_setup import Request, Setup, check_prompt
 
@@ -135,7 +137,47 @@ def _due(request: Request) -> int | None:
 
 
 _PROMPTS = frozenset({"overlong_prompt", "overlong_dropped", "overlong_poisons_next"})
-_MINIMUM = frozenset({"min_tokens", "min_tokens_chunked"})
+_MINIMUM = frozenset({"min_tokens", "min_tokens_chunked", "llm_min_tokens", "llm_min_tokens_poisons_next"})
+_REFUSED = frozenset({"llm_refused_poisons_next"})
+_WHOLE_ENGINE = (
+    Trigger(
+        "llm_overlong",
+        "whole engine: a prompt over max_model_len in LLM.generate",
+        leftovers.llm_overlong,
+        simulated=(),
+        lacks=needed,
+    ),
+    Trigger(
+        "llm_refused_poisons_next",
+        "whole engine: LLM.generate refuses a batch for its over-long row; the next call also gets the rows before it",
+        leftovers.llm_refused_poisons_next,
+        silent=True,
+        simulated=(),
+        lacks=needed,
+    ),
+    Trigger(
+        "llm_past_limit",
+        "whole engine, async output off: prompt + min_tokens over max_model_len and the model's own limit",
+        leftovers.llm_past_limit,
+        silent=True,
+        simulated=(),
+        lacks=needed,
+    ),
+    Trigger(
+        "llm_min_tokens",
+        "whole engine: prompt + min_tokens over max_model_len, beside another request",
+        async_output.llm_min_tokens,
+        simulated=async_output.SIMULATED,
+        lacks=needed,
+    ),
+    Trigger(
+        "llm_min_tokens_poisons_next",
+        "whole engine: the same, alone; the next LLM.generate meets what it left",
+        async_output.llm_min_tokens_poisons_next,
+        simulated=async_output.SIMULATED,
+        lacks=needed,
+    ),
+)
 
 SCH002 = Repro(
     code="SCH002",
@@ -168,6 +210,7 @@ SCH002 = Repro(
             "prompt + min_tokens over max_model_len, chunked prefill",
             _min_tokens_chunked,
         ),
+        *_WHOLE_ENGINE,
     ),
     mitigations=(
         Mitigation(
@@ -180,17 +223,19 @@ SCH002 = Repro(
         Mitigation(
             "filter_overlong",
             "leave out prompts over max_model_len",
-            _PROMPTS,
+            _PROMPTS | _REFUSED,
             recommended="hiyouga/EasyR1#210, #215",
         ),
-        Mitigation("truncate_overlong", "cut prompts to max_model_len", _PROMPTS),
-        Mitigation("cap_min_tokens", "keep prompt + min_tokens within max_model_len", _MINIMUM),
+        Mitigation("truncate_overlong", "cut prompts to max_model_len", _PROMPTS | _REFUSED),
         Mitigation(
-            "abort_leftovers", "abort_request() of everything before the next generate()", frozenset()
+            "cap_min_tokens", "keep prompt + min_tokens within max_model_len", _MINIMUM | {"llm_past_limit"}
         ),
+        Mitigation("abort_leftovers", "abort_request() of everything before the next generate()", _REFUSED),
         Mitigation("drain", "free_finished_seq_groups() before the next generate()", frozenset()),
         Mitigation(
-            "fresh_engine", "a new engine before the next generate()", frozenset({"overlong_poisons_next"})
+            "fresh_engine",
+            "a new engine before the next generate()",
+            frozenset({"overlong_poisons_next", "llm_min_tokens_poisons_next"}) | _REFUSED,
         ),
     ),
     inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_running", ASSERTION),

@@ -125,12 +125,18 @@ class Trigger:
         about: the events, in a line.
         run: carries them out under the named mitigation (None: without one). Upstream's exceptions pass through.
         silent: the failure raises nothing; the figures show it.
+        occurs: whether the failure is on record to come of it; a trigger that is safe is told by a run, too.
+        simulated: what is not real in its attempts, where that is not what the repro's others simulate.
+        lacks: says what it needs and is not installed here, or None; asked once, and nothing is imported for it.
     """
 
     name: str
     about: str
     run: Callable[[str | None], Work]
     silent: bool = False
+    occurs: bool = True
+    simulated: tuple[str, ...] | None = None
+    lacks: Callable[[], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ class Repro:
         distributions: it needs one of these installed.
         modules: imported once, before the attempts, which need them.
         helpful_modules: imported as well if that is possible.
-        simulated: what is not real in every attempt.
+        simulated: what is not real in an attempt, unless its trigger says otherwise.
         inapplicable: says why the failure can't occur with the code that is installed here, or None.
         raises: the exception that the statement raises.
         function: in which it stands; "" where the statement alone tells it from all others.
@@ -183,6 +189,11 @@ class Repro:
     def trigger(self, name: str) -> Trigger:
         """Returns the trigger of that name."""
         return next(trigger for trigger in self.triggers if trigger.name == name)
+
+    def simulates(self, trigger: str) -> tuple[str, ...]:
+        """Returns what is not real in the attempts of a trigger."""
+        own = self.trigger(trigger).simulated
+        return self.simulated if own is None else own
 
     def mitigation(self, name: str) -> Mitigation:
         """Returns the mitigation of that name."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from repro.base import Work
 
 TEMPERATURE, TOP_P, PENALTY = 0.6, 0.7, 1.3
-PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
+PROMPTS = whole_engine.PROMPTS
 # Longer than a block of cached keys, which has 128 tokens in vLLM's CPU build.
 LONG = tuple(3 + place % 120 for place in range(200))
 

@@ -20,7 +20,7 @@ _LONGEST = 12  # lines of an assertion
 
 def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
     """Carries out one attempt in this process."""
-    empty = Attempt(trigger, mitigation, Outcome.ERROR, simulated=repro.simulated)
+    empty = Attempt(trigger, mitigation, Outcome.ERROR, simulated=repro.simulates(trigger))
     asked = repro.trigger(trigger)
     started = time.perf_counter()
     try:
@@ -112,9 +112,10 @@ def _said(empty: Attempt, repro: Repro, error: Exception, *, kind: str, same: bo
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:
-    """Compares the outcome with the one that the repro has on record: triggers reproduce, mitigations help or not."""
+    """Compares the outcome with the one on record: a trigger reproduces or is safe, a mitigation helps or does not."""
     if done.mitigation is None:
-        told = {Outcome.REPRODUCED: True, Outcome.NOT_REPRODUCED: False}
+        occurs = repro.trigger(done.trigger).occurs
+        told = {Outcome.REPRODUCED: occurs, Outcome.NOT_REPRODUCED: not occurs}
         return replace(done, as_recorded=told.get(done.outcome))
     if done.outcome not in {Outcome.MITIGATED, Outcome.NOT_MITIGATED}:
         return done

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from repro import upstream
 from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.engines_v0 import cancelled, interrupted, moments, swift, two_owners
+from repro.engines_v0.engine import needed
 from repro.schedulers import owners, v0
 from repro.schedulers.v0_setup import Request, Setup
 
@@ -154,8 +156,78 @@ def _work(
     )
 
 
-_OWNERS = frozenset({"two_owners"})
-_ALONE = frozenset({"lost_step", "cancelled_step"})
+_OWNERS = frozenset({"two_owners", "llm_two_threads", "engine_two_threads", "swift_two_threads"})
+_ALONE = frozenset(
+    {"lost_step", "cancelled_step", "llm_interrupted", "engine_step_raised", "async_loop_ended"}
+)
+_WHOLE_ENGINE = (
+    Trigger(
+        "llm_two_threads",
+        "whole engine: two threads call LLM.generate, the second within the first's prefill",
+        two_owners.llm_two_threads,
+        simulated=moments.HOLDS,
+        lacks=needed,
+    ),
+    Trigger(
+        "engine_two_threads",
+        "whole engine: two threads step one LLMEngine",
+        two_owners.engine_two_threads,
+        simulated=moments.HOLDS,
+        lacks=needed,
+    ),
+    Trigger(
+        "swift_two_threads",
+        "whole engine: two threads call infer() of ms-swift's GRPOVllmEngine, as async_generate with evaluation does",
+        swift.two_threads,
+        simulated=swift.SIMULATED,
+        lacks=swift.lacks,
+    ),
+    Trigger(
+        "async_two_clients",
+        "whole engine: two tasks ask one AsyncLLMEngine; safe",
+        two_owners.async_two_clients,
+        occurs=False,
+        simulated=moments.HOLDS,
+        lacks=needed,
+    ),
+    Trigger(
+        "llm_interrupted",
+        "whole engine: Ctrl-C within LLM.generate's prefill; generate() again",
+        interrupted.llm_interrupted,
+        simulated=moments.INTERRUPTS,
+        lacks=needed,
+    ),
+    Trigger(
+        "engine_step_raised",
+        "whole engine: a logits processor raises within LLMEngine.step; the engine is used again",
+        interrupted.engine_step_raised,
+        simulated=moments.FAILS,
+        lacks=needed,
+    ),
+    Trigger(
+        "async_step_raised",
+        "whole engine: the same within AsyncLLMEngine, which refuses to be used again",
+        interrupted.async_step_raised,
+        occurs=False,
+        simulated=moments.FAILS,
+        lacks=needed,
+    ),
+    Trigger(
+        "async_client_cancelled",
+        "whole engine: a client's coroutine is cancelled, AsyncLLMEngine's loop lives on; safe",
+        cancelled.async_client_cancelled,
+        occurs=False,
+        simulated=moments.HOLDS,
+        lacks=needed,
+    ),
+    Trigger(
+        "async_loop_ended",
+        "whole engine: asyncio.run ends within AsyncLLMEngine's prefill; another asyncio.run",
+        cancelled.async_loop_ended,
+        simulated=moments.HOLDS,
+        lacks=needed,
+    ),
+)
 
 SCH001 = Repro(
     code="SCH001",
@@ -177,6 +249,7 @@ SCH001 = Repro(
         Trigger(
             "two_owners", "evaluation generates while training's step is in its forward pass", _two_owners
         ),
+        *_WHOLE_ENGINE,
     ),
     mitigations=(
         Mitigation(
@@ -189,7 +262,7 @@ SCH001 = Repro(
         Mitigation(
             "server_mode",
             "one loop steps the engine; training and evaluation are its clients",
-            _OWNERS | {"cancelled_step"},
+            (_OWNERS - {"swift_two_threads"}) | {"cancelled_step", "llm_interrupted", "async_loop_ended"},
         ),
         Mitigation("abort_in_flight", "abort everything in flight before the engine is used again", _ALONE),
         Mitigation("fresh_engine", "a new engine after the failure, or one for each owner", _ALONE | _OWNERS),

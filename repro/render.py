@@ -99,6 +99,9 @@ def _attempts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
         if attempt.trigger != told:
             told = attempt.trigger
             lines.append(f"  {told}: {repro.trigger(told).about}")
+            own = repro.trigger(told).simulated
+            if own is not None:
+                lines.append(f"    simulated here: {'; '.join(own) or 'nothing'}")
         name = f"with {attempt.mitigation}" if attempt.mitigation else "as it is"
         place = f"{attempt.where} in {attempt.function}: {attempt.assertion}" if attempt.where else ""
         said = "; ".join(part for part in (place, attempt.detail) if part)

@@ -68,15 +68,44 @@ def run(
                 replace(blank, trigger=trigger, mitigation=name) for trigger, name in plans[code]
             ]
             say(f"{code}: inapplicable: {reason}")
+    due, aside = _set_aside(repros, due)
     # Repros that need the same modules share a worker.
     for modules in dict.fromkeys(repros[code].modules for code in due):
         codes = [code for code in due if repros[code].modules == modules]
         for code, attempt in _through_worker(codes, due, limit_s, registry, import_limit_s):
-            attempt = judge.recorded(repros[code], replace(attempt, simulated=repros[code].simulated))  # noqa: PLW2901
+            simulated = repros[code].simulates(attempt.trigger)
+            attempt = judge.recorded(repros[code], replace(attempt, simulated=simulated))  # noqa: PLW2901
             results[code].append(attempt)
             under = f" with {attempt.mitigation}" if attempt.mitigation else ""
             say(f"{code} {attempt.trigger}{under}: {attempt.outcome.value}")
+    for code, attempts in aside.items():
+        results[code] += attempts
     return results
+
+
+def _set_aside(
+    repros: Mapping[str, Repro], plans: Mapping[str, Plan]
+) -> tuple[dict[str, Plan], dict[str, list[Attempt]]]:
+    """Returns what is left to try, and the attempts that need what is not installed here."""
+    left: dict[str, Plan] = {}
+    aside: dict[str, list[Attempt]] = {}
+    for code, plan in plans.items():
+        lacks = {
+            trigger.name: trigger.lacks() if trigger.lacks else None for trigger in repros[code].triggers
+        }
+        left[code] = [pair for pair in plan if not lacks[pair[0]]]
+        aside[code] = [
+            Attempt(
+                name,
+                mitigation,
+                Outcome.INAPPLICABLE,
+                simulated=repros[code].simulates(name),
+                detail=lacks[name] or "",
+            )
+            for name, mitigation in plan
+            if lacks[name]
+        ]
+    return {code: plan for code, plan in left.items() if plan}, aside
 
 
 def _through_worker(

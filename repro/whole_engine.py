@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 MODULES = ("torch", "transformers", "vllm")
 VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
-_ENVIRONMENT = {
+PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
+ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -91,15 +92,15 @@ def start(folder: str, **options: Any) -> Any:
     Raises:
         InapplicableError: this release knows one of the options not.
     """
-    os.environ.update(_ENVIRONMENT)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import vllm
 
     common = {"dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": LIMIT}
     try:
         # Chunked prefill: a seeded request split over steps ends the CPU engine of 0.31.0.
-        return vllm.LLM(
-            folder, **common, enable_chunked_prefill=False, max_num_batched_tokens=4096, **options
-        )
+        sizes = {"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}
+        return vllm.LLM(folder, **(common | sizes | options))
     except TypeError as error:
         raise InapplicableError(f"vLLM {vllm.__version__}: {error}") from error
 

@@ -87,7 +87,7 @@ def isolated(repro: Repro, trigger: str, mitigation: str | None, limit_s: float)
     if line:
         found: Any = json.loads(line)
         return Attempt.from_json(found)
-    empty = Attempt(trigger, mitigation, Outcome.ERROR, simulated=repro.simulated)
+    empty = Attempt(trigger, mitigation, Outcome.ERROR, simulated=repro.simulates(trigger))
     empty = replace(empty, seconds=round(time.monotonic() - started, 4))
     if timed_out:
         return replace(empty, outcome=Outcome.TIMEOUT, detail=f"no answer within {limit_s:g} s")

@@ -26,7 +26,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.policy_version, self.tensors = -1, {}
-        self._load, self._clock = (0.0, 0.0), time.process_time()
+        self._load, self._clock, self._waited = (0.0, 0.0), time.process_time(), waited()
 
     def update_weights(self, tensors: Any, version: int) -> None:
         """Copies them."""
@@ -38,11 +38,12 @@ class Engine:
         self.policy_version, self._load = version, since(began)
 
     def facts(self) -> dict[str, Any]:
-        """Seconds (by the wall, of CPU) of the last load and of the digest; of CPU since the last call of this."""
-        used, began = time.process_time() - self._clock, now()
+        """Seconds (wall, CPU) of the last load and of the digest; CPU, and waiting for a core, since the last call."""
+        used, stood, began = time.process_time() - self._clock, waited() - self._waited, now()
         digest = spot_digest(self.tensors.items(), self.policy_version)
         facts = {"load": self._load, "digest": digest, "digesting": since(began), "cpu_s": used}
-        self._clock = time.process_time()
+        facts["waited_s"] = stood
+        self._clock, self._waited = time.process_time(), waited()
         return facts
 
 
@@ -54,6 +55,14 @@ def now() -> tuple[float, float]:
 def since(began: tuple[float, float]) -> tuple[float, float]:
     """Seconds, by the wall and of CPU."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def waited() -> float:
+    """Seconds this program's main thread was ready to run and no core was free; 0 where the kernel doesn't say."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def pipe(engine: Engine, root: Path) -> None:

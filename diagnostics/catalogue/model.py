@@ -15,6 +15,7 @@ FAMILIES = {
     "NET": "servers, ports and stores",
     "ENG": "engine start and death",
     "TOK": "tokens and templates",
+    "REW": "rewards",
     "ENV": "this machine",
 }
 KINDS = ("crash", "hang", "silent")

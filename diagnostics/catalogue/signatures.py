@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import re2
 
 from diagnostics.catalogue.loader import CatalogueError
+from diagnostics.triage.anchors import required
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue, Signature
+
+
+@functools.cache
+def _compiled(pattern: str) -> Any:
+    return re2.compile(pattern)
 
 
 def matches(signature: Signature, text: str) -> bool:
@@ -17,7 +24,7 @@ def matches(signature: Signature, text: str) -> bool:
     lines = text.splitlines()
 
     def found(pattern: str) -> bool:
-        compiled: Any = re2.compile(pattern)
+        compiled = _compiled(pattern)
         return any(compiled.search(line) for line in lines)
 
     return (
@@ -28,10 +35,11 @@ def matches(signature: Signature, text: str) -> bool:
 
 
 def check(issue: Issue) -> None:
-    """Checks that an entry's patterns are RE2 and that its samples match or don't, as they say.
+    """Checks that an entry's patterns are RE2, can be looked for, and that its samples match or don't, as they say.
 
     Raises:
-        CatalogueError: naming the entry, the pattern or the sample, and what was expected.
+        CatalogueError: naming the entry, the pattern or the sample, and what was expected; also where triage could
+            not look for a pattern, since no text is in every match of it.
     """
     if issue.signature is None:
         return
@@ -43,6 +51,7 @@ def check(issue: Issue) -> None:
                 raise CatalogueError(
                     f"{issue.code}: signature.{key}: {pattern!r}: RE2 refuses it: {_text(error)}"
                 ) from None
+            required(issue.code, pattern)
     for sample in issue.signature.samples:
         if matches(issue.signature, sample.text) != sample.matches:
             kind, expected = ("positive", "be matched") if sample.matches else ("negative", "not be matched")

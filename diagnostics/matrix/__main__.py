@@ -6,9 +6,10 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics.matrix import commands
+from diagnostics.matrix.sources import SourceError
 from diagnostics.matrix.store import StoreBusyError
 from diagnostics.matrix.uv import UvMissingError
 from diagnostics.matrix.workplace import ROOT
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
-    except (TableError, StoreBusyError, UvMissingError) as error:
+    except (TableError, StoreBusyError, UvMissingError, SourceError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         return 2
     except Stopped:
@@ -79,21 +80,54 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument(
         "--profile",
         default=None,
-        help="cells of this profile: quick (default) or full; ignored where --cells is given",
+        help="cells of this profile: quick (default), full, or the generated ones of breadth; "
+        "where --cells is given, it chooses among the generated ones for breadth, else among all written ones",
     )
     commands_ = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    _asking(commands_, common, chosen)
+    _managing(commands_, common, chosen)
+    _reporting(commands_, common, chosen)
+    return parser
 
+
+def _asking(commands_: Any, common: _Parser, chosen: _Parser) -> None:
+    """Adds what asks questions: run, bisect, add."""
     run = commands_.add_parser("run", parents=[chosen], help="ask what is due, print the table")
     run.add_argument(
         "--layers", action="append", default=[], metavar="LIST", help="only these layers, separated by commas"
     )
     run.add_argument("--fresh", action="store_true", help="ask again what is answered already")
     run.add_argument(
+        "--only-failed",
+        action="store_true",
+        help="ask again what was asked and is not as expected (timeouts and faults of the machine too), nothing else",
+    )
+    run.add_argument(
+        "--since",
+        default=None,
+        metavar="DAY",
+        help="ask again what was answered before this day (UTC), as 2026-11-20",
+    )
+    run.add_argument(
+        "--disk-gb",
+        type=float,
+        default=None,
+        metavar="GB",
+        help="what all environments may take together; the oldest go first (default: what the disk has)",
+    )
+    run.add_argument(
         "--report",
         type=Path,
         default=None,
         metavar="DIR",
         help="folder for the page, Markdown and JSON (default: report/ in the store)",
+    )
+    run.add_argument(
+        "--jobs",
+        type=int,
+        default=None,
+        metavar="N",
+        help="ask so many questions that need no environment at a time (default: 1; for breadth 4 per core)",
     )
     keep = run.add_mutually_exclusive_group()
     keep.add_argument(
@@ -115,6 +149,28 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dry-run", action="store_true", help="print what would be asked and why, run nothing")
     run.set_defaults(command=commands.run)
 
+    bisect = commands_.add_parser(
+        "bisect", parents=[common], help="name the first vLLM at which a layer's verdict changes"
+    )
+    bisect.add_argument("--trl", required=True, help="a release of TRL, or newest")
+    bisect.add_argument("--vllm", required=True, metavar="A..B", help="the releases to search, ends included")
+    bisect.add_argument("--layer", required=True, help="the layer whose verdict is compared")
+    bisect.add_argument(
+        "--recipe", default=None, help="builds the environments, for a layer that runs in one"
+    )
+    bisect.set_defaults(command=commands.bisect)
+
+    add = commands_.add_parser(
+        "add", parents=[common], help="try a new vLLM: resolve and read it beside TRL, print the cell"
+    )
+    add.add_argument("release", metavar="vllm==VERSION", help="vllm==newest for the newest known")
+    add.add_argument("--trl", default="newest", help="a release of TRL (default: the newest known)")
+    add.add_argument("--write", action="store_true", help="write the cell into the matrix file, and its lock")
+    add.set_defaults(command=commands.add)
+
+
+def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
+    """Adds what looks after environments, locks, releases and stores."""
     environment = commands_.add_parser(
         "env", parents=[common], help="build a cell's environment if it isn't there, print its path"
     )
@@ -126,10 +182,41 @@ def _parser() -> argparse.ArgumentParser:
     )
     lock.set_defaults(command=commands.lock)
 
+    merge = commands_.add_parser("merge", parents=[common], help="take in the verdicts of other stores")
+    merge.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="folders of other stores")
+    merge.set_defaults(command=commands.merge)
+
+    releases = commands_.add_parser(
+        "releases", parents=[common], help="ask the index which releases there are, write locks/releases.json"
+    )
+    releases.set_defaults(command=commands.releases)
+
+
+def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
+    """Adds what shows the store's verdicts and asks nothing: report, workflow, publish."""
+    report = commands_.add_parser(
+        "report", parents=[common], help="write the page and the other reports from the store, ask nothing"
+    )
+    report.add_argument(
+        "--report", type=Path, default=None, metavar="DIR", help="default: report/ in the store"
+    )
+    report.set_defaults(command=commands.report)
+
+    workflow = commands_.add_parser(
+        "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"
+    )
+    workflow.add_argument("--cpu", default="ubuntu-latest", metavar="LABEL", help="runner of the cells")
+    workflow.add_argument(
+        "--gpu", default="self-hosted,gpu", metavar="LABELS", help="of the runner with a GPU; '' for none"
+    )
+    workflow.add_argument(
+        "--output", type=Path, default=None, metavar="FILE", help="default: standard output"
+    )
+    workflow.set_defaults(command=commands.workflow)
+
     publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
     publish.set_defaults(command=commands.publish)
-    return parser
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ class Question:
     @property
     def command(self) -> str:
         """Asks again."""
-        return f"nox -s matrix -- --cells '{self.cell.id}' --layers {self.layer.name} --fresh"
+        profile = "" if self.cell.declares is None else "--profile breadth "
+        return f"nox -s matrix -- {profile}--cells '{self.cell.id}' --layers {self.layer.name} --fresh"
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,10 @@ class Square:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Known issues observed."""
-        return self.event.answer.codes if self.event else ()
+        """Known issues: those observed, and those whose signature what was seen bears."""
+        if self.event is None:
+            return ()
+        return tuple(dict.fromkeys((*self.event.answer.codes, *self.event.answer.triaged)))
 
     @property
     def summary(self) -> str:
@@ -115,18 +118,51 @@ def question(workplace: Workplace, cell: Cell, layer: str) -> Question:
 
 def board(questions: Iterable[Question], events: list[Event]) -> Board:
     """Judges what the store knows of these questions."""
-    known, flaky = store.latest(events), store.flaky(events)
-    rows: dict[str, dict[str, Square]] = {}
-    cells: dict[str, Cell] = {}
-    before = {(event.cell, event.layer): event for event in events if event.finished}
-    for item in questions:
-        cells[item.cell.id] = item.cell
-        row = rows.setdefault(item.cell.id, {})
-        event = known.get(item.identity)
-        earlier = before.get((item.cell.id, item.layer.name))
-        judged = _judged(item, event, earlier, row, flaky=item.identity in flaky)
-        row[item.layer.name] = Square(item, judged, event)
-    return Board(tuple(Row(cells[name], tuple(row.values())) for name, row in rows.items()))
+    return Standing(questions, events).board
+
+
+class Standing:
+    """A board that takes in one answer after another; a thousand cells are judged once, not at every answer."""
+
+    def __init__(self, questions: Iterable[Question], events: list[Event]) -> None:
+        self._known = store.latest(events)
+        self._flaky = store.flaky(events)
+        self._before = {(event.cell, event.layer): event for event in events if event.finished}
+        self._outcomes = {identity: event for identity, event in self._known.items() if event.finished}
+        self._questions: dict[str, list[Question]] = {}
+        for item in questions:
+            self._questions.setdefault(item.cell.id, []).append(item)
+        self._rows = {name: self._judge(name) for name in self._questions}
+
+    @property
+    def board(self) -> Board:
+        """The board as it stands."""
+        return Board(tuple(self._rows.values()))
+
+    def row(self, cell: str) -> Row:
+        """Returns the row of a cell."""
+        return self._rows[cell]
+
+    def add(self, event: Event) -> None:
+        """Takes in an answer and judges its cell again."""
+        (self._known[event.identity],) = store.latest(
+            [self._known[event.identity], event] if event.identity in self._known else [event]
+        ).values()
+        if event.finished:
+            earlier = self._outcomes.setdefault(event.identity, event)
+            self._flaky |= store.flaky([earlier, event])
+            self._before[event.cell, event.layer] = event
+        if event.cell in self._rows:
+            self._rows[event.cell] = self._judge(event.cell)
+
+    def _judge(self, cell: str) -> Row:
+        row: dict[str, Square] = {}
+        for item in self._questions[cell]:
+            event = self._known.get(item.identity)
+            earlier = self._before.get((item.cell.id, item.layer.name))
+            judged = _judged(item, event, earlier, row, flaky=item.identity in self._flaky)
+            row[item.layer.name] = Square(item, judged, event)
+        return Row(self._questions[cell][0].cell, tuple(row.values()))
 
 
 def _judged(

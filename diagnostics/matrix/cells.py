@@ -16,9 +16,13 @@ from diagnostics.tables import Source, Table, TableError, close_matches
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from diagnostics.matrix.breadth import Breadth
+    from diagnostics.matrix.releases import Releases
+
 SCHEMA = "grpo-doctor.matrix.v1"
 LAYERS = (
     "resolve",
+    "resolve:today",
     "contract",
     "install",
     "import",
@@ -28,10 +32,12 @@ LAYERS = (
     "train:async",
     "train:server",
     "conformance",
+    "serve:vllm",
+    "serve:trl",
 )
 PROFILES = ("quick", "full")
 # Layers that run something in the cell's environment: they need a recipe that says how to build one.
-EXECUTED = LAYERS[2:]
+EXECUTED = LAYERS[3:]
 _ID = re.compile(r"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+trl-(?P<trl>[0-9][0-9a-z.]*)")
 
 
@@ -92,6 +98,8 @@ class Cell:
     profiles: tuple[str, ...]
     expectations: tuple[tuple[str, Expectation], ...]
     note: str
+    declares: str | None = None
+    """Of a generated cell: the range of vLLM that its TRL declares, '' for any."""
 
     def expectation(self, layer: str) -> Expectation | None:
         """Returns what is expected of a layer, None for a pass."""
@@ -106,7 +114,7 @@ class LayerSettings:
     codes: tuple[str, ...]
     """Known issues asked about (`scheduler`)."""
     arguments: tuple[str, ...]
-    """Given to the program in the cell (`train:*`, `engine`)."""
+    """Given to the program in the cell (`train:*`, `engine`, `serve:*`)."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,10 @@ class Matrix:
     """uv's name of the platform for which declared environments are resolved."""
     cells: tuple[Cell, ...]
     settings: tuple[tuple[str, LayerSettings], ...]
+    breadth: Breadth | None = None
+    """Which further cells are generated."""
+    releases: Releases | None = None
+    """The releases they are generated from; None if no list is committed."""
 
     def cell(self, name: str) -> Cell:
         """Returns the cell of that id; refuses an unknown one with what is close to it."""
@@ -139,6 +151,9 @@ def load(path: Path) -> Matrix:
     Raises:
         TableError: one line naming file, line, key, value and what was expected.
     """
+    from diagnostics.matrix import releases
+    from diagnostics.matrix.breadth import settings as breadth_settings
+
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -154,10 +169,12 @@ def load(path: Path) -> Matrix:
     recipes = {name: _recipe(name, table) for name, table in top.table("recipes").tables()}
     settings = _settings(top.table("layers"))
     cells = tuple(_cell(name, table, recipes) for name, table in top.table("cells").tables())
+    breadth = breadth_settings(top.table("breadth"))
     top.close()
     if not cells:
         raise TableError(f"{path}: cells: expected at least one")
-    return Matrix(path, platform, cells, settings)
+    known = releases.load(path.parent / "locks" / releases.FILE)
+    return Matrix(path, platform, cells, settings, breadth, known)
 
 
 def _recipe(name: str, table: Table) -> Recipe:
@@ -244,21 +261,29 @@ def _cell(name: str, table: Table, recipes: dict[str, Recipe]) -> Cell:
 
 
 def _expectations(table: Table, layers: tuple[str, ...]) -> tuple[tuple[str, Expectation], ...]:
-    allowed = {"fail", "unresolvable", "not_run"}
     found = []
     for layer, expect in table.tables():
         if layer not in layers:
             raise table.source.refuse(expect.keys, None, f"one of the cell's layers ({', '.join(layers)})")
-        outcome = expect.take("outcome", str, required=True)
-        if outcome not in allowed:
-            raise expect.refuse("outcome", f"one of {', '.join(sorted(allowed))}; a pass needs no entry")
-        expectation = Expectation(
-            outcome=Outcome(outcome),
-            reason=expect.take("reason", str, required=True),
-            codes=expect.strings("codes"),
-            shows=expect.strings("shows"),
-            link=expect.take("link", str, ""),
-        )
+        found.append((layer, expectation_of(expect)))
         expect.close()
-        found.append((layer, expectation))
     return tuple(found)
+
+
+def expectation_of(table: Table) -> Expectation:
+    """Reads one expectation; the caller closes the table.
+
+    Raises:
+        TableError: naming the value and what was expected.
+    """
+    allowed = {"fail", "unresolvable", "not_run"}
+    outcome = table.take("outcome", str, required=True)
+    if outcome not in allowed:
+        raise table.refuse("outcome", f"one of {', '.join(sorted(allowed))}; a pass needs no entry")
+    return Expectation(
+        outcome=Outcome(outcome),
+        reason=table.take("reason", str, required=True),
+        codes=table.strings("codes"),
+        shows=table.strings("shows"),
+        link=table.take("link", str, ""),
+    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import environments, locks, selection
+from diagnostics.matrix import breadth, ci, environments, findings, locks, probing, selection
+from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
 from diagnostics.matrix.progress import shown
@@ -19,10 +21,14 @@ from diagnostics.matrix.runner import run as run_questions
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.matrix.workplace import InterpreterError, Workplace
+from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
+
+# uv waits for the index most of the time.
+JOBS_PER_CORE = 4
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,26 +42,63 @@ def run(options: argparse.Namespace) -> int:
     chosen = {
         (item.cell.id, item.layer.name) for item in questions if not wanted or item.layer.name in wanted
     }
-    fresh = frozenset(chosen) if options.fresh else frozenset()
+    again = _again(workplace, questions, chosen, options)
+    fresh = frozenset(chosen) if options.fresh else again
+    only = again if options.only_failed else None
     if options.dry_run:
-        return _plan(workplace, questions, fresh)
+        return _plan(workplace, questions, fresh, only)
+    wide = options.profile == breadth.PROFILE
+    jobs = options.jobs or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
+    show = findings.render if wide else _table
     try:
         with workplace.store.locked(), shown() as progress:
             _fetch_pythons(workplace, cells)
             workplace.stage()  # what runs in cells from here on is what the identities name
             result = run_questions(
-                workplace, _questions(workplace, cells, wanted), Options(fresh, options.keep), progress
+                workplace,
+                _questions(workplace, cells, wanted),
+                Options(fresh, options.keep, only, options.disk_gb, jobs),
+                progress,
             )
     except KeyboardInterrupt:
-        _print(board(questions, workplace.store.read()))
+        print(show(board(questions, workplace.store.read())), end="", flush=True)
         print("interrupted: what was finished is kept, the next run goes on from here", file=sys.stderr)
         raise
-    _print(result)
-    everything = _board(workplace)
-    folder = options.report or workplace.store.folder / "report"
-    page = write(folder, everything, workplace.store.read())
-    print(f"page: {page}", file=sys.stderr)
+    print(show(result), end="", flush=True)
+    _report(workplace, options.report, result if wide else None)
     return exit_code([square.judged for square in result.squares])
+
+
+def _again(
+    workplace: Workplace, questions: list[Question], chosen: set[tuple[str, str]], options: argparse.Namespace
+) -> frozenset[tuple[str, str]]:
+    """Returns the (cell, layer) that `--only-failed` and `--since` ask again."""
+    if not (options.only_failed or options.since):
+        return frozenset()
+    try:
+        day = datetime.date.fromisoformat(options.since).isoformat() if options.since else ""
+    except ValueError:
+        raise TableError(f"--since {options.since}: expected a day, as 2026-11-20") from None
+    found = set()
+    for square in board(questions, workplace.store.read()).squares:
+        event, name = square.event, (square.question.cell.id, square.question.layer.name)
+        if event is None or name not in chosen:
+            continue
+        failed = options.only_failed and not square.judged.expected
+        if failed or event.started[:10] < day:
+            found.add(name)
+    return frozenset(found)
+
+
+def _report(workplace: Workplace, named: Path | None, wide: Board | None) -> None:
+    """Writes the reports: of all written cells, or of the generated ones that were asked."""
+    folder = named or workplace.store.folder / "report"
+    if wide is None:
+        page = write(folder, _board(workplace), workplace.store.read())
+    else:
+        page = write(folder / breadth.PROFILE, wide, workplace.store.read())
+        (folder / breadth.PROFILE / "findings.txt").write_text(findings.render(wide), encoding="utf-8")
+    print(f"page: {page}", file=sys.stderr)
 
 
 def environment(options: argparse.Namespace) -> int:
@@ -86,11 +129,51 @@ def lock(options: argparse.Namespace) -> int:
     return 3 if problems else 0
 
 
+def bisect(options: argparse.Namespace) -> int:
+    """Names the first vLLM at which a layer's verdict changes."""
+    return probing.bisected(options, _workplace(options))
+
+
+def add(options: argparse.Namespace) -> int:
+    """Tries a release of vLLM that no cell names yet."""
+    return probing.added(options, _workplace(options))
+
+
+def merge(options: argparse.Namespace) -> int:
+    """Takes in what other stores know."""
+    workplace = _workplace(options)
+    for folder in options.stores:
+        if not (folder / "store.jsonl").is_file():
+            raise TableError(f"{folder}: holds no store.jsonl: expected the folder of a store")
+    with workplace.store.locked():
+        for folder in options.stores:
+            count = workplace.store.merge(Store(folder.resolve()))
+            print(f"{folder}: {count} new verdicts")
+    return 0
+
+
+def releases(options: argparse.Namespace) -> int:
+    """Asks the index which releases there are and writes the list from which cells are generated."""
+    workplace = _workplace(options)
+    wanted = workplace.matrix.breadth
+    if wanted is None:
+        raise TableError(f"{workplace.matrix.path}: expected a table [breadth]")
+    since = {"trl": wanted.trl_since, "vllm": wanted.vllm_since}
+    today = datetime.datetime.now(datetime.UTC).date()
+    found = known_releases.fetch(workplace.environ, today, since=since)
+    path = workplace.locks / known_releases.FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(known_releases.render(found), encoding="utf-8")
+    print(f"{path}: {len(found.trl)} releases of TRL, {len(found.vllm)} of vLLM")
+    return 0
+
+
 def publish(options: argparse.Namespace) -> int:
     """Writes compat.json from what the store knows."""
     workplace = _workplace(options)
     result = _board(workplace)
-    text = compat(result, _today())
+    wide = board(_questions(workplace, list(breadth.cells(workplace.matrix)), ()), workplace.store.read())
+    text = compat(result, _today(), wide if any(square.event for square in wide.squares) else None)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(text, encoding="utf-8")
     print(options.output)
@@ -101,6 +184,29 @@ def publish(options: argparse.Namespace) -> int:
             f"matrix: published as {square.judged.verdict.value}: {where}: {square.summary}", file=sys.stderr
         )
     return 3 if unanswered else 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Writes the page and the other reports from what the store knows; asks nothing."""
+    workplace = _workplace(options)
+    folder = options.report or workplace.store.folder / "report"
+    print(write(folder, _board(workplace), workplace.store.read()))
+    return 0
+
+
+def workflow(options: argparse.Namespace) -> int:
+    """Writes the CI workflow made from the matrix file, or prints it."""
+    workplace = _workplace(options)
+    cells = selection.cells(workplace.matrix, options.cells, options.profile or "full")
+    gpu = [label.strip() for label in options.gpu.split(",") if label.strip()]
+    text = ci.workflow(workplace.matrix, cells, cpu=options.cpu, gpu=gpu)
+    if options.output is None:
+        print(text, end="")
+        return 0
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text, encoding="utf-8")
+    print(options.output)
+    return 0
 
 
 def _workplace(options: argparse.Namespace) -> Workplace:
@@ -134,14 +240,21 @@ def _list(cells: list[Cell]) -> int:
     return 0
 
 
-def _plan(workplace: Workplace, questions: list[Question], fresh: frozenset[tuple[str, str]]) -> int:
+def _plan(
+    workplace: Workplace,
+    questions: list[Question],
+    fresh: frozenset[tuple[str, str]],
+    only: frozenset[tuple[str, str]] | None,
+) -> int:
     """Prints what a run would do."""
     now = board(questions, workplace.store.read())
     squares = {(square.question.cell.id, square.question.layer.name): square for square in now.squares}
     for item in ordered(questions):
         square = squares[item.cell.id, item.layer.name]
         answered = square.event is not None and square.event.finished
-        if answered and (item.cell.id, item.layer.name) not in fresh:
+        if only is not None and (item.cell.id, item.layer.name) not in only:
+            line = "left out: not among what failed"
+        elif answered and (item.cell.id, item.layer.name) not in fresh:
             line = f"known ({words.word(square.judged)})"
         else:
             limit = workplace.matrix.layer(item.layer.name).timeout_s
@@ -150,8 +263,8 @@ def _plan(workplace: Workplace, questions: list[Question], fresh: frozenset[tupl
     return 0
 
 
-def _print(result: Board) -> None:
-    print(render(result, colour=sys.stdout.isatty()), end="", flush=True)
+def _table(result: Board) -> str:
+    return render(result, colour=sys.stdout.isatty())
 
 
 def _today() -> str:

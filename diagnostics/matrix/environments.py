@@ -19,6 +19,7 @@ from diagnostics.matrix.uv import torch_arguments
 from diagnostics.matrix.workplace import InterpreterError, Workplace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from diagnostics.matrix.cells import Cell, Recipe
@@ -97,7 +98,7 @@ def _build(workplace: Workplace, cell: Cell) -> Built:
         )
     target = folder(workplace, cell)
     remove(workplace, cell)
-    _check_disk(workplace, recipe.disk_gb)
+    check_disk(workplace, recipe.disk_gb)
     try:
         interpreter, version = workplace.interpreter(cell.python, fetch=True)
     except InterpreterError as error:
@@ -105,17 +106,12 @@ def _build(workplace: Workplace, cell: Cell) -> Built:
     started = time.monotonic()
     workplace.say(f"building its environment: {len(pins)} packages")
     workplace.folder("environments")
-    _uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
-    minor = tuple(int(part) for part in cell.python.split("."))
-    torch = (
-        torch_arguments(workplace.environ, python=(minor[0], minor[1]))
-        if any(pin.startswith("torch==") for pin in pins)
-        else []
-    )
+    uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
+    torch = cpu_torch(workplace, cell.python) if any(pin.startswith("torch==") for pin in pins) else []
     lock = locks.path(workplace, cell, runs=True)
     # `sync` installs exactly the lines of the lock and follows no dependencies, which is what `alone` relies
     # on.
-    _uv(workplace, ["pip", "sync", "--quiet", "--no-config", "--python", python(target), *torch, lock])
+    uv(workplace, ["pip", "sync", "--quiet", "--no-config", "--python", python(target), *torch, lock])
     _add(workplace, cell, recipe)
     built = Built(
         locks.contents(workplace, cell),
@@ -156,7 +152,23 @@ def remove(workplace: Workplace, cell: Cell) -> bool:
     return True
 
 
-def _check_disk(workplace: Workplace, needed_gb: float) -> None:
+def cpu_torch(workplace: Workplace, python: str) -> list[str]:
+    """Returns what uv is told so that torch comes in its build for CPUs.
+
+    Args:
+        workplace: Where.
+        python: Minor release of the interpreter, as '3.11'.
+    """
+    major, minor = (int(part) for part in python.split("."))
+    return torch_arguments(workplace.environ, python=(major, minor))
+
+
+def check_disk(workplace: Workplace, needed_gb: float) -> None:
+    """Looks whether there is room for an environment.
+
+    Raises:
+        BuildError: there isn't.
+    """
     where = workplace.folder("environments")
     free = shutil.disk_usage(where).free / GB
     if free < needed_gb:
@@ -166,11 +178,22 @@ def _check_disk(workplace: Workplace, needed_gb: float) -> None:
         )
 
 
-def _uv(workplace: Workplace, arguments: list[str | Path]) -> None:
+def uv(workplace: Workplace, arguments: Sequence[str | Path], given: str | None = None) -> str:
+    """Runs uv and returns what it printed.
+
+    Args:
+        workplace: Where.
+        arguments: Of uv.
+        given: Its standard input.
+
+    Raises:
+        BuildError: it failed or took too long; in one line.
+    """
     try:
         done = subprocess.run(
             [workplace.uv, *arguments],
             env=workplace.uv_environ(),
+            input=given,
             capture_output=True,
             text=True,
             check=False,
@@ -187,6 +210,7 @@ def _uv(workplace: Workplace, arguments: list[str | Path]) -> None:
             infrastructure=bool(NETWORK.search(text)),
             excerpt=done.stderr[-4000:],
         )
+    return done.stdout
 
 
 def _size(path: Path) -> int:

@@ -18,21 +18,65 @@ SCHEMA = "grpo-doctor.compat.v1"
 _ISSUE_LAYERS = {"scheduler"}
 
 
-def compat(board: Board, generated: str) -> str:
+def compat(board: Board, generated: str, wide: Board | None = None) -> str:
     """Returns the compatibility table as JSON.
+
+    Args:
+        board: the written cells.
+        generated: the day.
+        wide: the generated cells; what is answered of them stands under `breadth`, in short (see `breadth`).
 
     A cell's verdict: `unresolvable` if its requirements have no solution; `fail` if a layer other than
     `scheduler` failed; `pass` if every question that applies passed and at least one answer comes from a run;
     `unknown` if nothing is answered; `partial` otherwise (something was not run, or a known issue was
     reproduced).
     """
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "generated": generated,
         "harness": _harness(),
         "cells": [_cell(row) for row in board.rows],
     }
+    if wide is not None:
+        document["breadth"] = breadth(wide)
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def breadth(board: Board) -> dict[str, Any]:
+    """Returns what is known of generated cells, by TRL: its declared range, and by layer and outcome the vLLM releases.
+
+    Releases stand in one string, separated by spaces. A release that stands nowhere in a layer was not asked there, or
+    gave no answer: nothing is known. A contract that failed names what is missing first. All of it is known from
+    metadata and source, none of it from a run.
+    """
+    found: dict[str, Any] = {}
+    answered = 0
+    for row in board.rows:
+        known = found.setdefault(row.cell.trl, {"declares": row.cell.declares or ""})
+        for square in row.squares:
+            if square.event is None or not square.event.finished:
+                continue
+            answered += 1
+            said = known.setdefault(square.question.layer.name, {})
+            said.setdefault(_said(square), []).append(row.cell.vllm)
+    joined = {
+        trl: {
+            key: value if isinstance(value, str) else {said: " ".join(names) for said, names in value.items()}
+            for key, value in known.items()
+        }
+        for trl, known in found.items()
+    }
+    return {"evidence": "static", "questions": len(board.squares), "answered": answered, "trl": joined}
+
+
+def _said(square: Square) -> str:
+    """Returns an outcome and, of a failure, the first thing that is missing."""
+    assert square.event is not None
+    answer = square.event.answer
+    first = (
+        sorted(sign.partition(":")[0] for sign in answer.signs)[:1] if answer.outcome is Outcome.FAIL else []
+    )
+    return " ".join((answer.outcome.value, *first))
 
 
 def _cell(row: Row) -> dict[str, Any]:

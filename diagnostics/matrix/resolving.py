@@ -15,6 +15,7 @@ from diagnostics.matrix.uv import torch_arguments
 
 if TYPE_CHECKING:
     import datetime
+    from collections.abc import Sequence
 
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
@@ -44,12 +45,28 @@ class Resolution:
         return "".join(f"{pin}\n" for pin in self.pins)
 
 
-def declared(workplace: Workplace, cell: Cell, *, timeout_s: float) -> Resolution:
-    """Resolves what a user gets who asks for this TRL with its vLLM extra and this vLLM, at the date cut."""
+def declared(
+    workplace: Workplace, cell: Cell, *, timeout_s: float, cut: datetime.date | None = None
+) -> Resolution:
+    """Resolves what a user gets who asks for this TRL with its vLLM extra and this vLLM.
+
+    Args:
+        workplace: where.
+        cell: the pair.
+        timeout_s: seconds that uv gets.
+        cut: nothing uploaded after this day counts; the cell's date cut if not given.
+    """
     requirements = (f"trl[vllm]=={cell.trl}", f"vllm=={cell.vllm}")
     arguments = ["--python-platform", workplace.matrix.platform]
     return _compile(
-        workplace, cell, requirements, (), cell.exclude_newer, arguments, wheels=False, timeout_s=timeout_s
+        workplace,
+        cell,
+        requirements,
+        (),
+        cut or cell.exclude_newer,
+        arguments,
+        wheels=False,
+        timeout_s=timeout_s,
     )
 
 
@@ -106,24 +123,39 @@ def _compile(
             wanted,
         ]
         try:
-            done = subprocess.run(
-                command,
-                env=workplace.uv_environ(wheels=wheels),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=timeout_s,
-                cwd=name,
-            )
+            code, output, errors = _uv(workplace, command, Path(name), wheels=wheels, timeout_s=timeout_s)
         except subprocess.TimeoutExpired:
             return Resolution((), f"uv gave no answer within {timeout_s:.0f} s", infrastructure=True)
-    if done.returncode == 0:
-        return Resolution(pins(done.stdout), "", infrastructure=False)
-    explanation = explain(done.stderr)
+    if code == 0:
+        return Resolution(pins(output), "", infrastructure=False)
+    explanation = explain(errors)
     # uv puts index faults and contradictions into the same text; only "No solution found" is about the
     # requirements.
-    unsolvable = "No solution found" in done.stderr and not NETWORK.search(done.stderr)
+    unsolvable = "No solution found" in errors and not NETWORK.search(errors)
     return Resolution((), explanation, infrastructure=not unsolvable)
+
+
+def _uv(
+    workplace: Workplace, command: Sequence[str | Path], folder: Path, *, wheels: bool, timeout_s: float
+) -> tuple[int, str, str]:
+    """Runs uv and returns (exit code, output, errors); while it runs, an interrupted run can end it."""
+    with subprocess.Popen(
+        command,
+        env=workplace.uv_environ(wheels=wheels),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    ) as process:
+        workplace.running.add(process)
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            workplace.running.discard(process)
+    return process.returncode, output, errors
 
 
 def pins(text: str) -> tuple[str, ...]:

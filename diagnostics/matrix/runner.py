@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import datetime
 import os
+import threading
 import time
-from dataclasses import dataclass, replace
+from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import environments
-from diagnostics.matrix.board import Board, Question, Row, board, obstacle_of
+from packaging.version import Version
+
+from diagnostics.matrix import disk, environments
+from diagnostics.matrix.board import Board, Question, Standing, obstacle_of
 from diagnostics.matrix.events import Event
-from diagnostics.matrix.processes import end_left_over
+from diagnostics.matrix.processes import GRACE_S, end_left_over
+from diagnostics.matrix.triaged import triaged
 from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.matrix.workplace import Workplace, shareable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from diagnostics.matrix.progress import Progress
 
@@ -32,6 +37,12 @@ class Options:
     """(cell, layer) to ask again although they are answered."""
     keep: str = "auto"
     """Environments are kept `always`, `never` (after a cell's last layer), or `auto` (while disk allows)."""
+    only: frozenset[tuple[str, str]] | None = None
+    """(cell, layer) that may be asked at all; None for all of them."""
+    budget_gb: float | None = None
+    """What all environments may take together, in GB of 1e9 bytes; None for what the disk has."""
+    jobs: int = 1
+    """How many questions that need no environment are asked at a time."""
 
 
 def ordered(questions: Sequence[Question]) -> list[Question]:
@@ -46,46 +57,127 @@ def run(workplace: Workplace, questions: Sequence[Question], options: Options, p
     if left_over is not None:
         progress.note(f"ended process group {left_over}, left running by a run that was killed")
     workplace.say = progress.say
-    events = workplace.store.read()
-    name = f"{_now()}-{os.getpid()}"
     due = ordered(questions)
-    asked: set[str] = set()
-    for position, item in enumerate(due):
-        now = board(questions, events)
-        if not _is_due(item, now, options):
+    going = _Run(workplace, options, progress, Standing(questions, workplace.store.read()))
+    light = [item for item in due if not item.layer.heavy]
+    heavy = due[len(light) :]
+    if options.jobs > 1:
+        going.together(light)
+    else:
+        for item in light:
+            going.one(item)
+    for position, item in enumerate(heavy):
+        if not going.is_due(item):
             continue
-        progress.started(item, now)
-        if item.layer.heavy and options.keep == "auto":
-            _make_room(workplace, item, progress)
+        if options.keep == "auto" or options.budget_gb is not None:
+            _make_room(workplace, item, options.budget_gb, progress)
         if item.layer.name == "install" and (item.cell.id, "install") in options.fresh:
             environments.remove(workplace, item.cell)  # asked afresh, it is built afresh
-        event = _ask(workplace, item, name)
-        workplace.store.append(event)
-        events.append(event)
-        asked.add(item.identity)
-        after = board(questions, events)
-        progress.finished(_row(after, item).square(item.layer.name), after)
+        going.one(item)
         if options.keep == "never" and not any(
-            _same_environment(item, later) for later in due[position + 1 :]
+            _same_environment(item, later) for later in heavy[position + 1 :]
         ):
             _drop(workplace, item, progress)
-    return board(questions, events)
+    return going.standing.board
 
 
-def _is_due(item: Question, now: Board, options: Options) -> bool:
-    row = {square.question.layer.name: square for square in _row(now, item).squares}
-    event = row[item.layer.name].event
-    answered = event is not None and event.finished
-    if answered and (item.cell.id, item.layer.name) not in options.fresh:
-        return False
-    return obstacle_of(item, row) is None
+@dataclass
+class _Run:
+    """One run: what it knows so far, and who may write it down."""
+
+    workplace: Workplace
+    options: Options
+    progress: Progress
+    standing: Standing
+    name: str = field(default_factory=lambda: f"{_now()}-{os.getpid()}")
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _errors: list[Exception] = field(default_factory=list)
+
+    def one(self, item: Question) -> None:
+        """Asks a question if it is due, and stores the answer."""
+        with self._writing:
+            if self._stopped.is_set() or not self.is_due(item):
+                return
+            self.progress.started(item, self.standing.board)
+        event = _ask(self.workplace, item, self.name, self._stopped)
+        with self._writing:
+            if self._stopped.is_set():
+                return  # what an interrupt ended has answered nothing
+            self.workplace.store.append(event)
+            self.standing.add(event)
+            square = self.standing.row(item.cell.id).square(item.layer.name)
+            self.progress.finished(square, self.standing.board)
+
+    def is_due(self, item: Question) -> bool:
+        """Tells whether a question is open, or to be asked again, and nothing is in its way."""
+        name = (item.cell.id, item.layer.name)
+        if self.options.only is not None and name not in self.options.only:
+            return False
+        row = {square.question.layer.name: square for square in self.standing.row(item.cell.id).squares}
+        event = row[item.layer.name].event
+        answered = event is not None and event.finished
+        if answered and name not in self.options.fresh:
+            return False
+        return obstacle_of(item, row) is None
+
+    def together(self, items: Sequence[Question]) -> None:
+        """Asks questions that need no environment, several at a time.
+
+        What reads source keeps this process busy, what resolves waits for uv: one worker takes from the one end, where
+        the reading stands, the others from the other end, until they meet.
+        """
+        waiting = deque(sorted(items, key=_place))
+
+        def work(first: bool) -> None:
+            while not self._stopped.is_set():
+                try:
+                    item = waiting.popleft() if first else waiting.pop()
+                except IndexError:
+                    return
+                self.one(item)
+
+        self._finish(
+            [threading.Thread(target=self._work, args=(work, n == 0)) for n in range(self.options.jobs)]
+        )
+
+    def _work(self, work: Callable[[bool], None], first: bool) -> None:
+        try:
+            work(first)
+        except Exception as error:  # noqa: BLE001 - raised again where the run can end by it
+            self._errors.append(error)
+            self._stopped.set()
+
+    def _finish(self, workers: Sequence[threading.Thread]) -> None:
+        """Waits for the workers; an interrupt ends their resolvers, and a worker that hangs ends with the process."""
+        for worker in workers:
+            worker.daemon = True
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        except BaseException:
+            self._stopped.set()
+            end = time.monotonic() + GRACE_S
+            while self.workplace.running and time.monotonic() < end:
+                for process in list(self.workplace.running):
+                    process.terminate()
+                time.sleep(0.05)
+            for process in list(self.workplace.running):
+                process.kill()
+            with self._writing:  # an answer that is being written down is written whole
+                pass
+            raise
+        if self._errors:
+            raise self._errors[0]
 
 
-def _row(now: Board, item: Question) -> Row:
-    return next(row for row in now.rows if row.cell.id == item.cell.id)
+def _place(item: Question) -> tuple[bool, Version, Version]:
+    """Where a light question stands: reading source first, by release of vLLM, so that each is parsed once."""
+    return item.layer.name != "contract", Version(item.cell.vllm), Version(item.cell.trl)
 
 
-def _ask(workplace: Workplace, item: Question, run_name: str) -> Event:
+def _ask(workplace: Workplace, item: Question, run_name: str, stopped: threading.Event) -> Event:
     started, clock = _now(), time.monotonic()
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -96,7 +188,7 @@ def _ask(workplace: Workplace, item: Question, run_name: str) -> Event:
                 f"the layer failed itself: {type(error).__name__}: {error}",
                 item.layer.evidence,
             )
-        if answer.outcome is not Outcome.INFRA_ERROR:
+        if answer.outcome is not Outcome.INFRA_ERROR or stopped.is_set():
             break
         if attempt < ATTEMPTS:
             workplace.say(f"trying once more: {answer.summary[:80]}")
@@ -104,7 +196,7 @@ def _ask(workplace: Workplace, item: Question, run_name: str) -> Event:
         identity=item.identity,
         cell=item.cell.id,
         layer=item.layer.name,
-        answer=_clean(answer, workplace),
+        answer=_clean(triaged(answer), workplace),
         inputs=item.inputs,
         command=item.command,
         started=started,
@@ -124,9 +216,14 @@ def _clean(answer: Answer, workplace: Workplace) -> Answer:
     )
 
 
-def _make_room(workplace: Workplace, item: Question, progress: Progress) -> None:
+def _make_room(workplace: Workplace, item: Question, budget_gb: float | None, progress: Progress) -> None:
     recipe = item.cell.recipe
     if recipe is None or environments.existing(workplace, item.cell):
+        return
+    if budget_gb is not None:
+        folder = workplace.folder("environments")
+        for name in disk.within(folder, budget_gb, recipe.disk_gb, keep=item.cell.id):
+            progress.note(f"removed the environment of {name}: the budget is {budget_gb:.0f} GB")
         return
     for name in environments.make_room(workplace, item.cell, recipe.disk_gb):
         progress.note(f"removed the environment of {name}: free disk was below {recipe.disk_gb:.0f} GB")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix import breadth
 from diagnostics.matrix.cells import LAYERS, PROFILES, Cell, Matrix
 from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.releases import FILE
 from diagnostics.tables import TableError, close_matches
 
 if TYPE_CHECKING:
@@ -16,24 +18,46 @@ if TYPE_CHECKING:
 def cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> list[Cell]:
     """Returns the cells that match a pattern, or else those of the profile (`quick` unless named).
 
+    The profile `breadth` has cells of its own, generated ones; patterns then choose among them.
+
     Raises:
         TableError: for a pattern that matches no cell, and for an unknown profile.
     """
-    if profile is not None and profile not in PROFILES:
+    known = (*PROFILES, breadth.PROFILE)
+    if profile is not None and profile not in known:
         raise TableError(
-            f"unknown profile {profile!r}{close_matches(profile, PROFILES)}; there are {', '.join(PROFILES)}"
+            f"unknown profile {profile!r}{close_matches(profile, known)}; there are {', '.join(known)}"
         )
+    wide = profile == breadth.PROFILE
+    all_cells = generated(matrix) if wide else matrix.cells
     for pattern in globs:
-        if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in matrix.cells):
-            close = close_matches(pattern, [cell.id for cell in matrix.cells])
-            raise TableError(f"no cell matches {pattern!r}{close}; --list --profile full shows all")
+        if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in all_cells):
+            close = close_matches(pattern, [cell.id for cell in all_cells])
+            shown = breadth.PROFILE if wide else "full"
+            raise TableError(f"no cell matches {pattern!r}{close}; --list --profile {shown} shows all")
     if globs:
-        return [
-            cell for cell in matrix.cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in globs)
-        ]
+        return [cell for cell in all_cells if any(fnmatch.fnmatchcase(cell.id, it) for it in globs)]
+    if wide:
+        return list(all_cells)
     # The full profile holds the quick one's cells too.
     wanted = {"quick"} if (profile or "quick") == "quick" else set(PROFILES)
     return [cell for cell in matrix.cells if wanted & set(cell.profiles)]
+
+
+def generated(matrix: Matrix) -> tuple[Cell, ...]:
+    """Returns the generated cells.
+
+    Raises:
+        TableError: when the file says nothing of them, or no list of releases is committed.
+    """
+    if matrix.breadth is None:
+        raise TableError(f"{matrix.path}: expected a table [breadth] for the profile {breadth.PROFILE!r}")
+    if matrix.releases is None:
+        raise TableError(
+            f"{matrix.path.parent / 'locks' / FILE}: is not there: "
+            "`python -m diagnostics.matrix releases` writes it"
+        )
+    return breadth.cells(matrix)
 
 
 def layers(lists: Sequence[str]) -> tuple[str, ...]:
@@ -45,7 +69,8 @@ def layers(lists: Sequence[str]) -> tuple[str, ...]:
     names = [name.strip() for part in lists for name in part.split(",") if name.strip()]
     found: list[str] = []
     for name in names:
-        matching = [layer for layer in LAYERS if layer == name or layer.startswith(f"{name}:")]
+        # A layer's own name means it alone: `resolve` does not stand for `resolve:today`.
+        matching = [name] if name in LAYERS else [layer for layer in LAYERS if layer.startswith(f"{name}:")]
         if not matching:
             raise TableError(
                 f"unknown layer {name!r}{close_matches(name, LAYERS)}; there are {', '.join(LAYERS)}"

@@ -7,6 +7,8 @@ that a second run, and a run without a network, reads from disk.
 
 from __future__ import annotations
 
+import datetime
+import email
 import io
 import json
 import os
@@ -149,6 +151,68 @@ def wheel_names(distribution: str, environ: Mapping[str, str] = os.environ) -> l
     return [name for name in found if _fits(name, distribution)]
 
 
+def uploads(
+    distribution: str, environ: Mapping[str, str] = os.environ
+) -> list[tuple[str, datetime.date, str]]:
+    """Returns (version, day of upload, Requires-Python) of each wheel for x86_64 Linux; yanked ones are left out.
+
+    Raises:
+        SourceError: the index can't be asked, or names no time of upload.
+    """
+    packages = [
+        package
+        for page in _pages(distribution, environ)
+        for package in page.packages
+        if not package.is_yanked and _fits(package.filename, distribution)
+    ]
+    # Older forms of the index's pages have no times; then its second interface is asked.
+    plain = all(package.upload_time is not None for package in packages)
+    times = {} if plain else _upload_times(distribution, environ)
+    found = []
+    for package in packages:
+        when = package.upload_time or times.get(package.filename)
+        if when is None:
+            raise SourceError(f"{distribution}: the index names no time of upload for {package.filename}")
+        day = when.astimezone(datetime.UTC).date()
+        found.append((str(package.version), day, package.requires_python or ""))
+    return found
+
+
+def _upload_times(distribution: str, environ: Mapping[str, str]) -> dict[str, datetime.datetime]:
+    """Returns the time of upload of each file, from the index's JSON interface beside its simple one."""
+    import pypi_simple
+    import requests
+
+    endpoint = _endpoints(environ, pypi_simple.PYPI_SIMPLE_ENDPOINT)[0].rstrip("/").removesuffix("simple")
+    try:
+        with requests.get(f"{endpoint}pypi/{distribution}/json", timeout=60) as answer:
+            answer.raise_for_status()
+            releases = answer.json()["releases"].values()
+        return {
+            item["filename"]: datetime.datetime.fromisoformat(item["upload_time_iso_8601"])
+            for files in releases
+            for item in files
+        }
+    except (requests.RequestException, ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"the index names no times of upload: {_one_line(error)}") from error
+
+
+def requirements(distribution: str, version: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the lines `Requires-Dist` of a release's wheel.
+
+    Raises:
+        SourceError: when there is no such wheel (`absent`), or it can't be read.
+    """
+    _sha256, address = _from_index(distribution, version, environ)
+    try:
+        with _archive(address) as archive:
+            (member,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            text = archive.read(member).decode("utf-8", errors="replace")
+    except Exception as error:  # as above: a dozen kinds
+        raise SourceError(f"{distribution} {version}: {_one_line(error)}") from error
+    return email.message_from_string(text).get_all("Requires-Dist") or []
+
+
 def _from_index(distribution: str, version: str, environ: Mapping[str, str]) -> tuple[str, str]:
     for page in _pages(distribution, environ):
         for package in page.packages:
@@ -166,12 +230,8 @@ def _pages(distribution: str, environ: Mapping[str, str]) -> Iterator[Any]:
     import pypi_simple
 
     _certificates(environ)
-    endpoints = [
-        environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or pypi_simple.PYPI_SIMPLE_ENDPOINT
-    ]
-    endpoints += (environ.get("PIP_EXTRA_INDEX_URL") or "").split()
     problem = None
-    for endpoint in endpoints:
+    for endpoint in _endpoints(environ, pypi_simple.PYPI_SIMPLE_ENDPOINT):
         try:
             with pypi_simple.PyPISimple(endpoint) as client:
                 page = client.get_project_page(distribution)
@@ -183,6 +243,12 @@ def _pages(distribution: str, environ: Mapping[str, str]) -> Iterator[Any]:
         yield page
     if problem is not None:
         raise problem
+
+
+def _endpoints(environ: Mapping[str, str], usual: str) -> list[str]:
+    """Returns the addresses of the indexes that the machine is told to use."""
+    first = environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or usual
+    return [first, *(environ.get("PIP_EXTRA_INDEX_URL") or "").split()]
 
 
 def _fits(filename: str, distribution: str, version: str | None = None) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,6 +55,19 @@ class Store:
         finally:
             os.close(descriptor)
 
+    def merge(self, other: Store) -> int:
+        """Takes in the events of another store that are not here yet, and their logs; returns how many were new.
+
+        The caller holds this store. What both hold is not doubled, so merging twice is merging once.
+        """
+        known = {to_line(event) for event in self.read()}
+        new = [event for event in other.read() if to_line(event) not in known]
+        for event in new:
+            if event.answer.log:
+                _copy(other.folder / event.answer.log, self.folder / event.answer.log)
+            self.append(event)
+        return len(new)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Holds the store for one run, and mends a torn last line.
@@ -95,11 +109,22 @@ class Store:
             os.fsync(file.fileno())
 
 
+def _copy(source: Path, target: Path) -> None:
+    """Copies a log that is there and not here; evidence that is here is never overwritten."""
+    if source.is_file() and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
 def latest(events: list[Event]) -> dict[str, Event]:
-    """Returns the last event of each identity; a finished one is kept before a later unfinished one."""
+    """Returns the newest event of each identity; a finished one is kept before a newer unfinished one.
+
+    The newest by its time, since a merged store holds the events of several machines; of the same second, the last.
+    """
     found: dict[str, Event] = {}
     for event in events:
-        if event.finished or event.identity not in found or not found[event.identity].finished:
+        known = found.get(event.identity)
+        if known is None or (event.finished, event.started) >= (known.finished, known.started):
             found[event.identity] = event
     return found
 

@@ -81,6 +81,8 @@ class Answer:
     evidence: Evidence
     codes: tuple[str, ...] = ()
     """Known issues observed."""
+    triaged: tuple[str, ...] = ()
+    """Known issues of the catalogue whose signature is found in what a failure showed."""
     signs: tuple[str, ...] = ()
     """The observation in short lines that expectations can name."""
     details: tuple[str, ...] = ()

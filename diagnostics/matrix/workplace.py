@@ -64,13 +64,17 @@ class Workplace:
     """The folder that holds grpo_core and repro."""
     say: Callable[[str], None] = silent
     """Shows what is being done at the moment."""
+    locks_aside: Path | None = None
+    """A folder of locks for pairs that stand in no file; None for the committed ones."""
+    running: set[subprocess.Popen[str]] = field(default_factory=set)
+    """Resolvers at work, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
     _digests: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
     def locks(self) -> Path:
-        """The folder of committed locks, beside the matrix file."""
-        return self.matrix.path.parent / "locks"
+        """The folder of locks: the committed ones beside the matrix file, unless another is set."""
+        return self.locks_aside or self.matrix.path.parent / "locks"
 
     def folder(self, *parts: str) -> Path:
         """Returns a folder below the store's, made if it isn't there."""

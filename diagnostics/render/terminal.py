@@ -34,14 +34,11 @@ MARKS = {
 def render(report: Report, stream: TextIO) -> None:
     """Writes the report; colour and width follow the terminal and NO_COLOR."""
     console = Console(file=stream, highlight=False, soft_wrap=False)
-    packages = ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items())
-    console.print(
-        Text(redact(f"{report.tool}: Python {report.subject['python']} in {report.subject['prefix']}"))
-    )
-    console.print(Text(packages or "none of the packages it knows is installed"))
+    for told in _subject(report):
+        console.print(Text(redact(told)))
     for finding in report.findings:
         console.print()
-        _finding(console, finding)
+        write_finding(console, finding)
     console.print()
     for check in report.checks:
         word, style = MARKS[check.outcome]
@@ -54,7 +51,23 @@ def render(report: Report, stream: TextIO) -> None:
     console.print(Text(_summary(report)))
 
 
-def _finding(console: Console, finding: Finding) -> None:
+def _subject(report: Report) -> list[str]:
+    """What was looked at: an environment, or files and the releases they are judged for."""
+    packages = ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items())
+    if "files" not in report.subject:
+        first = f"{report.tool}: Python {report.subject['python']} in {report.subject['prefix']}"
+        return [first, packages or "none of the packages it knows is installed"]
+    lines = []
+    for file in report.subject["files"]:
+        kinds = [
+            f"{plan['framework']} {'server' if plan['role'] == 'serve' else 'run'}" for plan in file["plans"]
+        ]
+        lines.append(f"{report.tool}: {file['file']}: {', '.join(kinds) or 'nothing that it knows'}")
+    return [*lines, f"judged for {packages}" if packages else "judged for no release in particular"]
+
+
+def write_finding(console: Console, finding: Finding) -> None:
+    """Writes one finding: what, how it is known, evidence, remedy."""
     head = Text(f"{finding.severity.word:<8}", style=STYLES[finding.severity])
     head.append(f"{finding.code} ", style="bold").append(finding.title, style="bold")
     console.print(head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import fnmatch
+import json
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
 from diagnostics.matrix.cells import load
+from diagnostics.matrix.environments import BuildError
 from diagnostics.matrix.sources import SourceError
 from diagnostics.matrix.store import Store, StoreBusyError
 from diagnostics.matrix.uv import UvMissingError
@@ -34,7 +36,7 @@ _TROUBLE = (
     UvMissingError,
     SourceError,
     InterpreterError,
-    environment.BuildError,
+    BuildError,
 )
 
 
@@ -132,7 +134,10 @@ def _sweep(workplace: Workplace, sweep: Sweep, options: argparse.Namespace) -> d
     return found
 
 
-def _publish(found: dict[str, Any]) -> None:
+def _publish(asked: dict[str, Any]) -> None:
+    """Writes what was asked now, beside what was published of the other sweeps."""
+    known = json.loads(PUBLISHED.read_text(encoding="utf-8"))["sweeps"] if PUBLISHED.exists() else {}
+    found = {name: item for name, item in sorted((known | asked).items()) if name in SWEEPS}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     PUBLISHED.write_text(results.to_text(found, today), encoding="utf-8")
     drawn = ROOT / "docs" / "sweep.svg"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix.environments import BuildError, check_disk, cpu_torch, uv
 from diagnostics.matrix.identity import text_digest
 from diagnostics.matrix.resolving import pins
-from diagnostics.matrix.uv import torch_arguments
+from diagnostics.matrix.workplace import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 
 MARKER = "grpo-doctor.json"
 NEEDED_GB = 4.0
-_TIMEOUT_S = 1200.0
-
-
-class BuildError(RuntimeError):
-    """Raised when it can't be locked or built; one line that says why."""
 
 
 def lock_path(workplace: Workplace, sweep: Sweep) -> Path:
@@ -38,15 +32,20 @@ def lock(workplace: Workplace, sweep: Sweep) -> None:
         BuildError: uv found no solution, or the index can't be asked.
     """
     text = ""
-    for lines, more in ((sweep.requirements, []), (sweep.alone, ["--no-deps"])):
+    alone = [*sweep.alone, *_pinned(sweep)]
+    for lines, more in ((sweep.requirements, []), (alone, ["--no-deps"])):
         if lines:
             command = ["pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate"]
-            command += ["--python-version", sweep.python, *_torch(workplace, sweep), *more, "-"]
-            text += _uv(workplace, command, given="\n".join(lines))
+            command += ["--python-version", sweep.python, *cpu_torch(workplace, sweep.python), *more, "-"]
+            text += uv(workplace, command, given="\n".join(lines))
     made = f"nox -s repro -- --all-versions --sweep {sweep.name} --lock"
     head = f"# What runs beside every release of {sweep.package}; Python {sweep.python}.\n# Made by: {made}\n"
     found = sorted(set(pins(text)))
     lock_path(workplace, sweep).write_text(head + "".join(f"{pin}\n" for pin in found), encoding="utf-8")
+
+
+def _pinned(sweep: Sweep) -> list[str]:
+    return list(pins((ROOT / sweep.pinned).read_text(encoding="utf-8"))) if sweep.pinned else []
 
 
 def lock_digest(workplace: Workplace, sweep: Sweep) -> str:
@@ -58,7 +57,8 @@ def lock_digest(workplace: Workplace, sweep: Sweep) -> str:
     path = lock_path(workplace, sweep)
     if not path.exists():
         raise BuildError(
-            f"no lock {path.name}: make it with nox -s repro -- --all-versions --sweep {sweep.name} --lock"
+            f"no lock {path.name}: make it with nox -s repro -- --all-versions --sweep {sweep.name} --lock",
+            infrastructure=True,
         )
     return text_digest("\n".join(pins(path.read_text(encoding="utf-8"))))
 
@@ -74,37 +74,11 @@ def ensure(workplace: Workplace, sweep: Sweep) -> Path:
     if marker.exists() and marker.read_text(encoding="utf-8") == digest and python.exists():
         return python
     shutil.rmtree(target, ignore_errors=True)
-    free = shutil.disk_usage(workplace.store.folder).free / 1e9
-    if free < NEEDED_GB:
-        where = workplace.store.folder
-        raise BuildError(
-            f"not built: {NEEDED_GB:.1f} GB of free disk are asked for, {free:.1f} GB are free at {where}"
-        )
+    check_disk(workplace, NEEDED_GB)
     workplace.say(f"building the environment beside every release of {sweep.package}")
     interpreter, _version = workplace.interpreter(sweep.python, fetch=True)
-    _uv(workplace, ["venv", "--quiet", "--no-config", "--python", os.fspath(interpreter), os.fspath(target)])
-    arguments = ["pip", "sync", "--quiet", "--no-config", "--python", os.fspath(python)]
-    _uv(workplace, [*arguments, *_torch(workplace, sweep), os.fspath(lock_path(workplace, sweep))])
+    uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
+    arguments: list[str | Path] = ["pip", "sync", "--quiet", "--no-config", "--python", python]
+    uv(workplace, [*arguments, *cpu_torch(workplace, sweep.python), lock_path(workplace, sweep)])
     marker.write_text(digest, encoding="utf-8")
     return python
-
-
-def _torch(workplace: Workplace, sweep: Sweep) -> list[str]:
-    minor = tuple(int(part) for part in sweep.python.split("."))
-    return torch_arguments(workplace.environ, python=(minor[0], minor[1]))
-
-
-def _uv(workplace: Workplace, arguments: list[str], given: str | None = None) -> str:
-    done = subprocess.run(
-        [workplace.uv, *arguments],
-        env=workplace.uv_environ(),
-        input=given,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_TIMEOUT_S,
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no words"])[-1]
-        raise BuildError(f"uv {' '.join(arguments[:2])} failed: {last}")
-    return done.stdout

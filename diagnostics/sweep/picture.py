@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.sweep import results
 from diagnostics.sweep.results import UNMITIGATED, WHOLE
 
 if TYPE_CHECKING:
@@ -103,20 +104,21 @@ def rows(
     outcomes: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]],
     columns: Sequence[tuple[str, Sequence[str]]],
 ) -> list[tuple[str, list[str]]]:
-    """Returns (label, kind by column): the bare triggers, then each mitigation over all triggers."""
-    triggers = [name for name in outcomes if name != WHOLE]
-    mitigations = dict.fromkeys(
-        name for trigger in triggers for name in outcomes[trigger] if name != UNMITIGATED
-    )
+    """Returns (label, kind by column): the bare triggers, then each mitigation over all triggers.
+
+    What applies to no release has no row.
+    """
+    applying = dict(results.applying(outcomes))
+    mitigations = dict.fromkeys(name for told in applying.values() for name in told if name != UNMITIGATED)
     whole = {
         version for versions in outcomes.get(WHOLE, {}).get(UNMITIGATED, {}).values() for version in versions
     }
     made = [
-        (trigger, [_kind([outcomes[trigger][UNMITIGATED]], versions, whole) for _label, versions in columns])
-        for trigger in triggers
+        (trigger, [_kind([told[UNMITIGATED]], versions, whole) for _label, versions in columns])
+        for trigger, told in applying.items()
     ]
     for name in mitigations:
-        tables = [outcomes[trigger][name] for trigger in triggers if name in outcomes[trigger]]
+        tables = [outcomes[trigger][name] for trigger in applying if name in outcomes[trigger]]
         made.append((f"with {name}", [_kind(tables, versions, whole) for _label, versions in columns]))
     return made
 

@@ -16,10 +16,13 @@ class Sweep:
         codes: Known failures that repros make happen.
         python: Minor release of the interpreter.
         requirements: What is installed beside the package, the same for all of its releases.
-        alone: Those of them that are installed without what they ask for.
+        alone: More of them, installed without what they ask for.
+        pinned: A file of this project with more of those, exact releases, one a line; "" for none.
         differs: In words, what a released environment would have had instead.
         environment: Variables of the programs that run in it.
         timeout_s: For one release.
+        attempt_s: For one attempt.
+        at_a_time: How many releases may run at once at most; None where only the machine limits that.
     """
 
     name: str
@@ -32,6 +35,9 @@ class Sweep:
     differs: str
     environment: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 240.0
+    attempt_s: float = 60.0
+    pinned: str = ""
+    at_a_time: int | None = None
 
 
 SWEEPS = {
@@ -41,7 +47,7 @@ SWEEPS = {
             name="vllm",
             package="vllm",
             first="0.6.0",
-            codes=("SCH001", "SCH002"),
+            codes=("SCH001", "SCH002", "CMP001"),
             python="3.11",
             # As the recipe `scheduler` in matrix.toml, and what imports of the releases before 0.6.5 ask for.
             requirements=(
@@ -82,6 +88,26 @@ SWEEPS = {
                 "torch and transformers: one release of each for all, newer than most of these pinned"
             ),
             environment=(("VLLM_USE_V1", "0"),),
+            timeout_s=900.0,
+            attempt_s=180.0,
+        ),
+        Sweep(
+            name="verl",
+            package="verl",
+            first="0.2",
+            codes=("RAY001",),
+            python="3.11",
+            requirements=(),
+            alone=("torch==2.13.0", "vllm==0.8.5.post1"),
+            pinned="repro/ray.txt",
+            differs=(
+                "vllm: one unmodified wheel for all, without its dependencies, on a machine without a GPU; "
+                "ray, torch, transformers and what verl imports: one release of each for all, newer than most of these "
+                "pinned"
+            ),
+            timeout_s=3600.0,
+            attempt_s=600.0,
+            at_a_time=1,
         ),
     )
 }

@@ -104,16 +104,25 @@ def disagreements(found: Mapping[str, Any], issues: Mapping[str, Issue]) -> list
     return lines
 
 
+def applying(
+    outcomes: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]],
+) -> Iterator[tuple[str, dict[str, Mapping[str, Sequence[str]]]]]:
+    """Yields the triggers that apply to a release at all, each with the mitigations that apply somewhere."""
+    for trigger, mitigations in outcomes.items():
+        told = {name: found for name, found in mitigations.items() if set(found) != {"inapplicable"}}
+        if trigger != WHOLE and UNMITIGATED in told:
+            yield trigger, told
+
+
 def summary(found: Mapping[str, Any]) -> list[str]:
     """Returns lines for people: each trigger bare, then what each mitigation did, by ranges of releases."""
     lines = []
     for code, item in found["codes"].items():
         lines.append(code)
-        for trigger, mitigations in item["outcomes"].items():
-            if trigger == WHOLE:
-                shown = _by_outcome(mitigations[UNMITIGATED], found["releases"])
-                lines.append(f"  the code is not there: {shown}")
-                continue
+        if WHOLE in item["outcomes"]:
+            shown = _by_outcome(item["outcomes"][WHOLE][UNMITIGATED], found["releases"])
+            lines.append(f"  the code is not there: {shown}")
+        for trigger, mitigations in applying(item["outcomes"]):
             lines.append(f"  {trigger}: {_by_outcome(mitigations[UNMITIGATED], found['releases'])}")
             apart = mitigations[UNMITIGATED].get("inapplicable", [])
             lines += [

@@ -19,7 +19,7 @@ from diagnostics.matrix.layers import in_cell, scheduler
 from diagnostics.matrix.store import latest
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.workplace import shareable
-from diagnostics.sweep import environment, wheels
+from diagnostics.sweep import environment, harness, wheels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from diagnostics.matrix.workplace import Workplace
     from diagnostics.sweep.plan import Sweep
 
-_HARNESS = ("diagnostics/sweep/wheels.py", "diagnostics/matrix/layers/scheduler.py", "repro")
+_HARNESS = ("diagnostics/sweep/wheels.py", "diagnostics/matrix/layers/scheduler.py")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def questions(workplace: Workplace, sweep: Sweep, versions: Sequence[str]) -> li
         "lock": environment.lock_digest(workplace, sweep),
         "python": python,
         "variables": str(sweep.environment),
-        "harness code": workplace.code(_HARNESS),
+        "harness code": workplace.code((*_HARNESS, *harness.files(workplace.programs, sweep.codes))),
     }
     return [
         Release(sweep, version, tuple({"package": f"{sweep.package} {version}", **shared}.items()))
@@ -90,7 +90,7 @@ def run(workplace: Workplace, due: Sequence[Release], *, jobs: int, done: Callab
     for left in workplace.folder("sweeps", "running").iterdir():
         processes.end_left_over(left)
     stopping, name = threading.Event(), _now()
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(min(jobs, due[0].sweep.at_a_time or jobs)) as pool:
         futures = [pool.submit(_ask, workplace, item, python, stopping, name) for item in due]
         try:
             for future in as_completed(futures):
@@ -143,7 +143,7 @@ def _answer(workplace: Workplace, item: Release, python: Path) -> Answer:
     variables = {**workplace.cell_environ(None), **dict(sweep.environment)}
     variables["PYTHONPATH"] = os.pathsep.join((os.fspath(files), variables["PYTHONPATH"]))
     finished = processes.run(
-        [python, "-m", "repro", "run", *sweep.codes, "--mitigation", "all", "--json"],
+        [python, "-m", "repro", "run", *sweep.codes, "--timeout", f"{sweep.attempt_s:g}", "--json"],
         environment=variables,
         log=log,
         timeout_s=sweep.timeout_s,

@@ -36,17 +36,21 @@ def identify(http: Http) -> str:
     """Who answers: a key of `KINDS`. `trl vllm-serve` of TRL 1.11 and later is `vllm serve`, and found to be.
 
     Raises:
-        EngineError: Nobody there, or none of these.
+        EngineError: Nobody there, none of these, or ours with an `/info` that is not.
     """
-    status, text = http.call("GET", "/info", repeat=True)
+    status, told = http.call("GET", "/info", repeat=True)
     if status == HTTPStatus.UNAUTHORIZED:
-        http.checked("/info", status, text)
+        http.checked("/info", status, told)
     if status == HTTPStatus.OK:
-        info = http.parsed("/info", status, text)
+        info = http.parsed("/info", status, told)
         if isinstance(info, dict) and info.get("schema") == PROTOCOL:
             return "grpo-core"
     status, text = http.call("GET", "/openapi.json", repeat=True)
     paths = _paths(http.parsed("/openapi.json", status, text)) if status == HTTPStatus.OK else {}
+    if {"/weights", "/fingerprint"} <= paths.keys():  # it speaks TRL's dialect, too
+        raise EngineError(
+            f"{http.where('/info')}: a server of {PROTOCOL} that does not say so: {told[:80]!r}"
+        )
     for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
         if path in paths:
             return kind

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.engines.base import Capabilities, EngineError
 from grpo_core.engines.calls import Http
 from grpo_core.engines.remote import KINDS, identify
-from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE
-from grpo_core.engines.vllm_openai import asked_tokens, mixed_seed
+from grpo_core.engines.vllm_messages import LOWEST_TEMPERATURE, asked_tokens, mixed_seed
 from grpo_core.engines.vllm_server import UNKNOWN, VllmServerEngine
 from grpo_core.engines.wire import check_answers, check_requests
 from grpo_core.types import Completion

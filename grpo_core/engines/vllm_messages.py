@@ -20,11 +20,9 @@ def pinned(params: SamplingParams, request: Request) -> Any:
     """Every sampling parameter that shapes the distribution or ends a completion, written out for vLLM."""
     import vllm
 
-    left = params.max_tokens - len(request.prefix)
-
     return vllm.SamplingParams(
         n=1,
-        max_tokens=min(request.budget or left, left),
+        max_tokens=asked_tokens(request, params),
         min_tokens=0,
         temperature=params.temperature,
         top_p=1.0,
@@ -33,7 +31,7 @@ def pinned(params: SamplingParams, request: Request) -> Any:
         presence_penalty=0.0,
         frequency_penalty=0.0,
         repetition_penalty=1.0,
-        seed=_seed(request),
+        seed=mixed_seed(request),
         stop=[],
         stop_token_ids=list(params.stop_ids),
         ignore_eos=True,  # the stop ids alone decide
@@ -42,11 +40,21 @@ def pinned(params: SamplingParams, request: Request) -> Any:
     )
 
 
-def _seed(request: Request) -> int:
+def asked_tokens(request: Request, params: SamplingParams) -> int:
+    """How many new ids a call may sample at most."""
+    left = params.max_tokens - len(request.prefix)
+    return min(request.budget or left, left)
+
+
+def mixed_seed(request: Request) -> int:
     """A seed of 63 bits that every bit of the request's has a part in.
 
     Of a seed, torch's generator on a CPU uses the lowest 32 bits alone, and vLLM reads -1 as "no seed". Behind a
     prefix it is another one, or the same numbers would be drawn again.
+
+    >>> from grpo_core.types import Request
+    >>> mixed_seed(Request("r", (1,), seed=0)) % 2**32 == mixed_seed(Request("r", (1,), seed=2**32)) % 2**32
+    False
     """
     text = f"{request.seed} {len(request.prefix)}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

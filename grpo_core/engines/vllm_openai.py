@@ -7,12 +7,12 @@ request, and an answer that a default of the server has shaped is refused. Read 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.engines.base import EngineError
+from grpo_core.engines.vllm_messages import asked_tokens, mixed_seed
 from grpo_core.types import Completion, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -133,25 +133,6 @@ def _likely(http: Http, server: Server, temperature: float) -> dict[str, float]:
     answer = http.json("POST", "/v1/completions", {**body, "logprobs": 5}, repeat=True)
     found = answer["choices"][0]["logprobs"]["top_logprobs"][0]
     return {name: float(value) for name, value in found.items()}
-
-
-def asked_tokens(request: Request, params: SamplingParams) -> int:
-    """How many new ids a call may sample at most."""
-    left = params.max_tokens - len(request.prefix)
-    return min(request.budget or left, left)
-
-
-def mixed_seed(request: Request) -> int:
-    """A seed of 63 bits that every bit of the request's has a part in.
-
-    Of a seed, torch's generator on a CPU uses the lowest 32 bits alone, and vLLM reads -1 as "no seed". Behind a
-    prefix it is another one, or the same numbers would be drawn again.
-
-    >>> mixed_seed(Request("r", (1,), seed=0)) % 2**32 == mixed_seed(Request("r", (1,), seed=2**32)) % 2**32
-    False
-    """
-    text = f"{request.seed} {len(request.prefix)}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def question(request: Request, params: SamplingParams, server: Server, call_id: str) -> dict[str, Any]:

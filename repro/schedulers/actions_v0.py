@@ -10,12 +10,13 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
+from repro.schedulers.actions import EngineActions
 from repro.schedulers.stories import BrokenInvariantError
 from repro.schedulers.v0 import SanityCheckError, V0Engine
 from repro.schedulers.v0_setup import RefusedError, Request, Setup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
     from repro.schedulers.stories import Step
     from repro.schedulers.v0_setup import Completion
@@ -50,15 +51,14 @@ class _ForwardPassError(Exception):
     """The simulated forward pass failed."""
 
 
-class V0Actions:
-    """One engine, what was asked of it, and what came back."""
+class V0Actions(EngineActions):
+    """An engine with the V0 scheduler, what was asked of it, and what came back."""
 
     about: ClassVar[str] = f"at most {LIMIT} tokens in a sequence and in a step, KV blocks of 8"
 
     def __init__(self, **flags: bool) -> None:
+        super().__init__()
         self.engine = V0Engine(small(**flags))
-        self.tally: Counter[str] = Counter()
-        self.progress = ""
         self._count = 0
         self._due: set[str] = set()  # accepted, and not aborted
         self._served: Counter[str] = Counter()
@@ -79,17 +79,10 @@ class V0Actions:
             "drain": busy and self._lawful,
         }.get(name, False)
 
-    def say(self, step: Step) -> str:
-        """Tells in a sentence what the step is about to do."""
-        return _SENTENCES[step["do"]](self, step)
-
     def do(self, step: Step) -> None:
-        """Does it. Upstream's exceptions and broken invariants pass through."""
-        self.tally[step["do"]] += 1
-        self.progress = ""
-        arguments = {name: value for name, value in step.items() if name != "do"}
+        """Does it, and tells a failed check of the mirrored loop as what it is."""
         try:
-            getattr(self, f"_{step['do']}")(**arguments)
+            super().do(step)
         except SanityCheckError as error:
             raise BrokenInvariantError("LLMEngine's sanity check (mirrored)", str(error)) from error
 
@@ -149,7 +142,7 @@ class V0Actions:
         self._keep(_to_its_end(step))
 
     def _abort(self, which: int) -> None:
-        name = self._target(which)
+        name = self.target(self.engine.in_flight(), which)
         self._due.discard(name)
         self.engine.abort(name)
 
@@ -192,10 +185,6 @@ class V0Actions:
             return False
         return True
 
-    def _target(self, which: int) -> str:
-        names = self.engine.in_flight()
-        return names[which % len(names)]
-
     def _say_add(self, step: Step) -> str:
         text = f"Request r{self._count + 1} arrives: {_tokens(step['prompt'])} of prompt, "
         text += f"{_tokens(step['max_tokens'])} to generate"
@@ -216,12 +205,12 @@ def _tokens(count: int) -> str:
     return f"{count} token{'' if count == 1 else 's'}"
 
 
-_SENTENCES: dict[str, Callable[[V0Actions, Step], str]] = {
+V0Actions.sentences = {
     "add": V0Actions._say_add,  # noqa: SLF001
     "step": lambda self, _: (
         "A second caller steps the same engine." if self._held else "The engine takes a step."
     ),
-    "abort": lambda self, step: f"Request {self._target(step['which'])} is aborted.",
+    "abort": lambda self, step: f"Request {self.target(self.engine.in_flight(), step['which'])} is aborted.",
     "lose": lambda *_: "A step is scheduled, its forward pass fails, and the caller keeps the engine.",
     "begin": lambda *_: "A caller begins a step: it is scheduled, and the forward pass runs.",
     "finish": lambda *_: "That forward pass ends, and so does its step.",

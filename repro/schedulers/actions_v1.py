@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
 from repro.schedulers import invariants_v1
+from repro.schedulers.actions import EngineActions
 from repro.schedulers.stories import BrokenInvariantError
 from repro.schedulers.v1 import V1Engine
 from repro.schedulers.v1_setup import V1Request, V1Setup
@@ -49,8 +49,8 @@ def small(
     )
 
 
-class V1Actions:
-    """One engine, what was asked of it, and what came back."""
+class V1Actions(EngineActions):
+    """An engine with the V1 scheduler, what was asked of it, and what came back."""
 
     about: ClassVar[str] = (
         f"at most {LIMIT} tokens in a sequence and in a step, {LIMIT // 3} in a step of chunked prefill, "
@@ -59,9 +59,8 @@ class V1Actions:
     make_engine: Callable[[V1Setup], V1Engine] = V1Engine
 
     def __init__(self, **flags: bool) -> None:
+        super().__init__()
         self.engine = type(self).make_engine(small(**flags))
-        self.tally: Counter[str] = Counter()
-        self.progress = ""
 
     def can(self, name: str) -> bool:
         """Whether the engine's loop could come to it now. While it waits for a result, it takes nothing but aborts."""
@@ -80,16 +79,9 @@ class V1Actions:
             "drain": listens and busy,
         }.get(name, False)
 
-    def say(self, step: Step) -> str:
-        """Tells in a sentence what the step is about to do."""
-        return _SENTENCES[step["do"]](self, step)
-
     def do(self, step: Step) -> None:
-        """Does it, and checks. Upstream's exceptions and broken invariants pass through."""
-        self.tally[step["do"]] += 1
-        self.progress = ""
-        arguments = {name: value for name, value in step.items() if name != "do"}
-        getattr(self, f"_{step['do']}")(**arguments)
+        """Does it, and checks."""
+        super().do(step)
         invariants_v1.check(self.engine)
 
     def state(self) -> str:
@@ -144,7 +136,7 @@ class V1Actions:
         return False
 
     def _abort(self, which: int) -> None:
-        self.engine.abort([self._target(which)])
+        self.engine.abort([self.target(self.engine.unfinished(), which)])
 
     def _reset(self, running: bool) -> None:
         if self.engine.reset(running=running):
@@ -166,10 +158,6 @@ class V1Actions:
         self.tally["requests ended"] += sum(bool(ends) for ends in self.engine.ends.values())
         invariants_v1.check_end(self.engine)
 
-    def _target(self, which: int) -> str:
-        names = self.engine.unfinished()
-        return names[which % len(names)]
-
     def _say_add(self, step: Step) -> str:
         text = f"Request r{len(self.engine.requests) + 1} arrives: {step['prompt']} tokens of prompt"
         text += f", {step['max_tokens']} to generate"
@@ -179,14 +167,14 @@ class V1Actions:
         return text + (f", priority {step['priority']}." if step.get("priority") else ".")
 
 
-_SENTENCES: dict[str, Callable[[V1Actions, Step], str]] = {
+V1Actions.sentences = {
     "add": V1Actions._say_add,  # noqa: SLF001
     "schedule": lambda *_: "A step is scheduled, and goes to the model runner.",
     "update": lambda *_: "The oldest step's output comes back, and the scheduler is updated from it.",
     "go": lambda _, step: (
         f"The engine takes {step['steps']} half-steps: schedules, or updates from an output."
     ),
-    "abort": lambda self, step: f"Request {self._target(step['which'])} is aborted.",
+    "abort": lambda self, step: f"Request {self.target(self.engine.unfinished(), step['which'])} is aborted.",
     "reset": lambda _, step: (
         "The prefix cache is reset, running requests are preempted for it."
         if step["running"]

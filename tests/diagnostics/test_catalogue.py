@@ -93,7 +93,7 @@ def entry(tmp_path):
             "a version specifier",
         ),
         (
-            'helps = ["two_owners"]',
+            'helps = ["two_owners", "llm_two_threads", "engine_two_threads", "swift_two_threads"]',
             'helps = "two_owners"',
             'helps = "two_owners"',
             "mitigations.one_owner.helps",

@@ -10,6 +10,8 @@ MODULES = (
     "logprobs",
     "dialects",
     "engines.base",
+    "engines.started",
+    "engines.vllm_messages",
     "engines.vllm_releases",
     "metrics",
     "picture",

@@ -86,7 +86,7 @@ def test_every_bit_of_a_seed_counts_in_the_lowest_32():
     """All that torch's generator on a CPU looks at; a prefix makes another one."""
     seeds = [0, 1, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 1]
     requests = [Request("r", (1,), seed, prefix) for seed in seeds for prefix in ((), (4,))]
-    given = [vllm_messages._seed(request) for request in requests]
+    given = [vllm_messages.mixed_seed(request) for request in requests]
     assert len({seed % 2**32 for seed in given}) == len(requests)
     assert all(0 <= seed < 2**63 for seed in given)
 

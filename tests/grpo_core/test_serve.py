@@ -306,6 +306,7 @@ def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, 
     settings = {"rollout.port": server.port, "model.path": model_dir, "train.steps": 2}
     document = run.train(short_run("server", **settings), lambda entry: None)
     assert (document["outcome"], document["syncs_proven"]) == ("ok", 2), document["error"]
+    assert document["engine"] == "remote transformers"
     assert call(server, "GET", "/info")[1]["policy_version"] == 1
 
 

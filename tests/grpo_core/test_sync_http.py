@@ -145,6 +145,28 @@ def test_an_upload_arrives_bit_for_bit_and_goes_around_the_parser(server, direct
     assert len(direct) == 2
 
 
+def test_the_server_is_woken_once_a_piece_and_not_by_less(server, monkeypatch):
+    """Else a sender that is faster than the server wakes it for every segment, and that costs more than the bytes."""
+    reads, read = [], uploads._Into.buffer_updated
+    monkeypatch.setattr(uploads._Into, "buffer_updated", lambda self, n: (reads.append(n), read(self, n)))
+    sent = weights(9, 500_000)
+    body = b"".join(bytes(piece) for piece in Upload(Flat(sent.items(), 0)))
+    head = f"POST /weights HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+        client.sendall(head.encode())
+        for at in range(0, uploads.PIECE, 2**18):
+            server.request("/nothing")  # the server's loop has gone round
+            assert reads == []
+            client.sendall(body[at : at + 2**18])
+        client.sendall(body[uploads.PIECE :])
+        answer = b""
+        while part := client.recv(4096):
+            answer += part
+    assert b"200" in answer.splitlines()[0]
+    assert server.engine.holds(sent)
+    assert sum(reads) == len(body)
+
+
 @pytest.mark.parametrize("changed", [{"Connection": "keep-alive"}, {"Expect": "100-continue"}])
 def test_with_any_other_framing_the_parser_reads_it(server, direct, changed):
     """A connection that stays; a client that may wait to be told to go on."""

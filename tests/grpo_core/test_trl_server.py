@@ -9,7 +9,7 @@ from grpo_core.engines.base import Engine, EngineError
 from grpo_core.engines.remote import PROTOCOL
 from grpo_core.engines.servers import check_trainable, engine_for
 from grpo_core.engines.trl_server import TrlServerEngine, trl_engine
-from grpo_core.engines.vllm_openai import mixed_seed
+from grpo_core.engines.vllm_messages import mixed_seed
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpo_core.engines.base import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.engines.vllm_openai import mixed_seed
+from grpo_core.engines.vllm_messages import mixed_seed
 from grpo_core.engines.vllm_server import VllmServerEngine
 from grpo_core.engines.vllm_transfer import BACKEND
 from grpo_core.sync import Receiver

@@ -47,7 +47,15 @@ def changed(before, after):
     return {layer for layer in before if before[layer] != after[layer]}
 
 
-WITH_TRAINER = {"engine", "train:colocate", "train:async", "train:server", "conformance"}
+WITH_TRAINER = {
+    "engine",
+    "train:colocate",
+    "train:async",
+    "train:server",
+    "conformance",
+    "serve:vllm",
+    "serve:trl",
+}
 IN_CELL = {"import", "scheduler", *WITH_TRAINER}
 
 
@@ -55,7 +63,7 @@ IN_CELL = {"import", "scheduler", *WITH_TRAINER}
     ("old", "new", "expected"),
     [
         ("2025-06-01", "2025-06-02", {"resolve"}),
-        ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", {"resolve"}),
+        ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", {"resolve", "resolve:today"}),
         ('codes = ["SCH001"]', 'codes = ["SCH001", "SCH002"]', {"scheduler"}),
         ('imports = ["vllm", "trl"]', 'imports = ["vllm"]', {"import"}),
         ("[layers.import]", '[layers.engine]\narguments = ["--seed", "2"]\n[layers.import]', {"engine"}),

@@ -11,7 +11,7 @@ import pytest
 
 from diagnostics.matrix import environments
 from diagnostics.matrix.cells import load
-from diagnostics.matrix.layers import conformance, in_cell, scheduler, train
+from diagnostics.matrix.layers import conformance, in_cell, scheduler, serve, train
 from diagnostics.matrix.processes import Finished
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
@@ -200,3 +200,18 @@ def test_an_environment_gets_the_name_that_its_recipe_adds(place):
     environments._add(place, cell, replace(cell.recipe, named="vllm=={vllm}+cpu"))
     (found,) = importlib.metadata.distributions(path=[str(packages)])
     assert (found.name, found.version) == ("vllm", "1.0+cpu")
+
+
+def test_a_server_that_does_not_start_fails_with_what_it_said_first(place):
+    """As a sign, which an expectation can name; one that answered passes."""
+    cell = place.matrix.cells[0]
+    error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
+    failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
+    answer = serve.read(in_cell.Reply(failed, "the log's end", "logs/it", Path()), cell)
+    assert (answer.outcome, answer.signs) == (Outcome.FAIL, (error,))
+    assert (answer.summary, answer.excerpt) == (f"trl vllm-serve: {error}", "the log's end")
+    ran = {"server": "vllm serve", "outcome": "ok", "protocol": "/v1/completions", "tokens": 8}
+    answer = serve.read(in_cell.Reply(ran, "", "logs/it", Path()), cell)
+    assert answer.outcome is Outcome.PASS
+    assert answer.summary == "vllm serve: up, and /v1/completions answered with 8 tokens"
+    assert serve.read(in_cell.Reply({}, "", "", Path()), cell).outcome is Outcome.FAIL

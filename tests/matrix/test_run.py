@@ -119,6 +119,27 @@ def test_fresh_asks_again_but_only_what_was_named(small):
     assert asked == ["import"]
 
 
+def asked_of(done):
+    """Returns the (cell, layer) that a run asked."""
+    return {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
+
+
+def test_only_what_failed_is_asked_again(small):
+    """--only-failed asks what is not as expected and nothing that was never asked; --since what is older than a day."""
+    path = small.folder / "matrix.toml"
+    text = path.read_text()
+    path.write_text(text.replace('codes = ["SCH001"]\n        reason', 'codes = ["SCH002"]\n        reason'))
+    some = ("--cells", "vllm-2.0+trl-1.0")
+    assert small.run("run", *some).returncode == 1
+    done = small.run("run", "--only-failed")
+    assert asked_of(done) == {("vllm-2.0+trl-1.0", "scheduler")}
+    path.write_text(text)
+    again = asked_of(small.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
+    assert again == {("vllm-2.0+trl-1.0", "contract")}
+    refused = small.run("run", "--since", "yesterday")
+    assert (refused.returncode, "expected a day, as 2026-11-20" in refused.stderr) == (2, True)
+
+
 def test_changed_programs_are_run_again(small):
     """A change of the code that runs in cells asks the layers that use it again, and no others."""
     small.run("run")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diagnostics.matrix.events import Event, from_line, to_line
@@ -105,3 +107,31 @@ def test_answers_that_disagree_are_flaky():
         event("c", "fail"),
     ]
     assert flaky(events) == {"a", "c"}
+
+
+def test_merged_stores_answer_as_one_whatever_the_order(tmp_path):
+    """Either into the other, and twice: nothing doubled, the newest answer counts, logs come along."""
+    old = replace(event("a", "fail"), started="2026-01-01T00:00:00Z")
+    new = replace(event("a"), started="2026-01-02T00:00:00Z")
+    logged = replace(event("b"), answer=replace(event().answer, log="logs/cell/import.log"))
+    held = {"one": [new, logged], "two": [old, event("c", "timeout")]}
+    for first, second in (("one", "two"), ("two", "one")):
+        stores = {name: Store(tmp_path / f"{first}-{name}") for name in held}
+        for name, store in stores.items():
+            with store.locked():
+                for item in held[name]:
+                    store.append(item)
+        log = stores["one"].folder / "logs" / "cell" / "import.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("seen")
+        into, other = stores[first], stores[second]
+        with into.locked():
+            assert (into.merge(other), into.merge(other)) == (2, 0)
+        found = latest(into.read())
+        assert {name: item.answer.outcome for name, item in found.items()} == {
+            "a": "pass",
+            "b": "pass",
+            "c": "timeout",
+        }
+        assert (into.folder / "logs" / "cell" / "import.log").read_text() == "seen"
+    assert flaky([old, new]) == {"a"}

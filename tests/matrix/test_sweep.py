@@ -19,7 +19,7 @@ from diagnostics.matrix.cells import load
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.workplace import Workplace
 from diagnostics.sweep import __main__ as command
-from diagnostics.sweep import environment, picture, results, run, wheels
+from diagnostics.sweep import environment, harness, picture, results, run, wheels
 from diagnostics.sweep.plan import Sweep
 from tests.matrix.conftest import CRASH, CURED, NOTHING, PYTHON, cell, toy_vllm
 
@@ -106,6 +106,48 @@ def test_a_sweep_asks_once_and_tells_what_helps_where(world, place):
     assert _swept(place, ["1.0", "1.1"])[1] == []
 
 
+def test_an_answer_rests_on_its_own_repro_and_on_no_other(tmp_path):
+    """Imports wherever they stand, and modules started by name; not the list of repros, not another's files."""
+    texts = {
+        "__main__": "from repro import fuzz",
+        "runner": "REGISTRY = 'repro.registry'",
+        "registry": "from repro import mine, other",
+        "fuzz": "",
+        "mine": 'CODE = "X001"\ndef run():\n    from repro.parts import one\n    start("repro.program")',
+        "other": 'CODE = "Y001"',
+        "program": "",
+        "parts/__init__": "",
+        "parts/one": "import repro.parts.two",
+        "parts/two": "",
+    }
+    (tmp_path / "repro" / "parts").mkdir(parents=True)
+    for name, text in texts.items():
+        (tmp_path / "repro" / f"{name}.py").write_text(text)
+    names = ("__main__", "mine", "parts/__init__", "parts/one", "parts/two", "program", "runner")
+    assert harness.files(tmp_path, ["X001"]) == tuple(f"repro/{name}.py" for name in names)
+
+
+def test_every_known_failure_of_a_sweep_has_its_repro_counted():
+    """A code that no file names would leave the answers standing whatever its repro does."""
+    found = {name: harness.files(command.ROOT, sweep.codes) for name, sweep in command.SWEEPS.items()}
+    assert {"repro/prefill_seq_groups.py", "repro/async_stopped.py", "repro/configured.py"} <= set(
+        found["vllm"]
+    )
+    assert {"repro/missing_ray_actors.py", "repro/rollout/engine.py"} <= set(found["verl"])
+
+
+def test_publishing_one_sweep_keeps_what_is_known_of_the_others(tmp_path, monkeypatch):
+    """The file and its picture hold both; a sweep that is no longer made goes."""
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(command, "PUBLISHED", tmp_path / "sweep.json")
+    item = {"package": "vllm", "releases": [], "without_an_answer": [], "beside": {}, "codes": {}}
+    command.PUBLISHED.write_text(results.to_text({"vllm": item, "gone": item}, "2026-01-01"))
+    command._publish({"verl": {**item, "package": "verl"}})
+    assert list(published()) == ["verl", "vllm"]
+    assert "verl: every release" in (tmp_path / "docs" / "sweep.svg").read_text()
+
+
 def test_an_interrupted_sweep_ends_what_runs_and_keeps_what_is_done(world, place):
     """Ctrl-C while one release hangs: its process is gone, the other's answer stays, the next run asks the rest."""
     world.index.add("vllm", "1.0", toy_vllm("1.0", CRASH))
@@ -181,6 +223,17 @@ def test_a_square_of_the_picture_says_the_worst_that_is_known():
         "b": ["bad", "none", "none", "unknown"],
         "with m": ["some", "good", "none", "unknown"],
     }
+
+
+def test_what_applies_to_no_release_has_no_row():
+    """Neither a trigger nor a mitigation: both stay in the results, and are not drawn."""
+    outcomes = {
+        "a": {"unmitigated": {"reproduced": ["1"]}, "m": {"inapplicable": ["1"]}},
+        "b": {"unmitigated": {"inapplicable": ["1"]}, "n": {"inapplicable": ["1"]}},
+    }
+    assert picture.rows(outcomes, [("1", ["1"])]) == [("a", ["bad"])]
+    found = {"releases": ["1"], "without_an_answer": [], "codes": {"X": {"outcomes": outcomes}}}
+    assert results.summary(found) == ["X", "  a: reproduced 1"]
 
 
 def test_the_lock_is_asked_for_by_name_where_it_is_missing(place):

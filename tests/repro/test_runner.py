@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,18 @@ def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
             assert held.read() == "hanging\n"
         process.communicate(timeout=60)
     assert process.returncode == 3
+
+
+def test_what_a_trigger_lacks_is_told_without_a_worker(toys):
+    """The pairs of other triggers are tried; those of this one say what is missing, and come last."""
+    toy = toys.REPROS["TOY001"]
+    first, *others = toy.triggers
+    lacking = replace(first, lacks=lambda: "no engine here", simulated=("its moment",))
+    plan = [(first.name, None), (first.name, "helps"), ("silent", "helps")]
+    repros = {"TOY001": replace(toy, triggers=(lacking, *others))}
+    found = runner.run(repros, {"TOY001": plan}, limit_s=30, say=lambda _: None, registry="toys")["TOY001"]
+    assert [(one.trigger, one.mitigation) for one in found] == [plan[2], plan[0], plan[1]]
+    assert found[0].outcome is not Outcome.INAPPLICABLE
+    assert [(one.outcome, one.detail, one.simulated) for one in found[1:]] == [
+        (Outcome.INAPPLICABLE, "no engine here", ("its moment",))
+    ] * 2

@@ -46,6 +46,8 @@ class Surface:
     sources: Sources
     package: str
     _trees: dict[str, ast.Module | None] = field(default_factory=dict)
+    _members: dict[Found, Members] = field(default_factory=dict)
+    _types: dict[tuple[Found, str], tuple[Found, bool] | None] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     """Members looked at, for the record."""
 
@@ -185,6 +187,11 @@ class Surface:
 
     def members(self, found: Found) -> Members:
         """Returns the attributes of a class and of its instances."""
+        if found not in self._members:
+            self._members[found] = self._members_of(found)
+        return self._members[found]
+
+    def _members_of(self, found: Found) -> Members:
         names: set[str] = set()
         whole = True
         for _module, node in self.classes(found):
@@ -199,6 +206,11 @@ class Surface:
 
         Calling a class makes exactly that; its class methods and annotations also admit others.
         """
+        if (found, attribute) not in self._types:
+            self._types[found, attribute] = self._type_of(found, attribute)
+        return self._types[found, attribute]
+
+    def _type_of(self, found: Found, attribute: str) -> tuple[Found, bool] | None:
         for module, node in self.classes(found):
             for hint, exact in _hints(node, attribute) if node is not None else ():
                 above = self.find(module, hint)

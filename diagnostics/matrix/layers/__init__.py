@@ -12,6 +12,8 @@ from diagnostics.matrix.layers import (
     install,
     resolve,
     scheduler,
+    serve,
+    today,
     train,
 )
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 ALL: tuple[Layer, ...] = (
     resolve.LAYER,
+    today.LAYER,
     contract.LAYER,
     install.LAYER,
     imports.LAYER,
@@ -27,6 +30,7 @@ ALL: tuple[Layer, ...] = (
     engine.LAYER,
     *train.LAYERS,
     conformance.LAYER,
+    *serve.LAYERS,
 )
 
 BY_NAME = {layer.name: layer for layer in ALL}

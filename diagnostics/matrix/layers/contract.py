@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -13,10 +15,37 @@ from diagnostics.matrix.sources import SourceError, find_wheel
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.sources import WheelSources
     from diagnostics.matrix.workplace import Workplace
+
+
+# Parsed sources of so many releases are kept: each takes tens of megabytes, and neighbours ask for the same.
+KEPT = 2
+
+
+class _Surfaces:
+    """The releases read last, one reader at a time each."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[Surface, threading.Lock]] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def of(self, engine: WheelSources) -> Iterator[Surface]:
+        """Yields what a wheel offers, parsed as far as anybody has asked."""
+        with self._lock:
+            found = self._held.pop(engine.sha256, None) or (Surface(engine, "vllm"), threading.Lock())
+            self._held[engine.sha256] = found
+            while len(self._held) > KEPT:
+                del self._held[next(iter(self._held))]
+        with found[1]:
+            yield found[0]
+
+
+_surfaces = _Surfaces()
 
 
 def _inputs(_workplace: Workplace, _cell: Cell) -> Mapping[str, str]:
@@ -29,7 +58,8 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
     try:
         trainer = find_wheel("trl", cell.trl, cache=cache, environ=workplace.environ)
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=workplace.environ)
-        found = compare(trainer, Surface(engine, "vllm"), Version(cell.vllm))
+        with _surfaces.of(engine) as surface:
+            found = compare(trainer, surface, Version(cell.vllm))
     except SourceError as error:
         if error.absent:
             return Answer(Outcome.NOT_RUN, str(error), Evidence.STATIC)

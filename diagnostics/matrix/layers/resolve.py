@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix import locks
 from diagnostics.matrix.layers.base import Layer, infrastructure
-from diagnostics.matrix.resolving import declared, drift, version_of
+from diagnostics.matrix.resolving import Resolution, declared, drift, version_of
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
 
+HARNESS = ("diagnostics/matrix/layers/resolve.py", "diagnostics/matrix/resolving.py")
 # The packages whose versions a reader asks for first.
 SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
 
@@ -31,6 +32,27 @@ def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
 def _ask(workplace: Workplace, cell: Cell) -> Answer:
     workplace.say("resolving what it declares")
     found = declared(workplace, cell, timeout_s=workplace.matrix.layer("resolve").timeout_s)
+    committed = locks.read(workplace, cell, runs=False)
+    changes = drift(committed, found.pins) if committed else []
+    if committed:
+        note = (
+            f"{len(changes)} lines differ from the committed lock"
+            if changes
+            else "as the committed lock says"
+        )
+    else:
+        note = "no lock is committed" if cell.declares is None else ""
+    return answer(found, note, tuple(changes))
+
+
+def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> Answer:
+    """Returns what a resolution says.
+
+    Args:
+        found: how resolving ended.
+        note: added to the summary of a solution.
+        changes: how it differs from a committed lock.
+    """
     if found.infrastructure:
         return infrastructure(
             f"uv could not resolve: {found.explanation[:200]}", Evidence.STATIC, found.explanation
@@ -45,23 +67,13 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
             excerpt=found.explanation,
         )
     versions = [f"{name} {version}" for name in SHOWN if (version := version_of(found.pins, name))]
-    committed = locks.read(workplace, cell, runs=False)
-    if not committed:
-        note = "no lock is committed"
-        changes = []
-    else:
-        changes = drift(committed, found.pins)
-        note = (
-            f"{len(changes)} lines differ from the committed lock"
-            if changes
-            else "as the committed lock says"
-        )
+    summary = f"{len(found.pins)} packages: {', '.join(versions)}"
     return Answer(
         Outcome.PASS,
-        f"{len(found.pins)} packages: {', '.join(versions)}; {note}",
+        f"{summary}; {note}" if note else summary,
         Evidence.STATIC,
         signs=tuple(versions),
-        details=tuple(changes),
+        details=changes,
         excerpt=found.text,
     )
 
@@ -72,7 +84,7 @@ LAYER = Layer(
     evidence=Evidence.STATIC,
     needs=(),
     heavy=False,
-    harness=("diagnostics/matrix/layers/resolve.py", "diagnostics/matrix/resolving.py"),
+    harness=HARNESS,
     inputs=_inputs,
     ask=_ask,
 )

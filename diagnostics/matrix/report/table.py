@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEGEND = "● run  ○ read in source  ◌ nothing run"
 # Where no terminal tells its width: wide enough for all columns.
-WIDTH = 150
+WIDTH = 200
 
 
 def table(board: Board, current: Question | None = None, *, live: bool = False) -> Table:

@@ -1,0 +1,275 @@
+"""Which command it is, of which framework, and what its arguments set."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from diagnostics.lint.sources.shell import HOLE, SOFT, Command, Word
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
+_NUMBER = re.compile(r"-[0-9.]")
+_OVERRIDE = re.compile(r"(~?\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
+# Flags that a script of somebody's own takes only where it hands them to GRPOConfig.
+_TRL_FLAGS = {"num_generations", "max_completion_length", "vllm_mode", "steps_per_generation"}
+_PYTHON_FILE = re.compile(r".*\.py$")
+_LAUNCHERS = {
+    "nproc_per_node": "processes_per_node",
+    "nproc-per-node": "processes_per_node",
+    "num_processes": "processes",
+    "num-processes": "processes",
+    "num_gpus": "processes",
+    "nnodes": "nodes",
+    "num_machines": "nodes",
+    "num_nodes": "nodes",
+    "master_port": "master_port",
+    "master-port": "master_port",
+    "main_process_port": "master_port",
+    "config_file": "config_file",
+    "config-file": "config_file",
+    "include": "include",
+}
+
+
+@dataclass
+class Recognised:
+    """A command of one of the frameworks.
+
+    Attributes:
+        framework: As in Settings.
+        role: `train` or `serve`.
+        start: The index of the first word that is an argument.
+        style: `flags` or `overrides`.
+        launcher: Index range of the launcher's own options.
+    """
+
+    framework: str
+    role: str
+    start: int
+    style: str = "flags"
+    launcher: tuple[int, int] = (0, 0)
+    about: str = ""
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+def recognise(command: Command) -> Recognised | None:
+    """Finds the framework's command among the words, whatever stands before it; None if there is none."""
+    words = [word.clean for word in command.words]
+    for index, word in enumerate(words):
+        follows = words[index + 1] if index + 1 < len(words) else ""
+        base = word.rpartition("/")[2]
+        for rule in (_entry_point, _module, _script):
+            found = rule(words, index, base, follows)
+            if found is not None:
+                found.launcher = (0, index)
+                return found
+    return None
+
+
+def _entry_point(words: list[str], index: int, base: str, follows: str) -> Recognised | None:
+    del words
+    if base == "swift" and follows in {"rlhf", "rollout"}:
+        return Recognised("ms-swift", "serve" if follows == "rollout" else "train", index + 2)
+    if base == "megatron" and follows == "rlhf":
+        return Recognised("ms-swift", "train", index + 2, extra={"megatron": "true"})
+    if base == "trl" and follows in {"grpo", "vllm-serve"}:
+        return Recognised("trl", "serve" if follows == "vllm-serve" else "train", index + 2)
+    if base == "vllm" and follows == "serve":
+        return Recognised("vllm", "serve", index + 2)
+    return None
+
+
+def _module(words: list[str], index: int, base: str, follows: str) -> Recognised | None:  # noqa: PLR0911 - one line a case
+    if base != "-m":
+        return None
+    rest = words[index + 2 :]
+    if follows.startswith("openrlhf.cli.train_ppo"):
+        return Recognised("openrlhf", "train", index + 2)
+    if follows == "vllm.entrypoints.openai.api_server":
+        return Recognised("vllm", "serve", index + 2)
+    if follows == "verl.trainer.main" and not any(word.startswith("actor_rollout_ref.") for word in rest):
+        return Recognised("easyr1", "train", index + 2, "overrides")
+    if follows.startswith(("verl.", "recipe.")) or any(
+        word.lstrip("+~").startswith("actor_rollout_ref.") for word in rest
+    ):
+        if any(
+            word.lstrip("+~").startswith(("actor_rollout_ref.", "algorithm.", "data.train")) for word in rest
+        ):
+            return Recognised("verl", "train", index + 2, "overrides", about=follows)
+        return None
+    if follows.startswith("swift.cli."):
+        return _swift_program(follows.rpartition(".")[2], index + 2)
+    return _own(follows, rest, index)
+
+
+def _own(follows: str, rest: list[str], index: int) -> Recognised | None:
+    if follows == "grpo_core" and rest[:1] == ["train"]:
+        return Recognised("own", "train", index + 3)
+    return None
+
+
+def _script(words: list[str], index: int, base: str, follows: str) -> Recognised | None:  # noqa: PLR0911 - one line a case
+    del follows
+    if not _PYTHON_FILE.match(base):
+        return None
+    path, rest = words[index], words[index + 1 :]
+    if path.endswith(("swift/cli/rlhf.py", "swift/cli/rollout.py")):
+        return _swift_program(base.removesuffix(".py"), index + 1)
+    if "openrlhf" in path and base.startswith("train_ppo"):
+        return Recognised("openrlhf", "train", index + 1)
+    if any(word.lstrip("+~").startswith("actor_rollout_ref.") for word in rest):
+        return Recognised("verl", "train", index + 1, "overrides", about=path)
+    if any(word.startswith("worker.rollout.") for word in rest):
+        return Recognised("easyr1", "train", index + 1, "overrides")
+    flags = {match[1].replace("-", "_") for word in rest if (match := _FLAG.match(word))}
+    if flags & _TRL_FLAGS or ("grpo" in base and flags & {"use_vllm", "per_device_train_batch_size"}):
+        return Recognised("trl", "train", index + 1, about=path)
+    return None
+
+
+def _swift_program(name: str, start: int) -> Recognised | None:
+    if name not in {"rlhf", "rollout"}:
+        return None
+    return Recognised("ms-swift", "serve" if name == "rollout" else "train", start)
+
+
+def settings(command: Command, file: str, nested: Callable[[Word], list[Settings]]) -> list[Settings]:
+    """What a command sets; a command given as a string to a shell is read as well.
+
+    Args:
+        command: Words and environment.
+        file: Where it stands.
+        nested: Reads a word that is itself a script.
+    """
+    found = recognise(command)
+    if found is None:
+        words = command.words
+        inner = [
+            words[index + 1]
+            for index, word in enumerate(words[:-1])
+            if word.clean in {"-c", "-lc"} and any(w.clean.endswith("sh") for w in words[:index])
+        ]
+        return [each for word in inner for each in nested(word)]
+    made = Settings(found.framework, Place(file, command.line), role=found.role, about=found.about)
+    made.environ = dict(command.environ)
+    made.launch = _launch(command.words[slice(*found.launcher)], file)
+    for key, text in found.extra.items():
+        made.set(key, Value(scalar(text), made.place))
+    reader = _flags if found.style == "flags" else _overrides
+    reader(command.words[found.start :], file, made)
+    return [made]
+
+
+def _launch(words: list[Word], file: str) -> dict[str, Value]:
+    launcher = next(
+        (w.clean.rpartition("/")[2] for w in words if w.clean.rpartition("/")[2] in _PROGRAMS), ""
+    )
+    made = Settings("launcher", Place(file))
+    _flags(words, file, made)
+    found = {
+        _LAUNCHERS[key]: value
+        for key, value in ((k.replace(".", "_"), v) for k, v in made.items.items())
+        if key in _LAUNCHERS
+    }
+    if launcher:
+        found["launcher"] = Value(launcher, Place(file, words[0].line), "launcher")
+    elif any(w.clean.startswith("torch.distributed.") for w in words):
+        found["launcher"] = Value("torchrun", Place(file, words[0].line), "launcher")
+    elif any(w.clean.rpartition("/")[2].startswith("python") for w in words):
+        found["launcher"] = Value("python", Place(file, words[0].line), "launcher")
+    return found
+
+
+_PROGRAMS = {"torchrun", "accelerate", "deepspeed", "srun", "mpirun", "ray", "uv"}
+
+
+def _flags(words: list[Word], file: str, made: Settings) -> None:
+    """Reads `--key value`, `--key=value`, `--switch` and `--list a b`."""
+    key, line = "", 0
+    values: list[Word] = []
+
+    def close() -> None:
+        if key:
+            made.set(key, _many(values, file, line))
+
+    for word in words:
+        match = _FLAG.match(word.text.replace(SOFT, "")) if HOLE not in word.text.partition("=")[0] else None
+        if match and not _NUMBER.match(word.clean):
+            close()
+            key, line = match[1].replace("-", "_"), word.line
+            values = []
+            if "=" in word.clean:
+                values.append(Word(word.text.partition("=")[2], word.line))
+        elif key:
+            values.append(word)
+        elif word.text == HOLE:
+            made.open = True
+        else:
+            made.items.setdefault("@", word.value(file).named("@"))
+        if word.text == HOLE and key and len(values) > 1:
+            made.open = True
+    close()
+
+
+def _many(values: list[Word], file: str, line: int) -> Value:
+    # A backslash before a blank at the end of a line makes a word of that blank.
+    values = [word for word in values if word.clean.strip()] or values[:1]
+    if not values:
+        return Value(True, Place(file, line))
+    if len(values) == 1 or values[1].text == HOLE:
+        value = values[0].value(file)
+        return value.but(_data(value.data)) if value.known else value
+    data = [_data(word.value(file).data) for word in values]
+    return Value(
+        UNKNOWN if UNKNOWN in data else data,
+        Place(file, line),
+        soft=any(SOFT in w.text for w in values),
+        outside=any(SOFT in w.text for w in values),
+    )
+
+
+def _data(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    stripped = text.strip()
+    if stripped[:1] == "{" and len(stripped) < 20_000:
+        try:
+            loaded = json.loads(stripped, parse_int=scalar)
+        except (ValueError, RecursionError):
+            return text
+        return loaded
+    return scalar(text)
+
+
+def _overrides(words: list[Word], file: str, made: Settings) -> None:
+    """Reads Hydra's `a.b=c`, `+a.b=c`, `++a.b=c`, and EasyR1's `config=FILE`; `~a.b` removes a key."""
+    for word in words:
+        key, equals, _ = word.text.partition("=")
+        if not equals or HOLE in key:
+            if word.text == HOLE:
+                made.open = True
+            elif match := _FLAG.match(word.clean):
+                made.items[f"--{match[1]}"] = word.value(file).named(f"--{match[1]}")
+            continue
+        match = _OVERRIDE.match(word.text.replace(SOFT, ""))
+        if match and match[1].startswith("~"):
+            made.items.pop(match[1].lstrip("~"), None)
+        elif match:
+            value = word.value(file, word.text.partition("=")[2])
+            data = _data(_unquoted(value.data)) if value.known else UNKNOWN
+            made.set(match[1].lstrip("+"), value.but(data))
+        elif flag := _FLAG.match(word.clean):
+            value = word.value(file, word.text.partition("=")[2])
+            made.items[f"--{flag[1]}"] = value.named(f"--{flag[1]}")
+
+
+def _unquoted(text: object) -> object:
+    if isinstance(text, str) and len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text

@@ -1,0 +1,157 @@
+"""`lint`: reads what it is given, makes plans of it, and asks every rule."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.checks.plan import RULES, RULES_OF_MANY
+from diagnostics.findings import CheckResult, Finding, Report
+from diagnostics.lint import reading
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.sources.tree import UnreadableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.values import Settings
+    from diagnostics.lint.versions import Versions
+
+
+def lint(
+    paths: Iterable[Path], versions: Versions, *, framework: str = "", command: list[str] | None = None
+) -> Report:
+    """Judges files, or a command line, for the given releases."""
+    made: list[RunPlan] = []
+    unread: list[CheckResult] = []
+    subject: list[dict[str, Any]] = []
+    read: list[tuple[Path, list[Settings]]] = []
+    for path in paths:
+        try:
+            read.append((path, reading.read_file(path, framework)))
+        except UnreadableError as error:
+            unread.append(CheckResult(f"reading {path}", "crashed", str(error)))
+    lend_processes([each for _path, found in read for each in found])
+    for path, found in read:
+        plans = plans_of(found, versions)
+        made += plans
+        subject.append(_told(str(path), plans))
+        if not plans and not any(each.framework == "accelerate" for each in found):
+            why = "no GRPO run, and no server for one, in it"
+            unread.append(CheckResult(f"reading {path}", "skipped", why))
+    if command:
+        plans = plans_of(reading.read_command(command), versions)
+        made += plans
+        subject.append(_told("command line", plans))
+        if not plans:
+            unread.append(
+                CheckResult("reading the command", "skipped", "it is no command of a known framework")
+            )
+    return Report(
+        tool="lint",
+        subject={
+            "files": subject,
+            "packages": {name: str(version) for name, version in versions.known.items()},
+            "given": sorted(versions.given),
+        },
+        checks=(*unread, *judge(made, versions)),
+        notes=_notes(made, versions),
+    )
+
+
+def lend_processes(found: list[Settings]) -> None:
+    """Gives the processes of an accelerate file to the runs beside it that do not say theirs."""
+    for file in (each for each in found if each.framework == "accelerate"):
+        for run in found:
+            for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
+                if key in file.items and run.role == "train":
+                    run.launch.setdefault(name, file.items[key])
+
+
+def plans_of(found: Iterable[Settings], versions: Versions) -> list[RunPlan]:
+    """The plans in what was read: of runs of GRPO, and of servers."""
+    return [
+        DIALECTS[settings.framework](settings, versions)
+        for settings in found
+        if settings.framework in DIALECTS and _is_grpo(settings)
+    ]
+
+
+def _is_grpo(settings: Settings) -> bool:
+    kind = settings.items.get("rlhf_type")
+    if settings.framework == "ms-swift" and settings.role == "train" and kind is not None:
+        return kind.data == "grpo" or not kind.known
+    return True
+
+
+def judge(plans: list[RunPlan], versions: Versions) -> list[CheckResult]:
+    """Asks every rule; one that crashes is a result, not the end of the rest."""
+    if not plans:
+        return [CheckResult(name, "skipped", "nothing to judge") for name in (*RULES, *RULES_OF_MANY)]
+    results = []
+    for name, rules in RULES.items():
+        results.append(_run(name, [_bound(rule, plan, versions) for rule in rules for plan in plans]))
+    for name, rules_of_many in RULES_OF_MANY.items():
+        results.append(_run(name, [_bound(rule, plans, versions) for rule in rules_of_many]))
+    return results
+
+
+def _bound(
+    rule: Callable[[Any, Versions], list[Finding]], what: Any, versions: Versions
+) -> Callable[[], Any]:
+    return lambda: rule(what, versions)
+
+
+def _run(name: str, calls: list[Callable[[], list[Finding]]]) -> CheckResult:
+    findings: list[Finding] = []
+    for call in calls:
+        try:
+            findings += call()
+        except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+            return CheckResult(
+                name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it"
+            )
+    unique = tuple(dict.fromkeys(findings))
+    return CheckResult(name, "findings" if unique else "ok", "", unique)
+
+
+def _told(path: str, plans: list[RunPlan]) -> dict[str, Any]:
+    return {
+        "file": path,
+        "plans": [
+            {
+                "framework": plan.framework,
+                "role": plan.role,
+                "place": str(plan.settings.place),
+                "values": {
+                    name: _plain(value.data) for name, value in sorted(plan.values.items()) if value.known
+                },
+                "unknown": sorted(name for name, value in plan.values.items() if not value.known),
+            }
+            for plan in plans
+        ],
+    }
+
+
+def _plain(data: Any) -> Any:
+    return data if isinstance(data, str | int | float | bool | None) else str(data)[:200]
+
+
+def _notes(plans: list[RunPlan], versions: Versions) -> tuple[str, ...]:
+    notes = ["read, not run: what a script does at run time can differ"]
+    names = sorted({plan.framework for plan in plans} - {"own", "easyr1"} | ({"vllm"} if plans else set()))
+    missing = [name for name in names if name not in versions.known]
+    if missing:
+        notes.append(
+            f"release not known, so what depends on it is a warning at the most: {', '.join(missing)}"
+        )
+    unknown = sorted({name for plan in plans for name, value in plan.values.items() if not value.known})
+    if unknown:
+        notes.append(f"set from outside, so not judged: {', '.join(unknown)}")
+    if any(plan.settings.open for plan in plans):
+        notes.append('more may be set where it cannot be read ("$@", **kwargs, a file that is not here)')
+    return tuple(notes)

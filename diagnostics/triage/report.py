@@ -1,0 +1,127 @@
+"""A verdict as a report: findings with evidence and, in the words of the framework in the log, what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.catalogue import model
+from diagnostics.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.catalogue.model import Issue, Mitigation
+    from diagnostics.triage.scan import Hit
+    from diagnostics.triage.verdict import Candidate, Verdict
+
+WHERE_ROOTS_ARE = (
+    "the root is earlier or in another file: look in the same log for 'EngineCore failed to start' or the first"
+    " traceback; with Ray in /tmp/ray/session_latest/logs/worker-*.err; with torchrun in the files of --log-dir, or at"
+    " the rank whose failure has the earliest time; then run triage on all of them together"
+)
+NOTES = {
+    "clean": "no failure in these logs that is known, and no traceback",
+    "unknown": "a failure that no entry describes; below is where to look first",
+    "wrapper": f"root not in these logs, only what follows from it; {WHERE_ROOTS_ARE}",
+}
+
+
+def report(verdict: Verdict, logs: list[str]) -> Report:
+    """The report of one run's logs."""
+    findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
+    checks = [
+        CheckResult(
+            "known issues", "findings" if findings else "ok", f"{verdict.lines} lines", tuple(findings)
+        )
+    ]
+    checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
+    notes = [NOTES[verdict.state]] if verdict.state in NOTES else []
+    return Report(tool="triage", subject=_subject(verdict, logs), checks=tuple(checks), notes=tuple(notes))
+
+
+def _subject(verdict: Verdict, logs: list[str]) -> dict[str, Any]:
+    return {
+        "logs": logs,
+        "lines": verdict.lines,
+        "packages": {name: version for name, (version, _) in sorted(verdict.versions.items())},
+        "frameworks": list(verdict.frameworks),
+        "verdict": verdict.state,
+        "fingerprint": verdict.fingerprint,
+        "candidates": [_summary(candidate) for candidate in verdict.candidates],
+        "followed": [_summary(candidate) for candidate in verdict.followed],
+        "anchors": [_hit(hit) for hit in verdict.anchors],
+    }
+
+
+def _summary(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "code": candidate.issue.code,
+        "title": candidate.issue.title,
+        "role": candidate.role,
+        "certainty": candidate.certainty,
+        "first": place(candidate.first),
+        "count": candidate.count,
+        "ranks": list(candidate.ranks),
+    }
+
+
+def _hit(hit: Hit) -> dict[str, str]:
+    return {"text": hit.text, "place": place(hit), "rank": hit.rank}
+
+
+def place(hit: Hit) -> str:
+    """File and line."""
+    return f"{hit.source}:{hit.line}"
+
+
+def _finding(candidate: Candidate, number: int, verdict: Verdict) -> Finding:
+    issue = candidate.issue
+    severity = Severity.WARNING if number else Severity.ERROR
+    evidence = [Evidence(hit.text, place(hit)) for hit in candidate.evidence]
+    evidence += [
+        Evidence(f"{name} {version} is installed, says the log", where)
+        for name, (version, where) in sorted(verdict.versions.items())
+        if f"{name} {version}" in candidate.releases
+    ]
+    return Finding(
+        code=issue.code,
+        title=issue.title,
+        severity=Severity.INFO if candidate.certainty == "hypothesis" and number else severity,
+        certainty=candidate.certainty,
+        known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
+        detail=_detail(candidate, verdict),
+        evidence=tuple(evidence),
+        remedy=_remedy(issue, verdict.frameworks),
+        references=tuple(reference.ref for reference in issue.references),
+    )
+
+
+def _detail(candidate: Candidate, verdict: Verdict) -> str:
+    told = [candidate.issue.cause]
+    if candidate.role != "root":
+        told.insert(0, "This is not the root, which is not in these logs.")
+    if candidate.certainty == "hypothesis":
+        told.append(f"Not known to happen with {', '.join(candidate.releases)}, which the log names.")
+    seen = f"{candidate.count} lines" if candidate.count > 1 else "one line"
+    ranks = f", of ranks {', '.join(candidate.ranks[:16])}" if candidate.ranks else ""
+    told.append(f"First at {place(candidate.first)}; {seen}{ranks}.")
+    if verdict.followed and candidate is verdict.candidates[0]:
+        after = ", ".join(f"{one.issue.code} ({place(one.first)})" for one in verdict.followed)
+        told.append(f"Not causes but consequences: {after}.")
+    return " ".join(told)
+
+
+def _remedy(issue: Issue, frameworks: tuple[str, ...]) -> Remedy:
+    """The mitigations, the best proven first, worded for the frameworks in the log; for all if none is."""
+    lines = []
+    for mitigation in sorted(issue.mitigations, key=_rank):
+        if mitigation.evidence == "executed" and not mitigation.helps:
+            continue
+        edits = [(key, edit) for key, edit in mitigation.edits if key in frameworks]
+        edits = edits or [item for item in mitigation.edits if item[0] == "vllm" or not frameworks]
+        told = "; ".join(f"{model.FRAMEWORKS[key]}: {edit}" for key, edit in edits) or mitigation.about
+        proof = "shown by a run" if mitigation.evidence == "executed" else f"{mitigation.evidence} only"
+        lines.append(f"{mitigation.name} ({proof}): {told}.")
+    return Remedy("\n".join(lines), (f"python -m diagnostics explain {issue.code}",))
+
+
+def _rank(mitigation: Mitigation) -> tuple[int, int]:
+    return (-model.EVIDENCE.index(mitigation.evidence), len(mitigation.fails))

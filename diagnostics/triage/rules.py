@@ -1,0 +1,60 @@
+"""The catalogue's signatures made ready for a pass over a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from diagnostics.triage import anchors, facts
+from diagnostics.triage.tracebacks import FRAME, HEADER
+
+if TYPE_CHECKING:
+    from diagnostics.catalogue.model import Issue
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One pattern of one signature; `key` is `any`, `all` or `none`."""
+
+    code: str
+    key: str
+    pattern: str
+
+
+@dataclass
+class Rules:
+    """All patterns, as a set for one line and as anchors for a block.
+
+    Attributes:
+        anchors: RE2 patterns without groups; a line without any of them is of no interest.
+    """
+
+    issues: dict[str, Issue] = field(repr=False)
+    rules: list[Rule] = field(default_factory=list, repr=False)
+    anchors: list[str] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        for code, issue in self.issues.items():
+            if issue.signature:
+                for key in ("any", "all", "none"):
+                    self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
+        self.set = anchors.PatternSet([rule.pattern for rule in self.rules])
+        texts = {text for rule in self.rules for text in anchors.required(rule.code, rule.pattern)}
+        self.anchors = [
+            *sorted(map(_quoted, texts)),
+            _quoted(HEADER),
+            _quoted(FRAME),
+            *map(_quoted, facts.ANCHORS),
+            *facts.ANCHOR_PATTERNS,
+        ]
+        self.prefilter = anchors.union(self.anchors)
+
+
+def unquoted(anchor: str) -> str:
+    """The text that a quoted anchor finds."""
+    return anchor.replace("\\", "")
+
+
+def _quoted(text: str) -> str:
+    """A text as a pattern of bytes: RE2 reads the UTF-8 of it letter by letter."""
+    return "".join(f"\\{letter}" if not letter.isalnum() and letter.isascii() else letter for letter in text)

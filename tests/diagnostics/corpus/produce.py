@@ -1,0 +1,183 @@
+"""Makes the logs of the corpus: programs that really fail, or really go well, in the environments of the matrix.
+
+    python tests/diagnostics/corpus/produce.py --cells .matrix/environments --peers .matrix/peers/bin/python [GROUP ...]
+
+Each log goes to `tests/diagnostics/logs/LABEL/`, where the label is the code of the issue that the case makes, `clean`
+or `unknown`, with the machine's paths and names taken out. What is simulated is named in the case. A case that ends
+otherwise than expected is not written, and reported. The logs are committed: nobody has to make them to evaluate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+LOGS = HERE.parent / "logs"
+LONGEST = 60_000
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of one environment with one preamble; a case is (label, name, source)."""
+
+    name: str
+    where: str
+    preamble: str
+    cases: tuple[tuple[str, str, str], ...]
+    environ: tuple[tuple[str, str], ...] = ()
+    timeout_s: int = 240
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of its own, for what needs several processes; `source` becomes train.py.
+
+    Where it writes files LABEL+NAME.log into its folder, those are the logs, otherwise its output is.
+    """
+
+    label: str
+    name: str
+    where: str
+    source: str
+    arguments: tuple[str, ...] = ("train.py",)
+    environ: tuple[tuple[str, str], ...] = ()
+
+
+def python_of(where: str, options: argparse.Namespace) -> Path:
+    """The interpreter of an environment: `here`, `peers` or the name of a cell."""
+    if where == "here":
+        return Path(sys.executable)
+    return options.peers if where == "peers" else options.cells / where / "bin" / "python"
+
+
+def stripped(text: str, python: Path, folder: str, model: Path) -> str:
+    """The log without what is of this machine alone."""
+    text = text.replace(str(model), "/opt/models/tiny").replace(str(ROOT), "/opt/doctor")
+    prefix = str(python.parent.parent)
+    text = text.replace(folder, "/opt/run").replace(prefix, "/opt/env")
+    text = re.sub(
+        r"/[\w./-]*?/lib/python3\.(\d+)/", r"/opt/python/lib/python3.\1/", text.replace("/opt/env/lib", "\0")
+    )
+    text = text.replace("\0", "/opt/env/lib").replace(str(Path.home()), "/home/user")
+    text = text.replace(platform.node(), "host")
+    return re.sub(r"\b(?:172|10|192)\.\d+\.\d+\.\d+\b", "10.0.0.1", text)
+
+
+def environ_of(python: Path, folder: str, more: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """A clean environment: one thread, no hub, caches of its own."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON", "HF_", "RAY_"))}
+    path = f"{python.parent}:{os.environ['PATH']}"
+    quiet = {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "RAY_DISABLE_USAGE_STATS": "1",
+    }
+    own = {"HF_HOME": folder, "TERM": "dumb", "TOKENIZERS_PARALLELISM": "false", "PATH": path}
+    return kept | quiet | own | dict(more)
+
+
+def produce(group: Group, options: argparse.Namespace) -> None:
+    """Runs a group and writes its logs."""
+    python = python_of(group.where, options)
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [(f"{label}_{name}", filled(source, options, folder)) for label, name, source in group.cases]
+        plan = {"preamble": group.preamble, "folder": folder, "timeout_s": group.timeout_s, "cases": cases}
+        (Path(folder) / "plan.json").write_text(json.dumps(plan))
+        command = [str(python), "-P", str(HERE / "child.py"), f"{folder}/plan.json"]
+        done = subprocess.run(
+            command, env=environ_of(python, folder, group.environ), cwd=folder, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode:
+            print(f"{group.name}: the preamble failed: {(done.stderr.splitlines() or ['?'])[-1][:300]}")
+            return
+        codes = json.loads(done.stdout.splitlines()[-1])
+        for label, name, _ in group.cases:
+            text = (Path(folder) / f"{label}_{name}.log").read_text(errors="replace")
+            keep(
+                label,
+                f"{group.name}_{name}",
+                codes[f"{label}_{name}"],
+                stripped(text, python, folder, options.model),
+            )
+
+
+def produce_programs(program: Program, options: argparse.Namespace) -> None:
+    """Runs one program by itself and writes its log, or the logs that it wrote into its folder."""
+    python = python_of(program.where, options)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.py").write_text(filled(program.source, options, folder))
+        command = [str(python), *[filled(part, options, folder) for part in program.arguments]]
+        with (Path(folder) / "out").open("wb") as out:
+            done = subprocess.run(
+                command, env=environ_of(python, folder, program.environ), cwd=folder, stdout=out,
+                stderr=subprocess.STDOUT, timeout=400, check=False,
+            )  # fmt: skip
+        logs = sorted(Path(folder).glob("*+*.log"))
+        for log in logs:
+            label, _, name = log.stem.partition("+")
+            keep(
+                label,
+                f"{program.name}_{name}",
+                1 if label != "clean" else 0,
+                stripped(log.read_text(errors="replace"), python, folder, options.model),
+            )
+        if not logs:
+            text = (Path(folder) / "out").read_text(errors="replace")
+            keep(program.label, program.name, done.returncode, stripped(text, python, folder, options.model))
+
+
+def filled(text: str, options: argparse.Namespace, folder: str) -> str:
+    """A source with the places of the model and of the case's folder."""
+    return text.replace("@MODEL", str(options.model)).replace("@DIR", folder).replace("@ROOT", str(ROOT))
+
+
+def keep(label: str, name: str, code: int, text: str) -> None:
+    """Writes a log, unless the case ended otherwise than its label says."""
+    wrong = (code == 0) != (label == "clean") or code == 99
+    print(f"{label:<8} {name}: exit {code}{' UNEXPECTED' if wrong else ''}: {last(text)}", flush=True)
+    if not wrong:
+        path = LOGS / label / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text[-LONGEST:])
+
+
+def last(text: str) -> str:
+    """The last line that says something."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")[:150]
+
+
+def main() -> None:
+    """Runs the groups that are named, or all."""
+    from groups import GROUPS
+    from programs import PROGRAMS
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=Path, required=True)
+    parser.add_argument("--peers", type=Path, required=True)
+    parser.add_argument(
+        "--model", type=Path, required=True, help="a tiny model, as benchmarks/programs/tiny.py makes it"
+    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP")
+    options = parser.parse_args()
+    for group in GROUPS:
+        if not options.groups or group.name in options.groups:
+            produce(group, options)
+    for program in PROGRAMS:
+        if not options.groups or program.name in options.groups:
+            produce_programs(program, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The command `lint`: exit codes, refusals in one line, a command line in place of a file, what is loaded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics import __main__ as command
+
+LAUNCH = "accelerate launch --num_processes 4 grpo.py --use_vllm true --num_generations 8 "
+BAD = LAUNCH + "--per_device_train_batch_size 3\n"
+FINE = LAUNCH + "--per_device_train_batch_size 2\n"
+HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
+
+
+@pytest.fixture
+def run(tmp_path, capsys, monkeypatch):
+    """Runs lint in this process on a script with a text."""
+
+    def run(text, *options):
+        path = tmp_path / "run.sh"
+        path.write_text(text)
+        arguments = ["lint", "--trl", "1.9.0", *options, str(path)]
+        monkeypatch.setattr(sys, "argv", ["diagnostics", *arguments])
+        code = command.main(arguments)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code"),
+    [
+        (BAD, [], 1),
+        (FINE, [], 0),
+        (BAD, ["--fail-on", "blocker"], 0),
+        (BAD, ["--ignore", "CFG101"], 0),
+        (BAD, ["--select", "NUM"], 0),
+        ("echo nothing\n", [], 3),
+        ('X="$X$X"\nX=1\n' + 'X="$X$X"\n' * 40, [], 3),
+    ],
+)
+def test_exit_codes(run, text, options, code):
+    """1 for a finding, 0 for none, 3 where there was nothing to judge or it could not be read."""
+    assert run(text, *options)[0] == code
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "sarif", "junit", "github", "markdown", "terminal"])
+def test_every_format_names_the_finding_and_its_place(run, form):
+    """On standard output, and nothing on standard error."""
+    code, out, err = run(BAD, "--format", form)
+    assert (code, err) == (1, "")
+    assert "CFG101" in out
+    assert "run.sh" in out
+
+
+def test_the_json_has_the_plan(run):
+    """What was understood, in the vocabulary of the run plan, and the releases it was judged for."""
+    document = json.loads(run(BAD, "--format", "json")[1])
+    assert document["schema"] == "grpo-doctor.report.v1"
+    [plan] = document["subject"]["files"][0]["plans"]
+    assert (plan["framework"], plan["values"]["group.size"]) == ("trl", 8)
+    assert document["subject"]["packages"]["trl"] == "1.9.0"
+
+
+def test_a_baseline_shows_what_is_new(run, tmp_path):
+    """The report of yesterday, given today."""
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(run(BAD, "--format", "json")[1])
+    assert run(BAD, "--baseline", str(baseline))[0] == 0
+    assert run(BAD.replace("8", "16"), "--baseline", str(baseline))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["/no/such/file.sh"], "/no/such/file.sh: no such file"),
+        ([], "expected a FILE"),
+        (["--trl", "new", __file__], "--trl new: expected a version"),
+        (["--baseline", "/no/such.json", __file__], "/no/such.json: cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(options, message, capsys, monkeypatch):
+    """Exit code 2, one line."""
+    monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", *options])
+    assert command.main(["lint", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_path):
+    """`lint -- swift rlhf ...` in a process of its own, with every format's module; under 0.3 s of CPU is the aim."""
+    program = (
+        "import sys, time; sys.argv = ['d', 'lint', '--ms-swift', '4.0.0', '--', 'NPROC_PER_NODE=2', 'swift', 'rlhf', "
+        "'--rlhf_type', 'grpo', '--use_vllm', 'true', '--vllm_mode', 'colocate', '--async_generate', 'true', "
+        f"'--output_dir', '{tmp_path}/out']\n"
+        "from diagnostics.__main__ import main; code = main(); spent = time.process_time()\n"
+        f"print(code, sorted({HEAVY!r} & set(sys.modules)), round(spent, 3), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    code, modules, spent = done.stderr.split()
+    assert (code, modules) == ("1", "[]")
+    assert "CFG001" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+    # Twice the aim: CPU time on a machine that is shared is not quite one's own.
+    assert float(spent) < 0.6
+
+
+def test_the_json_keeps_its_published_schema(run):
+    """docs/report-v1.schema.json, by a checker of its own: what of JSON Schema it uses is little."""
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "report-v1.schema.json").read_text())
+    kinds = {
+        "object": dict, "array": list, "string": str, "number": (int, float), "boolean": bool, "null": type(None),
+    }  # fmt: skip
+
+    def check(value, rule, where):
+        rule = schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
+        if "const" in rule or "enum" in rule:
+            assert value in rule.get("enum", [rule.get("const")]), where
+        if "type" in rule:
+            allowed = [rule["type"]] if isinstance(rule["type"], str) else rule["type"]
+            assert isinstance(
+                value, tuple(k for a in allowed for k in [kinds[a]] if isinstance(k, type)) or ()
+            ) or ("number" in allowed and isinstance(value, (int, float))), where
+        if isinstance(value, dict):
+            assert set(rule.get("required", ())) <= set(value), where
+            known, others = rule.get("properties", {}), rule.get("additionalProperties", {})
+            assert others is not False or set(value) <= set(known), where
+            for key, item in value.items():
+                check(item, known.get(key) or (others if isinstance(others, dict) else {}), f"{where}.{key}")
+        for number, item in enumerate(value if isinstance(value, list) else ()):
+            check(item, rule.get("items", {}), f"{where}[{number}]")
+
+    for text in (
+        BAD,
+        FINE,
+        "echo nothing\n",
+        "swift rlhf --rlhf_type grpo --top_p $X --async_generate true\n",
+    ):
+        check(json.loads(run(text, "--format", "json")[1]), schema, "report")

@@ -1,0 +1,186 @@
+"""SARIF, JUnit, GitHub annotations, Markdown and JSON lines: one report, five more forms of it."""
+
+import json
+import os
+import string
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.filters import BaselineError, fingerprint, select, without_known
+from diagnostics.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.render import github, json_report, jsonl, junit, markdown, sarif
+from diagnostics.render.personal import strip
+
+
+def finding(
+    code="CFG101", severity=Severity.ERROR, text="num_generations = 7", place="run.sh:12", detail="It is 7."
+):
+    remedy = Remedy("Make it 8.\nOr 4.", ("python -m diagnostics explain CFG101",))
+    return Finding(
+        code, "Groups", severity, "established", "static", detail, (Evidence(text, place),), remedy
+    )
+
+
+def report(*findings, outcome="findings", reason=""):
+    checks = (CheckResult("groups", outcome, reason, findings), CheckResult("other", "ok"))
+    return Report("lint", {"files": [], "packages": {"trl": "1.9.0"}}, checks, ("a note",))
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+FINDINGS = st.builds(
+    finding,
+    code=st.sampled_from(["CFG101", "NUM002"]),
+    severity=st.sampled_from(list(Severity)),
+    text=TEXTS,
+    place=st.one_of(TEXTS, st.builds("{}:{}".format, TEXTS, st.integers(1, 10**30))),
+    detail=TEXTS,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(FINDINGS, max_size=4))
+def test_every_form_can_be_read_back(found):
+    """Whatever stands in a finding: XML parses, JSON parses, an annotation is one line."""
+    whole = report(*found)
+    assert len(json.loads(sarif.render(whole))["runs"][0]["results"]) == len(found)
+    assert ET.fromstring(junit.render(whole, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
+    assert len([json.loads(line) for line in jsonl.render(whole).split("\n")]) == 3 + len(found)
+    assert len([line for line in github.render(whole).split("\n") if line]) == len(found)
+    assert markdown.render(whole).count("\n#### ") == len(found)
+
+
+def test_sarif_has_what_its_readers_need():
+    """Level, rule, place, fingerprint; info is a note; a crash is no success."""
+    whole = report(
+        finding(), finding("NUM002", Severity.INFO, place="defaults"), outcome="crashed", reason="bug"
+    )
+    run = json.loads(sarif.render(whole))["runs"][0]
+    first, second = run["results"]
+    assert (first["ruleId"], first["level"], second["level"]) == ("CFG101", "error", "note")
+    assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["id"] == "CFG101"
+    physical = first["locations"][0]["physicalLocation"]
+    assert physical == {
+        "artifactLocation": {"uri": "run.sh", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 12},
+    }
+    assert "locations" not in second
+    assert run["invocations"][0]["executionSuccessful"] is False
+
+
+SCHEMA = os.environ.get("GRPO_DOCTOR_SARIF_SCHEMA", "")
+
+
+@pytest.mark.skipif(
+    not SCHEMA, reason="GRPO_DOCTOR_SARIF_SCHEMA: a file with OASIS's sarif-schema-2.1.0.json"
+)
+@settings(max_examples=100, deadline=None)
+@given(st.lists(FINDINGS, max_size=3))
+def test_sarif_keeps_its_schema(found):
+    """The published schema of SARIF 2.1.0, on any report."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(Path(SCHEMA).read_text(encoding="utf-8"))
+    validator = jsonschema.Draft4Validator(schema, format_checker=jsonschema.FormatChecker())
+    document = json.loads(sarif.render(report(*found)))
+    assert [error.message for error in validator.iter_errors(document)] == []
+
+
+def test_junit_fails_by_what_fails_the_command():
+    """--fail-on decides; what is below it is told, and not a failure; skipped and crashed say so."""
+    cases = {}
+    for outcome in ("findings", "skipped", "crashed"):
+        found = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
+        for fail_on in (Severity.WARNING, Severity.ERROR):
+            tree = ET.fromstring(junit.render(report(*found, outcome=outcome), fail_on).partition("?>")[2])
+            cases[outcome, fail_on.word] = [child.tag for child in tree.find(".//testcase")]
+    assert cases == {
+        ("findings", "warning"): ["failure"], ("findings", "error"): ["system-out"],
+        ("skipped", "warning"): ["skipped"], ("skipped", "error"): ["skipped"],
+        ("crashed", "warning"): ["error"], ("crashed", "error"): ["error"],
+    }  # fmt: skip
+
+
+def test_an_annotation_cannot_be_broken_out_of():
+    """Newlines, percents, colons and commas are escaped as GitHub asks."""
+    [line] = github.render(report(finding(detail="50%\n::error::x", place="a,b:c.sh:3"))).split("\n")
+    head, _, message = line.removeprefix("::error ").partition("::")
+    assert head == "title=CFG101 Groups,file=a%2Cb%3Ac.sh,line=3"
+    assert message.startswith("50% ::error::x%0Anum_generations".replace("%", "%25", 1))
+
+
+@pytest.mark.parametrize(
+    ("private", "shown"),
+    [
+        ("/home/ada/x.sh", "/home/<user>/x.sh"),
+        ("/Users/ada/x.sh", "/Users/<user>/x.sh"),
+        ("hf_" + "a" * 30, "<secret>"),
+        ("ghp_" + "a" * 36, "<secret>"),
+        ("--hub_token s3cr3tvalue", "--hub_token <secret>"),
+        ("WANDB_API_KEY = " + "0" * 40, "WANDB_API_KEY = <secret>"),
+        ("10.1.2.3:6379", "<address>:6379"),
+        ("http://gpu01.lab.example.org:8000/v1", "http://<host>:8000/v1"),
+        ("redis://ada:pw@10.0.0.1", "redis://<secret>@<address>"),
+        ("vllm_server_host = gpu01.lab", "vllm_server_host = <host>"),
+        ("GPU-0a1b2c3d-0000-1111-2222-333344445555", "GPU-<uuid>"),
+        ("ada@example.org", "<mail>"),
+    ],
+)
+def test_what_is_personal_is_taken_out(private, shown):
+    """Home folders, hosts, addresses, tokens, device ids."""
+    assert strip(f"before {private} after") == f"before {shown} after"
+    for form in (markdown.render, github.render, sarif.render, jsonl.render):
+        assert private not in form(report(finding(detail=f"see {private} there")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_num_batched_tokens = 8192", "one step takes fewer tokens than a sequence may have", "127.0.0.1:8000",
+        "http://localhost:8000", "vllm 0.10.1.1", "top_p = 0.95", "github.com", "https://github.com/a/b",
+    ],
+)  # fmt: skip
+def test_what_is_not_personal_stays(text):
+    """Settings, versions, loopback."""
+    assert strip(text) == text
+
+
+def test_markdown_is_text_and_stays_text():
+    """No mention of somebody, no link, no broken fence out of a value."""
+    shown = markdown.render(
+        report(finding(text="model = ```\n@octocat", detail="see #12 <img src=x> @octocat"))
+    )
+    assert "````\nmodel = ```\n@octocat" in shown
+    prose = shown.partition("````")[0]
+    assert "<img" not in prose.replace("\\<img", "")
+    assert not any(mark + first in prose for mark in "@#" for first in string.ascii_letters + string.digits)
+
+
+def test_a_baseline_leaves_out_what_was_there(tmp_path):
+    """Also where lines have moved; what is new is shown, and decides the exit code."""
+    old, new = finding(), finding(text="num_generations = 9")
+    path = tmp_path / "baseline.json"
+    path.write_text(json_report.render(report(old)))
+    moved = finding(place="run.sh:99")
+    assert without_known(report(moved), path).exit_code(Severity.ERROR) == 0
+    assert without_known(report(moved), path).checks[0].outcome == "ignored"
+    assert without_known(report(moved, new), path).findings == [new]
+    assert fingerprint(old.to_json()) == fingerprint(moved.to_json()) != fingerprint(new.to_json())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"findings": [1]}', "not json", "[" * 100_000])
+def test_a_baseline_that_is_none_is_refused(tmp_path, text):
+    """In one line that says what was expected."""
+    path = tmp_path / "baseline.json"
+    path.write_text(text)
+    with pytest.raises(BaselineError, match="expected a report, as --format json writes it"):
+        without_known(report(finding()), path)
+
+
+def test_select_and_ignore():
+    """By code or family, in either case."""
+    whole = report(finding(), finding("NUM002"))
+    assert [f.code for f in select(whole, ["cfg"], []).findings] == ["CFG101"]
+    assert [f.code for f in select(whole, [], ["CFG101"]).findings] == ["NUM002"]

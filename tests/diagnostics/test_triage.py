@@ -1,0 +1,292 @@
+"""Triage: the root out of a whole log, whatever stands around it, and no verdict where there is none to be had."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+from diagnostics import catalogue
+from diagnostics.catalogue.model import FAMILIES
+from diagnostics.triage import anchors
+from diagnostics.triage.command import exit_code, triage
+from diagnostics.triage.prefixes import clean
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import Source, find
+from diagnostics.triage.tracebacks import Assembler
+
+SITE = "/opt/env/lib/python3.12/site-packages"
+WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+ROOT = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
+
+
+def traceback_of(error, path="vllm/v1/core/kv_cache_utils.py", function="check"):
+    frame = f'  File "{SITE}/{path}", line 7, in {function}'
+    return ["Traceback (most recent call last):", frame, "    raise_it()", "    ^^^^^^^^^^", error]
+
+
+def prefixed(prefix, lines):
+    return [f"{prefix}{line}" for line in lines]
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return Rules(catalogue.load())
+
+
+@pytest.fixture
+def judge(tmp_path, rules):
+    def judge(*logs):
+        sources = []
+        for number, lines in enumerate(logs):
+            path = tmp_path / f"rank_{number}.log"
+            path.write_bytes(lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
+            sources.append(Source(path.name, path))
+        return triage(sources, rules)
+
+    return judge
+
+
+def codes(verdict):
+    return [candidate.issue.code for candidate in verdict.candidates]
+
+
+def test_a_wrapper_is_not_the_root(judge):
+    """With the cause in the log the wrapper is what followed."""
+    engine = prefixed("(EngineCore_DP0 pid=77) ERROR 01-31 10:00:00 [core.py:708] ", traceback_of(ROOT))
+    verdict = judge([*engine, *traceback_of(WRAPPER)])
+    assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
+    assert [candidate.issue.code for candidate in verdict.followed] == ["ENG001"]
+    assert verdict.candidates[0].first.line == 5
+
+
+def test_a_wrapper_alone_says_that_the_root_is_elsewhere(judge):
+    """It is reported as what it is, with where to look."""
+    verdict = judge(traceback_of(WRAPPER))
+    assert (verdict.state, codes(verdict)) == ("wrapper", ["ENG001"])
+    assert exit_code(verdict) == 1
+
+
+def test_tracebacks_of_two_ranks_line_by_line(judge):
+    """Each rank's is put together, and both ranks are named."""
+    one = prefixed("[rank0]: ", traceback_of(ROOT))
+    two = prefixed("[rank3]: ", traceback_of(ROOT))
+    verdict = judge([line for pair in zip(one, two, strict=True) for line in pair])
+    assert codes(verdict) == ["MEM005"]
+    assert verdict.candidates[0].ranks == ("0", "3")
+    assert all(hit.traceback and len(hit.traceback.frames) == 1 for hit in verdict.candidates[0].hits)
+
+
+def test_a_cause_stands_before_its_consequence(judge):
+    """Of a chain the first exception, also where it is the only unknown one."""
+    chain = [
+        *traceback_of("KeyError: 'prompt'", "own/rewards.py", "score"),
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        *traceback_of("RuntimeError: rollout failed", "own/loop.py", "run"),
+    ]
+    verdict = judge(chain)
+    assert verdict.state == "unknown"
+    assert verdict.anchors[0].text == "KeyError: 'prompt' (in own/rewards.py, score)"
+    assert exit_code(verdict) == 3
+
+
+def test_releases_in_the_log_gate(judge):
+    """The V0 scheduler's assertion is no more than a guess where V0 no longer exists."""
+    lines = traceback_of("AssertionError", "vllm/core/scheduler.py", "_schedule_default")
+    lines.insert(2, "    assert len(running_scheduled.prefill_seq_groups) == 0")
+    for release, certainty in (("0.7.3", "established"), ("0.12.0", "hypothesis")):
+        head = (
+            f"INFO 01-31 10:00:00 llm_engine.py:234] Initializing an LLM engine (v{release}) with config: x"
+        )
+        verdict = judge([head, *lines])
+        assert [(one.issue.code, one.certainty) for one in verdict.candidates] == [("SCH001", certainty)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trl 0.15.2 requires vllm==0.7.2, but you have vllm 0.9.0 which is incompatible.",
+        "Requirement already satisfied: torch>=2.0",
+    ],
+)
+def test_what_is_required_is_not_installed(judge, line):
+    """Only a statement of what is there counts as a release."""
+    assert not {"vllm", "torch"} & set(judge([line]).versions)
+
+
+def test_releases_are_read_from_where_they_are_stated(judge):
+    """Engine banners, pip's lists, paths of metadata."""
+    verdict = judge(
+        [
+            "(APIServer pid=7) INFO 01-31 10:00:00 [api_server.py:1885] vLLM API server version 0.31.0",
+            "trl==1.16.0",
+            "torch                2.13.0+cpu",
+            f"{SITE}/ray-2.60.0.dist-info/METADATA",
+        ]
+    )
+    found = {name: version for name, (version, _) in verdict.versions.items()}
+    assert found == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
+
+
+def test_a_clean_log_is_clean(judge):
+    """Progress, warnings and what Python ignores at its end are no failures."""
+    lines = [
+        "  0%|          | 0/10 [00:00<?, ?it/s]\r 50%|#####     | 5/10 [00:01<00:01, 5.0it/s]\r",
+        "{'loss': 0.01, 'grad_norm': 0.5, 'reward': 0.25, 'epoch': 0.1}",
+        "[rank0]:[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called",
+        "Exception ignored in: <function Pool.__del__ at 0x7f00>",
+        *traceback_of("OSError: [Errno 9] Bad file descriptor", "own/pool.py", "__del__"),
+    ]
+    verdict = judge(lines)
+    assert (verdict.state, verdict.fingerprint, exit_code(verdict)) == ("clean", "", 0)
+    assert verdict.lines == len(lines)
+
+
+def test_ranks_in_files_of_their_own(judge):
+    """The file's name tells the rank, and the order of the files makes no difference."""
+    verdict = judge(["started"], traceback_of(ROOT))
+    assert verdict.candidates[0].ranks == ("1",)
+    assert verdict.candidates[0].first.source == "rank_1.log"
+
+
+def test_who_waited_in_vain_comes_after_what_crashed(judge):
+    """The trainer could not reach a server, which had died of something else, later in its own log."""
+    waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
+    verdict = judge(traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT))
+    assert codes(verdict) == ["MEM005", "NET012"]
+
+
+def test_the_fingerprint_is_of_what_happened_not_where(judge):
+    """Other paths, lines and values: the same; another exception: another."""
+    first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
+    same = judge([line.replace("/opt/env", "/srv/x").replace("line 7", "line 9") for line in traceback_of(
+        "KeyError: 'b2'", "own/x.py", "f")])  # fmt: skip
+    other = judge(traceback_of("IndexError: 3", "own/x.py", "f"))
+    assert first.fingerprint == same.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("raw", "text", "rank"),
+    [
+        ('[rank12]:   File "x"', '  File "x"', "12"),
+        ("\x1b[36m(WorkerDict pid=9, ip=10.0.0.1)\x1b[0m   File", "  File", ""),
+        ("(Worker_TP3 pid=9) ERROR 01-31 10:00:00 [multiproc_executor.py:596] boom", "boom", "3"),
+        ("[default2]:[rank2]: boom", "boom", "2"),
+        ("2026-01-31T10:00:00.123456Z [ERROR:swift] boom", "boom", ""),
+        ("trainer-1  | 2026-01-31 10:00:00,123 - ERROR - boom", "boom", ""),
+        ("10.0.0.1: [rank0]: boom", "boom", "0"),
+        ("  1%|#   | 1/100\rboom", "boom", ""),
+        ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
+        ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),
+    ],
+)  # fmt: skip
+def test_prefixes_are_taken_off(raw, text, rank):
+    """Time, rank, actor, level and terminal codes; the message's own indentation stays."""
+    line = clean(raw)
+    assert (line.text, line.rank) == (text, rank)
+
+
+def test_frames_without_a_head(rules):
+    """A log cut off above: the frames that are left make a traceback."""
+    assembler = Assembler()
+    lines = traceback_of("ValueError: no", function="f")[1:]
+    ended = [assembler.take(line, "", "", number) for number, line in enumerate(lines, 1)][-1]
+    assert (ended.type, ended.message, ended.end) == ("ValueError", "no", 4)
+
+
+def test_every_pattern_has_an_anchor(rules):
+    """Otherwise the first look would miss it."""
+    assert all(anchors.required(rule.code, rule.pattern) for rule in rules.rules)
+
+
+def test_an_anchor_is_in_every_match():
+    """Alternatives, optional parts and repetitions."""
+    assert anchors.literals(r"actor (?:died|was killed)!") == ("actor ",)
+    assert anchors.literals(r"(?:died alone|killed)?x{2}") == ("x",)
+    assert anchors.literals(r"\d+|abc") == ()
+
+
+def test_a_group_of_exceptions(judge):
+    """Printed with a margin, each below the other."""
+    verdict = judge(
+        [
+            "  + Exception Group Traceback (most recent call last):",
+            '  |   File "/opt/env/a.py", line 1, in f',
+            "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+            "  +-+---------------- 1 ----------------",
+            "    | Traceback (most recent call last):",
+            '    |   File "/opt/env/a.py", line 9, in g',
+            f"    | {ROOT}",
+            "    +------------------------------------",
+        ]
+    )
+    assert (codes(verdict), verdict.candidates[0].first.line) == (["MEM005"], 7)
+    assert verdict.candidates[0].first.traceback.frames == [("/opt/env/a.py", "g")]
+
+
+def run(*arguments, stdin=b""):
+    command = [sys.executable, "-m", "diagnostics", "triage", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
+
+def test_the_command(tmp_path):
+    """Gzip from a folder as JSON, and what is not there."""
+    (tmp_path / "run").mkdir()
+    with gzip.open(tmp_path / "run" / "a.log.gz", "wb") as log:
+        log.write("\n".join(traceback_of(ROOT)).encode())
+    done = run(tmp_path / "run", "--format", "json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["subject"]["verdict"], report["findings"][0]["code"]) == (
+        1,
+        "known",
+        "MEM005",
+    )
+    done = run("-", stdin=b"all is well\n")
+    assert (done.returncode, b"clean" in done.stdout) == (0, True)
+    done = run(tmp_path / "none.log")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().splitlines() == [f"diagnostics: {tmp_path}/none.log: no such file or folder"]
+
+
+def test_it_starts_light(tmp_path):
+    """Nothing heavy is loaded to read a log."""
+    (tmp_path / "a.log").write_text("\n".join(traceback_of(ROOT)))
+    program = (
+        "import sys; from diagnostics.__main__ import main; main(['triage', sys.argv[1]]);"
+        " print({'torch', 'vllm', 'transformers', 'ray', 'numpy'} & set(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "set()\n"
+
+
+def test_every_family_has_entries_that_logs_show():
+    """Sixty known issues at least, and a signature in each family."""
+    issues = catalogue.load()
+    families = {code[:3] for code, issue in issues.items() if issue.signature}
+    assert len(issues) >= 60
+    assert families == set(FAMILIES)
+
+
+def test_runs_are_grouped_by_what_ended_them(tmp_path):
+    """Each log a run of its own."""
+    for name, error in (("a.log", ROOT), ("b.log", ROOT), ("c.log", "KeyError: 1")):
+        (tmp_path / name).write_text("\n".join(traceback_of(error)))
+    done = run(tmp_path, "--group", "--format", "json")
+    groups = json.loads(done.stdout)["groups"]
+    assert [(group["code"], group["logs"]) for group in groups] == [
+        ("MEM005", ["a.log", "b.log"]),
+        (None, ["c.log"]),
+    ]
+
+
+def test_a_log_cut_off_in_its_gzip_is_incomplete(tmp_path, rules):
+    """What could be read counts; that it was not all is said."""
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"all is well\n" * 1000)[:-12])
+    verdict = triage(find([str(path)]), rules)
+    assert (verdict.state, exit_code(verdict)) == ("clean", 3)
+    assert "cut off" in verdict.problems[0]

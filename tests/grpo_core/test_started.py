@@ -1,0 +1,80 @@
+"""Starting an environment's own rollout server and asking it once, with a stand-in that is a few lines of Python."""
+
+import os
+
+import pytest
+
+from grpo_core.engines import started
+
+SERVER = """
+import http.server, json, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, document):
+        text = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self):
+        known = {"/openapi.json": {"paths": {"PATH": {}}}, "/v1/models": {"data": [{"id": "m"}]}}
+        self.answer(200 if self.path in known else 404, known.get(self.path, {}))
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, ANSWER)
+
+port = int(next(word.partition("=")[2] for word in sys.argv if word.startswith("--port=")))
+server = http.server.HTTPServer(("127.0.0.1", port), Handler)
+print("INFO:     Application startup complete.", flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def observe(tmp_path, monkeypatch):
+    """Observes a server that is this program."""
+
+    def observed(program):
+        (tmp_path / "stand_in.py").write_text(program)
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        monkeypatch.setenv("PYTHONPATH", path)
+        monkeypatch.setitem(started._SERVERS, "vllm", ("stand-in serve", "stand_in", "--max-model-len"))
+        for name in ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS"):
+            monkeypatch.setenv(name, "")  # set by the program, and taken back here
+        return started.observe("vllm", [])
+
+    return observed
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "outcome", "said"),
+    [
+        ("/v1/completions", {"usage": {"completion_tokens": 8}}, "ok", None),
+        (
+            "/v1/completions",
+            {"usage": {"completion_tokens": 7}},
+            "failed",
+            "7 tokens, where 8 were asked for",
+        ),
+        ("/v1/completions", {}, "failed", "the answer has no usage.completion_tokens"),
+        ("/generate/", {"completion_ids": [[1, 2]]}, "ok", None),
+        ("/generate/", {"completion_ids": [[]]}, "failed", "where 1 to 8 ids were expected"),
+        ("/other", {}, "failed", "no rollout server answers there"),
+    ],
+)
+def test_a_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, said):
+    """By whichever protocol it describes; what it lacks is named."""
+    document = observe(SERVER.replace("PATH", path).replace("ANSWER", repr(answer)))
+    assert document["outcome"] == outcome, document
+    assert said is None or said in document["error"]
+
+
+def test_one_that_ends_is_reported_by_its_first_error(observe):
+    """Not by what it says afterwards."""
+    document = observe('import sys\nprint("OSError: first")\nprint("RuntimeError: second")\nsys.exit(3)\n')
+    assert (document["outcome"], document["error"]) == (
+        "failed",
+        "ended with 3 before it was up: OSError: first",
+    )

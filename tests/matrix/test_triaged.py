@@ -1,0 +1,36 @@
+"""A failure's known issues, from the catalogue's signatures."""
+
+from __future__ import annotations
+
+from diagnostics import catalogue
+from diagnostics.matrix.triaged import triaged
+from diagnostics.matrix.verdicts import Answer, Evidence, Expectation, Outcome, judge
+
+
+def test_every_signature_is_found_in_what_a_failure_showed():
+    """Each entry's own positive samples, as the log of a failed layer, bear its code; the same log of a pass none."""
+    seen = 0
+    for code, issue in catalogue.load().items():
+        for sample in issue.signature.samples if issue.signature else ():
+            if not sample.matches:
+                continue
+            seen += 1
+            failed = Answer(Outcome.FAIL, "exit code 1", Evidence.EXECUTED, excerpt=sample.text)
+            assert code in triaged(failed).triaged, (code, sample.about)
+            passed = Answer(Outcome.PASS, "exit code 0", Evidence.EXECUTED, excerpt=sample.text)
+            assert triaged(passed).triaged == ()
+    assert seen
+
+
+def test_what_is_triaged_does_not_judge():
+    """Expectations name what a layer observed; a signature found beside it changes no verdict."""
+    sample = next(
+        sample.text
+        for issue in catalogue.load().values()
+        if issue.signature
+        for sample in issue.signature.samples
+        if sample.matches
+    )
+    answer = triaged(Answer(Outcome.FAIL, "x", Evidence.EXECUTED, excerpt=sample))
+    assert answer.triaged
+    assert judge(answer, Expectation(Outcome.FAIL, "known")).expected

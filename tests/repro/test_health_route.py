@@ -1,0 +1,43 @@
+"""NET001: which pair of releases is concerned, and the answer of a real application where there is one."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from repro import health_route as repro
+from tests.cells import run_with
+
+
+@pytest.mark.parametrize(
+    ("fastapi", "middleware", "reason"),
+    [
+        ("0.137.0", "8.0.0", None),
+        ("0.165.0", "7.1.0", None),
+        ("0.136.3", "7.1.0", "copies a router's routes"),
+        ("0.165.0", "8.0.1", "passes over routes"),
+        ("1.0.0", "8.1.0", "passes over routes"),
+    ],
+)
+def test_the_pair_of_releases_decides(monkeypatch, fastapi, middleware, reason):
+    """FastAPI from 0.137 on with a middleware up to 8.0.0."""
+    versions = {"fastapi": fastapi, "prometheus-fastapi-instrumentator": middleware}
+    monkeypatch.setattr(repro.metadata, "version", versions.__getitem__)
+    told = repro.inapplicable()
+    assert told is None if reason is None else reason in told
+
+
+@pytest.mark.slow
+def test_a_real_application_answers_500_and_without_the_middleware_200():
+    """In GRPO_DOCTOR_FASTAPI, a Python with repro/fastapi.txt."""
+    python = Path(os.environ.get("GRPO_DOCTOR_FASTAPI", ""))
+    if not python.is_file():
+        pytest.skip("no GRPO_DOCTOR_FASTAPI: the Python of an environment made from repro/fastapi.txt")
+    done = run_with(python, "-m", "repro", "run", "NET001", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {a["mitigation"]: a for a in json.loads(done.stdout)["codes"]["NET001"]["attempts"]}
+    assert (found[None]["outcome"], found[None]["function"]) == ("reproduced", repro.FUNCTION)
+    assert found["excluded_handlers"]["outcome"] == "not_mitigated"
+    for name in ("no_middleware", "routes_on_app"):
+        assert (found[name]["outcome"], found[name]["finished"]) == ("mitigated", len(repro.PATHS))

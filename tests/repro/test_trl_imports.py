@@ -1,0 +1,86 @@
+"""CMP002 and CMP003: which failure an import's error shows, and what is said of it; real packages where they are."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from repro import trl_imports as repro
+from repro.base import InapplicableError
+from tests.cells import cell_python, run_with
+
+NAME = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (/a/vllm/sampling_params.py)"
+GONE = "ModuleNotFoundError: No module named 'vllm.transformers_utils.tokenizer'"
+ASCEND = "ModuleNotFoundError: No module named 'vllm_ascend'"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NAME, "CMP002"),
+        (GONE, "CMP002"),
+        (ASCEND, "CMP003"),
+        ("ModuleNotFoundError: No module named 'weave'", "CMP003"),
+        ("ModuleNotFoundError: No module named 'torch'", ""),
+        ("ImportError: cannot import name 'PreTrainedModel' from 'transformers'", ""),
+        ("OSError: libcuda.so.1: cannot open shared object file", ""),
+    ],
+)
+def test_an_error_is_put_down_to_its_cause(error, code):
+    """A name of vLLM's that is gone, a package that never was, or neither."""
+    assert repro.cause(error) == code
+
+
+def failed(error):
+    """What an import tells that failed."""
+    return {"ok": False, "error": error, "where": "/env/trl/scripts/vllm_serve.py:55"}
+
+
+def test_the_failure_is_told_by_place_and_name():
+    """Not by the path of the machine it was seen on."""
+    work = repro.judged("CMP002", "server", failed(NAME))
+    assert not work.complete
+    assert work.describe() == (
+        "0 of 1 modules are imported; trl/scripts/vllm_serve.py:55: "
+        "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'"
+    )
+
+
+def test_nothing_wrong_and_another_failure_are_inapplicable():
+    """Which failure comes first is said; a reason of its own is the harness's."""
+    with pytest.raises(InapplicableError, match="is imported beside"):
+        repro.judged("CMP002", "trainer", {"ok": True, "error": None, "where": None})
+    with pytest.raises(InapplicableError, match="comes first, CMP003"):
+        repro.judged("CMP002", "trainer", failed(ASCEND))
+    with pytest.raises(RuntimeError, match="libcuda"):
+        repro.judged("CMP002", "trainer", failed("OSError: libcuda.so.1"))
+
+
+def test_a_mitigation_needs_its_release(monkeypatch):
+    """It is asked for by name."""
+    monkeypatch.delenv(repro.BESIDE, raising=False)
+    with pytest.raises(InapplicableError, match=repro.BESIDE):
+        repro.CMP002.trigger("trainer").run("matching_release")
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_trl_0_28_takes_a_suffixed_vllm_for_a_newer_one():
+    """TRL 0.28.0 in GRPO_DOCTOR_TRL_0_28_0, before the cell's own: it declares vLLM 0.10.2, and can't be imported."""
+    folder = os.environ.get("GRPO_DOCTOR_TRL_0_28_0")
+    if not folder or not Path(folder, "trl").is_dir():
+        pytest.skip(
+            "no TRL 0.28.0: uv pip install --no-deps --target DIR trl==0.28.0; GRPO_DOCTOR_TRL_0_28_0=DIR"
+        )
+    program = (
+        f"import os, sys; sys.path.insert(0, {folder!r}); "
+        f"os.environ['PYTHONPATH'] = os.pathsep.join([{folder!r}, os.environ['PYTHONPATH']]); "
+        "from repro.__main__ import main; "
+        "sys.exit(main(['run', 'CMP002', '--trigger', 'trainer', '--timeout', '220', '--json']))"
+    )
+    done = run_with(cell_python("vllm-0.10.2+trl-0.25.1"), "-c", program, timeout_s=500)
+    bare, other = json.loads(done.stdout)["codes"]["CMP002"]["attempts"]
+    assert bare["outcome"] == "reproduced", bare
+    assert "StructuredOutputsParams" in bare["detail"]
+    assert other["outcome"] == "inapplicable"

@@ -1,0 +1,55 @@
+"""NUM004: gradients that are too small, by how much; which TRL is concerned; and TRL's own trainer where it is."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from repro import trl_normaliser as repro
+from tests.cells import run_with
+
+
+def test_a_gradient_is_measured_along_the_right_one():
+    """A quarter of it is 0.25 whatever its direction's sign; each parameter is judged alone."""
+    right = {"a": [1.0, -2.0], "b": [4.0]}
+    work = repro.compared({"a": [0.25, -0.5], "b": [4.0]}, right)
+    assert [name for name, _ in work.received] == ["b"]
+    assert work.describe().startswith("1 of 2 parameters' gradients are right; mean gradient of the steps")
+    assert repro.compared(
+        {name: [v / 4 for v in values] for name, values in right.items()}, right
+    ).note.endswith("at once: 0.2500")
+    assert repro.compared(right, right).complete
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("normalizer = inputs['x']", "does not divide by the tokens of a generation"),
+        (f"steps_per_generation {repro._DIVIDES}", None),
+        (f"{repro._DIVIDES} * {repro._RESCALES}", "rescales the tokens"),
+    ],
+)
+def test_a_release_is_told_by_what_it_divides_by(monkeypatch, text, reason):
+    """Before 0.22 there is no such loss, from 1.9.1 on it is rescaled."""
+    monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
+    monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Found", (), {"version": "0"}))
+    told = repro.inapplicable()
+    assert told is None if reason is None else reason in told
+
+
+@pytest.mark.slow
+def test_trls_own_trainer_takes_steps_a_quarter_as_long():
+    """TRL 0.29.1 in the peers' environment: 0.2500 as it is, 1.0000 under each mitigation that can be tried."""
+    python = Path(os.environ.get("GRPO_DOCTOR_PEERS", ""))
+    if not python.is_file():
+        pytest.skip("no GRPO_DOCTOR_PEERS: nox -s peers makes that environment")
+    done = run_with(python, "-m", "repro", "run", "NUM004", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    for attempt in json.loads(done.stdout)["codes"]["NUM004"]["attempts"]:
+        if attempt["mitigation"] is None:
+            assert (attempt["outcome"], attempt["finished"]) == ("reproduced", 0)
+            assert attempt["detail"].endswith("0.2500")
+        elif attempt["mitigation"] != "upgrade":
+            assert (attempt["outcome"], attempt["finished"]) == ("mitigated", attempt["expected"])
+            assert attempt["detail"].endswith("1.0000")

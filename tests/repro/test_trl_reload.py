@@ -1,0 +1,80 @@
+"""SYN003: whose log-probs the engine reports; which TRL reloads; and TRL's own class around the real engine."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from repro import trl_reload as repro
+from tests.cells import cell_python, run_in_cell
+
+CELL = "vllm-0.31.0+trl-1.16.0"
+
+
+def test_log_probs_are_told_by_whose_they_are():
+    """The policy's are served; the base model's are named."""
+    work = repro.compared([-1.0, -2.0, -3.0], policy=[-1.05, -4.0, -3.0], base=[-9.0, -2.1, -9.0])
+    assert [name for name, _ in work.received] == ["token 0", "token 2"]
+    assert (
+        work.describe()
+        == "2 of 3 log-probs are the policy's; mean difference 0.68; 1 of 3 are the base model's"
+    )
+    assert repro.compared([-1.0], [-1.0], [-9.0]).complete
+
+
+def test_the_sampled_tokens_logprob_is_taken_from_either_form():
+    """A number in TRL 0.29, a list with one number in newer releases."""
+    assert (repro._first(-1.5), repro._first([-1.5])) == (-1.5, -1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "TRL 0.28 and newer have it"),
+        ("self.sync_weights()", "does not reload weights"),
+        (f"self.llm.{repro._RELOADS}", None),
+    ],
+)
+def test_a_release_is_told_by_the_call(monkeypatch, text, reason):
+    """It is the call that throws the pushed weights away."""
+    monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
+    monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Found", (), {"version": "0"}))
+    monkeypatch.setattr(repro.whole_engine, "inapplicable", lambda: None)
+    told = repro.inapplicable()
+    assert told is None if reason is None else reason in told
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_the_newest_trl_does_not_reload():
+    """TRL 1.16.0, as its cell has it."""
+    done = run_in_cell(CELL, "-m", "repro", "run", "SYN003", "--json")
+    code = json.loads(done.stdout)["codes"]["SYN003"]
+    assert (done.returncode, code["outcome"]) == (0, "inapplicable")
+    assert "does not reload weights" in code["attempts"][0]["detail"]
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_rollouts_come_from_the_base_model():
+    """TRL 1.9.2's wheel, in the folder GRPO_DOCTOR_TRL_1_9_2, before the cell's own on the path."""
+    folder = os.environ.get("GRPO_DOCTOR_TRL_1_9_2")
+    if not folder or not Path(folder, "trl").is_dir():
+        pytest.skip(
+            "no TRL 1.9.2: uv pip install --no-deps --target DIR trl==1.9.2; GRPO_DOCTOR_TRL_1_9_2=DIR"
+        )
+    program = (
+        f"import sys; sys.path.insert(0, {folder!r}); import os; "
+        f"os.environ['PYTHONPATH'] = os.pathsep.join([{folder!r}, os.environ['PYTHONPATH']]); "
+        "from repro.__main__ import main; sys.exit(main(['run', 'SYN003', '--timeout', '280', '--json']))"
+    )
+    assert cell_python(CELL).exists()
+    done = run_in_cell(CELL, "-c", program, timeout_s=900)
+    attempts = {
+        found["mitigation"]: found for found in json.loads(done.stdout)["codes"]["SYN003"]["attempts"]
+    }
+    assert attempts[None]["outcome"] == "reproduced"
+    assert "72 of 72 are the base model's" in attempts[None]["detail"]
+    for name in ("sleep_off", "checkpoint_on_disk"):
+        assert (attempts[name]["outcome"], attempts[name]["finished"]) == ("mitigated", 72)
