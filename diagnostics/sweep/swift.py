@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics.matrix.cells import load
+from diagnostics.matrix.environments import BuildError
 from diagnostics.matrix.identity import text_digest
 from diagnostics.matrix.sources import SourceError
 from diagnostics.matrix.store import Store, StoreBusyError
@@ -64,7 +65,7 @@ BESIDE = {
         "swift-3", "ms-swift==3.5.3", "transformers==4.51.3", "trl==0.19.1", "peft==0.15.2", *_COMMON
     ),
 }
-_TROUBLE = (StoreBusyError, UvMissingError, SourceError, InterpreterError, environment.BuildError)
+_TROUBLE = (StoreBusyError, UvMissingError, SourceError, InterpreterError, BuildError)
 
 
 def main(arguments: list[str] | None = None) -> int:
