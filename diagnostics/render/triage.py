@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     from diagnostics.findings import Report
 
-_STYLES = {"known": "bold red", "wrapper": "bold yellow", "unknown": "bold yellow", "clean": "green"}
+_STYLES = {
+    "known": "bold red",
+    "wrapper": "bold yellow",
+    "unknown": "bold yellow",
+    "clean": "green",
+    "empty": "bold yellow",
+}
 
 
 def render(report: Report, stream: TextIO) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from diagnostics.triage.sources import Source
 
-_EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE}
+_EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE, "empty": INCOMPLETE}
 
 
 def run(options: argparse.Namespace) -> int:

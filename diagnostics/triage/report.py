@@ -18,6 +18,7 @@ WHERE_ROOTS_ARE = (
     " the rank whose failure has the earliest time; then run triage on all of them together"
 )
 NOTES = {
+    "empty": "nothing to read: the log is empty; look for the file that the run really wrote (nohup.out, one a rank)",
     "clean": "no failure in these logs that is known, and no traceback",
     "unknown": "a failure that no entry describes; below is where to look first",
     "wrapper": f"root not in these logs, only what follows from it; {WHERE_ROOTS_ARE}",
@@ -29,7 +30,10 @@ def report(verdict: Verdict, logs: list[str]) -> Report:
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
     checks = [
         CheckResult(
-            "known issues", "findings" if findings else "ok", f"{verdict.lines} lines", tuple(findings)
+            "known issues",
+            "findings" if findings else "skipped" if verdict.state == "empty" else "ok",
+            f"{verdict.lines} lines",
+            tuple(findings),
         )
     ]
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]

@@ -74,7 +74,7 @@ class Verdict:
 
     Attributes:
         state: `known`, `wrapper` (only what follows from a root that is not in these logs), `unknown` (a failure that
-            no entry describes) or `clean`.
+            no entry describes), `clean`, or `empty` where there was nothing to read.
         candidates: At most three, the likeliest first.
         followed: What the root brought about.
         anchors: Where to look where the root is not known.
@@ -105,6 +105,7 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
         state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
     else:
         state = "unknown" if failures or any(log.errors for log in seen) else "clean"
+        state = "empty" if not any(log.lines or log.problem for log in seen) else state
         candidates, followed = [], rest
     frameworks: Counter[str] = sum((log.frameworks for log in seen), Counter())
     return Verdict(
@@ -249,7 +250,7 @@ def _where(failure: Traceback) -> str:
 
 def _fingerprint(state: str, candidates: list[Candidate], seen: Sequence[Seen]) -> str:
     """The same for the same failure, whatever the ranks, paths, times and values: what jobs are grouped by."""
-    if state == "clean":
+    if state in {"clean", "empty"}:
         return ""
     if candidates:
         told = candidates[0].issue.code

@@ -251,6 +251,15 @@ def test_the_command(tmp_path):
     assert done.stderr.decode().splitlines() == [f"diagnostics: {tmp_path}/none.log: no such file or folder"]
 
 
+def test_an_empty_log_is_not_a_clean_one(tmp_path):
+    """Nothing was looked at: that is incomplete, and it says what to look for."""
+    (tmp_path / "empty.log").write_text("")
+    done = run(tmp_path / "empty.log")
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert b"0 lines: empty" in done.stdout
+    assert b"nothing to read" in done.stdout
+
+
 def test_it_starts_light(tmp_path):
     """Nothing heavy is loaded to read a log."""
     (tmp_path / "a.log").write_text("\n".join(traceback_of(ROOT)))
