@@ -76,7 +76,7 @@ def lock(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
-    """Build one real cell and run the whole suite. Arguments go to pytest."""
+    """Build real cells and run the suite, save what takes minutes (-- -m heavy). Arguments go to pytest."""
     # Compiled at once: the tests start hundreds of processes that import torch.
     install(session, "--compile-bytecode", "--editable", ".[matrix,train]", "--group", "test", torch=True)
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
@@ -84,7 +84,10 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
     found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
     # Two at a time: most of the suite is real processes that start, and each computes in one thread.
-    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs, env=found)
+    chosen = [] if "-m" in session.posargs else ["-m", "not heavy"]
+    session.run(
+        "python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *chosen, *session.posargs, env=found
+    )
 
 
 @nox.session(python=PYTHON)

@@ -165,6 +165,7 @@ def test_what_is_long_takes_no_longer_than_its_length(rules, data):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_hundred_thousand_damaged_lines(rules):
     """Lines of the corpus, cut, joined and flipped at random."""
     numbers = random.Random(1)

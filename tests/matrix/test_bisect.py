@@ -97,6 +97,7 @@ def test_bisect_names_the_release_and_keeps_its_verdicts(world_of_five):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_bisect_runs_what_runs_in_an_environment(world_of_five):
     """With a recipe each release gets its environment, locked beside the store; the crash is found where it came."""
     arguments = ("bisect", "--trl", "1.0", "--vllm", "1.0..5.0", "--layer", "scheduler")

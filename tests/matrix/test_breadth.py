@@ -324,6 +324,7 @@ def _bears(process, text):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_killed_at_25_moments_the_breadth_ends_as_an_undisturbed_one(world, kit, tmp_path):
     """SIGKILL with several questions at work, 25 times: nothing finished is lost, the end is the same."""
     for version in ("1.0", "2.0", "3.0"):

@@ -52,6 +52,7 @@ def test_without_a_vllm_it_says_so(capsys, monkeypatch):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_thousand_rows_pass_and_twenty_thousand_fail():
     """On vLLM 0.7.3's scheduler; with the over-long rows left out, all are answered, each with its tokens."""
     arguments = ["--mitigation", "filter_overlong", "--json"]

@@ -50,6 +50,7 @@ def attempts():
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "trigger",
     ["llm_two_threads", "engine_two_threads", "llm_interrupted", "engine_step_raised", "async_loop_ended"],
@@ -70,6 +71,7 @@ def test_the_whole_engine_asserts_and_each_mitigation_does_as_recorded(attempts,
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_one_who_does_not_crash_is_worse_off(attempts):
     """Training's generate() returns without an error, with evaluation's completions and none of its own."""
     for trigger in ("llm_two_threads", "engine_two_threads"):
@@ -80,6 +82,7 @@ def test_the_one_who_does_not_crash_is_worse_off(attempts):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_after_the_assertion_it_is_too_late_to_abort(attempts):
     """The engine works again, and the KV cache blocks of what was lost are gone."""
     for trigger in ("llm_interrupted", "engine_step_raised"):
@@ -89,6 +92,7 @@ def test_after_the_assertion_it_is_too_late_to_abort(attempts):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_async_llm_engine_is_safe_while_its_loop_lives(attempts):
     """Two clients and a cancelled one are served; a failed step ends the engine, which says so."""
     for trigger in ("async_two_clients", "async_client_cancelled"):
@@ -110,6 +114,7 @@ def leftovers():
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("trigger", ["llm_min_tokens", "llm_min_tokens_poisons_next"])
 def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, trigger):
     """At the wheel's own line, and again at the next legal prompt, whatever is aborted."""
@@ -125,6 +130,7 @@ def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, 
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_draining_gives_the_engine_back_and_not_its_blocks(leftovers):
     """The next call is served; the parked sequence's four blocks are gone."""
     seen = leftovers["llm_min_tokens_poisons_next", "drain"]
@@ -133,6 +139,7 @@ def test_draining_gives_the_engine_back_and_not_its_blocks(leftovers):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_refused_row_moves_the_next_calls_answers(leftovers):
     """No error: the next call's answers begin with those to the rows before the refused one."""
     bare = leftovers["llm_refused_poisons_next", None]
@@ -144,6 +151,7 @@ def test_a_refused_row_moves_the_next_calls_answers(leftovers):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_with_async_output_off_what_lies_past_the_model_is_not_the_models(leftovers):
     """Five of sixteen tokens have the log-prob that the model gives them; capping min_tokens leaves those five."""
     bare = leftovers["llm_past_limit", None]

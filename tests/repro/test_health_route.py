@@ -29,6 +29,7 @@ def test_the_pair_of_releases_decides(monkeypatch, fastapi, middleware, reason):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_real_application_answers_500_and_without_the_middleware_200():
     """In GRPO_DOCTOR_FASTAPI, a Python with repro/fastapi.txt."""
     python = Path(os.environ.get("GRPO_DOCTOR_FASTAPI", ""))

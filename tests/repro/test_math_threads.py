@@ -68,6 +68,7 @@ def _attempts(version, trigger):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("version", SILENT)
 def test_up_to_0_7_nothing_is_rewarded_and_nothing_is_raised(version):
     """No limit of time does not help there; a main thread does."""
@@ -79,6 +80,7 @@ def test_up_to_0_7_nothing_is_rewarded_and_nothing_is_raised(version):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("version", LOUD)
 def test_from_0_8_on_it_is_raised(version):
     """And no limit of time helps."""

@@ -51,6 +51,7 @@ def test_a_release_that_takes_every_row_is_inapplicable(monkeypatch, source, ref
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_real_engine_samples_them_and_the_text_loses_them():
     """vLLM 0.31.0: 8 of 72 tokens have no text, none when the rows are cut off."""
     arguments = ["TOK001", "--mitigation", "trimmed_model", "--timeout", "250", "--json"]

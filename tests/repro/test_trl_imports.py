@@ -66,6 +66,7 @@ def test_a_mitigation_needs_its_release(monkeypatch):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_trl_0_28_takes_a_suffixed_vllm_for_a_newer_one():
     """TRL 0.28.0 in GRPO_DOCTOR_TRL_0_28_0, before the cell's own: it declares vLLM 0.10.2, and can't be imported."""
     folder = os.environ.get("GRPO_DOCTOR_TRL_0_28_0")

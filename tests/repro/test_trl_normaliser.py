@@ -39,6 +39,7 @@ def test_a_release_is_told_by_what_it_divides_by(monkeypatch, text, reason):
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_trls_own_trainer_takes_steps_a_quarter_as_long():
     """TRL 0.29.1 in the peers' environment: 0.2500 as it is, 1.0000 under each mitigation that can be tried."""
     python = Path(os.environ.get("GRPO_DOCTOR_PEERS", ""))

@@ -47,6 +47,7 @@ def test_a_release_is_told_by_the_call(monkeypatch, text, reason):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_newest_trl_does_not_reload():
     """TRL 1.16.0, as its cell has it."""
     done = run_in_cell(CELL, "-m", "repro", "run", "SYN003", "--json")
@@ -57,6 +58,7 @@ def test_the_newest_trl_does_not_reload():
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_rollouts_come_from_the_base_model():
     """TRL 1.9.2's wheel, in the folder GRPO_DOCTOR_TRL_1_9_2, before the cell's own on the path."""
     folder = os.environ.get("GRPO_DOCTOR_TRL_1_9_2")

@@ -51,7 +51,8 @@ def main() -> None:
                 for found in (judge.attempt(repro, trigger.name, None) for _ in range(RUNS))
             }
         )
-        for code, repro in REPROS.items()
+        for code in ("SCH001", "SCH002")  # the others start processes of their own: `python -m repro repeat`
+        for repro in [REPROS[code]]
         for trigger in repro.triggers
     }
     json.dump({"lawful": seen, "runs": runs}, answers)
