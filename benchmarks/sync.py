@@ -52,7 +52,9 @@ class Side:
         self.process = subprocess.Popen(
             program, env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        os.sched_setaffinity(self.process.pid, {max(CORES)})  # a core of its own: it would inherit the sender's
+        os.sched_setaffinity(
+            self.process.pid, {max(CORES)}
+        )  # a core of its own: it would inherit the sender's
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline()) if kind == "http" else 0
 
@@ -182,7 +184,7 @@ def main(mib: int = 512, rounds: int = 15) -> None:
             loaded = [base / times[clock] for base, times in each]
             digest = [times[f"digest_{clock}"] / times[clock] for _, times in each]
             print(
-                f"{kind:6} {clock:4} arrived {shown(there, GOALS.get(kind), measured=free)}; loaded {shown(loaded)}",
+                f"{kind:6} {clock:4} arrived {shown(there, GOALS.get(kind) if clock == 'wall' else None, measured=free)}; loaded {shown(loaded)}",
                 end="; ",
             )
             print(f"digests {shown(digest, DIGEST_GOAL, most=True)}", flush=True)
