@@ -178,7 +178,7 @@ def main(mib: int = 512, rounds: int = 15) -> None:
     for kind in (*PIPED, "http"):
         busy = interval([times[kind]["waited"] for times in found])[0]
         for clock in ("wall", "cpu"):
-            free = clock == "cpu" or busy <= CROWDED
+            free, goal = clock == "cpu" or busy <= CROWDED, GOALS.get(kind) if clock == "wall" else None
             each = [(times["memcpy"][clock], times[kind]) for times in found]
             there = [base / (times[clock] - times[f"load_{clock}"]) for base, times in each]
             loaded = [base / times[clock] for base, times in each]
