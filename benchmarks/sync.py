@@ -184,7 +184,7 @@ def main(mib: int = 512, rounds: int = 15) -> None:
             loaded = [base / times[clock] for base, times in each]
             digest = [times[f"digest_{clock}"] / times[clock] for _, times in each]
             print(
-                f"{kind:6} {clock:4} arrived {shown(there, GOALS.get(kind) if clock == 'wall' else None, measured=free)}; loaded {shown(loaded)}",
+                f"{kind:6} {clock:4} arrived {shown(there, goal, measured=free)}; loaded {shown(loaded)}",
                 end="; ",
             )
             print(f"digests {shown(digest, DIGEST_GOAL, most=True)}", flush=True)
