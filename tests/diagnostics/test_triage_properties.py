@@ -76,7 +76,7 @@ def failing():
 FAILING = failing()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     path=st.sampled_from(FAILING), seed=st.integers(0, 10**6), prefix=st.sampled_from(PREFIXES),
     ranks=st.integers(1, 4), noise=st.integers(0, 12),
@@ -102,7 +102,7 @@ def test_ranks_pids_clocks_and_noise_change_nothing(rules, path, seed, prefix, r
     assert codes(triage([Memory("\n".join(mixed).encode())], rules)) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), before=st.floats(0, 1), after=st.floats(0, 1))
 def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
     """As long as the line that tells is left."""
@@ -113,7 +113,7 @@ def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
     assert codes(triage([Memory("\n".join(cut).encode())], rules)) == codes(whole)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), order=st.permutations(range(4)), other=st.sampled_from(FAILING))
 def test_the_order_of_the_ranks_files_changes_nothing(rules, path, order, other):
     """Nor where the environment lies."""
@@ -122,7 +122,7 @@ def test_the_order_of_the_ranks_files_changes_nothing(rules, path, order, other)
     assert judge([seen[rank] for rank in order], rules) == judge(seen, rules)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     data=st.one_of(
         st.binary(max_size=4000), st.text(max_size=2000).map(lambda text: text.encode("utf-8", "replace"))
@@ -131,10 +131,10 @@ def test_the_order_of_the_ranks_files_changes_nothing(rules, path, order, other)
 def test_any_bytes_come_to_an_end(rules, data):
     """Binary, broken UTF-8, control characters: a verdict, and no exception."""
     verdict = triage([Memory(data)], rules)
-    assert verdict.state in {"known", "wrapper", "unknown", "clean"}
+    assert verdict.state in {"known", "wrapper", "unknown", "clean", "empty"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), seed=st.integers(0, 10**6))
 def test_bytes_flipped_in_a_log_do_no_harm(rules, path, seed):
     """A log that was damaged is read all the same."""
