@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import fnmatch
 import json
 import os
 import signal
@@ -109,13 +108,7 @@ def _workplace(options: argparse.Namespace) -> Workplace:
 
 def _sweep(workplace: Workplace, sweep: Sweep, options: argparse.Namespace) -> dict[str, Any]:
     every = wheels.releases(sweep.package, sweep.first, workplace.environ)
-    chosen = [
-        v for v in every if not options.releases or any(fnmatch.fnmatch(v, g) for g in options.releases)
-    ]
-    if not chosen:
-        raise TableError(
-            f"no release of {sweep.package} is called {', '.join(options.releases)}; newest: {every[-1]}"
-        )
+    chosen = wheels.matching(every, options.releases, sweep.package)
     asked = run.questions(workplace, sweep, chosen)
     known = run.answers(workplace, asked)
     due = [i for i in asked if options.fresh or i.version not in known or not known[i.version].finished]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import fnmatch
 import json
 import os
 import subprocess
@@ -89,10 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 130
     document = published(found)
-    print(markdown(document))
+    table = markdown(document)
+    print(table)
     if options.publish:
         PUBLISHED.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        TABLE.write_text(markdown(document), encoding="utf-8")
+        TABLE.write_text(table, encoding="utf-8")
         print(f"{PUBLISHED}\n{TABLE}", file=sys.stderr)
     return 3 if any("failed" in report for report in found.values()) else 0
 
@@ -139,12 +139,9 @@ def _lock(workplace: Workplace) -> int:
 
 def _ask_all(workplace: Workplace, options: argparse.Namespace) -> dict[str, Any]:
     every = wheels.releases("ms-swift", FIRST, workplace.environ)
-    chosen = [name for name in every if any(fnmatch.fnmatch(name, glob) for glob in options.releases)]
-    if options.releases and not chosen:
-        raise SourceError(
-            f"no release of ms-swift is called {', '.join(options.releases)}; newest: {every[-1]}"
-        )
-    chosen = chosen or (every if options.every else newest_of_minors(every))
+    chosen = wheels.matching(every, options.releases, "ms-swift")
+    if not (options.releases or options.every):
+        chosen = newest_of_minors(chosen)
     program = text_digest("".join((ROOT / path).read_text(encoding="utf-8") for path in PROGRAM))[:16]
     found = {}
     with workplace.store.locked():

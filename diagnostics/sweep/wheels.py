@@ -6,6 +6,7 @@ files are laid out as an installer would, RECORD included, so that each can be c
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import json
 import re
@@ -44,6 +45,20 @@ def releases(distribution: str, first: str, environ: Mapping[str, str]) -> list[
         if version >= Version(first) and not version.is_prerelease:
             found.add(version)
     return [str(version) for version in sorted(found)]
+
+
+def matching(every: Sequence[str], globs: Sequence[str], package: str) -> list[str]:
+    """Returns the releases that one of the patterns names, all of them where there is no pattern.
+
+    Raises:
+        SourceError: none is called so.
+    """
+    chosen = [name for name in every if not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)]
+    if not chosen:
+        raise sources.SourceError(
+            f"no release of {package} is called {', '.join(globs)}; newest: {every[-1]}"
+        )
+    return chosen
 
 
 def unpack(distribution: str, version: str, folder: Path, *, cache: Path, environ: Mapping[str, str]) -> Path:
