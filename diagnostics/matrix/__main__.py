@@ -180,6 +180,12 @@ def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     lock = commands_.add_parser(
         "lock", parents=[chosen], help="resolve the cells' locks again, each at its date cut"
     )
+    lock.add_argument(
+        "--keep", action="store_true", help="keep the versions of the locks there are, look up their hashes"
+    )
+    lock.add_argument(
+        "--into", type=Path, default=None, metavar="DIR", help="write them there (default: locks/)"
+    )
     lock.set_defaults(command=commands.lock)
 
     merge = commands_.add_parser("merge", parents=[common], help="take in the verdicts of other stores")
