@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import json
 import random
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.facts.compat import load as load_compat
 from diagnostics.matrix import breadth, findings, releases
 from diagnostics.matrix.board import Question, Standing, board
 from diagnostics.matrix.cells import load
 from diagnostics.matrix.events import Event, from_line
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.publish import breadth as breadth_of
+from diagnostics.matrix.publish import compat
 from diagnostics.matrix.releases import Release, Releases
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
@@ -254,6 +257,56 @@ def test_what_is_published_of_the_breadth_is_what_was_answered(matrix):
         },
     }
     assert (found["questions"], found["answered"]) == (len(questions), 4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_table_agrees_with_the_store(matrix, tmp_path, seed):
+    """Whatever the store holds: every pair reads back as it was answered, and no pair beside them."""
+    made, dice = matrix(), random.Random(seed)
+    questions = asked(made)
+    by = {"contract": [Outcome.PASS, Outcome.FAIL], "resolve": [Outcome.PASS, Outcome.UNRESOLVABLE]}
+    events = [
+        answered(
+            item, dice.choice([*by[item.layer.name.partition(":")[0]], Outcome.INFRA_ERROR]), "gone: why"
+        )
+        for item in dice.sample(questions, 2 * len(questions) // 3)
+    ]
+    wide = board(questions, events)
+    path = tmp_path / "compat.json"
+    path.write_text(compat(board([], []), "2025-01-01", wide))
+    table = load_compat(path)
+    known = {
+        (item.cell, item.layer): item.answer.outcome.value
+        for item in events
+        if item.answer.outcome is not Outcome.INFRA_ERROR
+    }
+    for cell in breadth.cells(made):
+        read = table.read(cell.vllm, cell.trl)
+        told = (read.contract, read.resolve, read.today) if read else (None, None, None)
+        assert told == tuple(
+            known.get((cell.id, layer)) for layer in ("contract", "resolve", "resolve:today")
+        )
+        assert read is None or read.allowed is breadth.allowed(cell)
+    assert {f"vllm-{vllm}+trl-{trl}" for vllm, trl in table.pairs()} == {cell for cell, _layer in known}
+
+
+def test_the_shipped_table_keeps_its_schema():
+    """docs/compat-v1.schema.json describes what is shipped; it refuses an outcome and a layer it doesn't know."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(
+        json.loads((ROOT / "docs" / "compat-v1.schema.json").read_text())
+    )
+    validator.check_schema(validator.schema)
+    shipped = json.loads((ROOT / "diagnostics" / "data" / "compat.json").read_text())
+    assert [error.message for error in validator.iter_errors(shipped)] == []
+    trl = next(iter(shipped["breadth"]["trl"]))
+    for wrong in (
+        {"contract": {"perhaps": "0.12.0"}},
+        {"engine": {"pass": "0.12.0"}},
+        {"contract": {"pass": ""}},
+    ):
+        broken = copy.deepcopy(shipped)
+        broken["breadth"]["trl"][trl] |= wrong
+        assert not validator.is_valid(broken), wrong
 
 
 def toy(world, kit):
