@@ -208,6 +208,17 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     )
     report.set_defaults(command=commands.report)
 
+    found = commands_.add_parser(
+        "findings", parents=[common], help="write what metadata, source and runs disagree on as a document"
+    )
+    found.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "docs" / "findings-matrix.md",
+        help="default: docs/findings-matrix.md",
+    )
+    found.set_defaults(command=commands.found)
+
     workflow = commands_.add_parser(
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"
     )

@@ -9,7 +9,16 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import breadth, ci, environments, findings, locks, probing, selection
+from diagnostics.matrix import (
+    breadth,
+    ci,
+    environments,
+    findings,
+    findings_document,
+    locks,
+    probing,
+    selection,
+)
 from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
@@ -217,6 +226,19 @@ def publish(options: argparse.Namespace) -> int:
     return 3 if unanswered else 0
 
 
+def found(options: argparse.Namespace) -> int:
+    """Writes the findings as a document from what the store knows; asks nothing."""
+    workplace = _workplace(options)
+    releases = workplace.matrix.releases
+    wide = _wide(workplace)
+    assert releases is not None  # _wide refuses a matrix without one
+    text = findings_document.render(wide, _board(workplace), releases, _today())
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text, encoding="utf-8")
+    print(options.output)
+    return 0
+
+
 def report(options: argparse.Namespace) -> int:
     """Writes the page and the other reports from what the store knows; asks nothing."""
     workplace = _workplace(options)
@@ -255,6 +277,11 @@ def _questions(workplace: Workplace, cells: list[Cell], wanted: tuple[str, ...])
 
 def _board(workplace: Workplace) -> Board:
     cells = list(workplace.matrix.cells)
+    return board(_questions(workplace, cells, ()), workplace.store.read())
+
+
+def _wide(workplace: Workplace) -> Board:
+    cells = list(selection.generated(workplace.matrix))
     return board(_questions(workplace, cells, ()), workplace.store.read())
 
 

@@ -185,9 +185,9 @@ def test_the_project_s_breadth_covers_what_it_promises():
     assert {cell.vllm for cell in cells if cell.trl == "0.25.1" and breadth.allowed(cell)} == {"0.10.2"}
 
 
-def answered(item, outcome, *signs, started="2025-01-01T00:00:00Z"):
+def answered(item, outcome, *signs, lock="", started="2025-01-01T00:00:00Z"):
     """An event that answers a question."""
-    answer = Answer(outcome, "summary", Evidence.STATIC, signs=signs)
+    answer = Answer(outcome, "summary", Evidence.STATIC, signs=signs, excerpt=lock)
     return Event(item.identity, item.cell.id, item.layer.name, answer, item.inputs, "", started, 0.1, "run")
 
 
@@ -222,16 +222,16 @@ def test_the_findings_name_what_metadata_and_source_disagree_on(matrix):
         answered(by["vllm-0.9+trl-1.0.1", "contract"], Outcome.FAIL, "vllm.gone: no gone in vllm (a.py:1)"),
         answered(by["vllm-0.7+trl-1.1.0", "contract"], Outcome.PASS),
         answered(by["vllm-0.3+trl-1.1.0", "contract"], Outcome.FAIL, "vllm.new: no new in vllm (a.py:1)"),
-        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, "torch 2.6"),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, lock="torch==2.6"),
         answered(by["vllm-0.5+trl-1.1.0", "resolve:today"], Outcome.UNRESOLVABLE),
-        answered(by["vllm-0.4+trl-1.0.1", "resolve"], Outcome.PASS, "torch 2.6", "numpy 1.0"),
-        answered(by["vllm-0.4+trl-1.0.1", "resolve:today"], Outcome.PASS, "torch 2.7", "numpy 1.0"),
+        answered(by["vllm-0.4+trl-1.0.1", "resolve"], Outcome.PASS, lock="torch==2.6\nnumpy==1.0"),
+        answered(by["vllm-0.4+trl-1.0.1", "resolve:today"], Outcome.PASS, lock="torch==2.7\nnumpy==1.0"),
     ]
     text = findings.render(board(questions, events))
     assert "names are missing in that vLLM: 1 pairs\n  TRL 1.0.1, declares vllm>=0.4: 0.9: vllm.gone" in text
     assert "all names are there: 1 pairs\n  TRL 1.1.0, declares vllm==0.5: 0.7" in text
     assert "  Lost: vllm-0.5+trl-1.1.0" in text
-    assert "another version today: torch in 1." in text
+    assert "1 get other packages today; most often: torch in 1." in text
     assert "\n1.0.1    ???????✘???\n" in text
     assert "\n1.1.0     ·???○\n" in text
 
