@@ -206,6 +206,9 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     report.add_argument(
         "--report", type=Path, default=None, metavar="DIR", help="default: report/ in the store"
     )
+    report.add_argument(
+        "--profile", default=None, help="breadth for the generated cells (default: the written ones)"
+    )
     report.set_defaults(command=commands.report)
 
     found = commands_.add_parser(

@@ -242,8 +242,11 @@ def found(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     """Writes the page and the other reports from what the store knows; asks nothing."""
     workplace = _workplace(options)
-    folder = options.report or workplace.store.folder / "report"
-    print(write(folder, _board(workplace), workplace.store.read()))
+    if options.profile not in {None, breadth.PROFILE}:
+        raise TableError(
+            f"--profile {options.profile}: expected {breadth.PROFILE}, or nothing for the written cells"
+        )
+    _report(workplace, options.report, _wide(workplace) if options.profile else None)
     return 0
 
 

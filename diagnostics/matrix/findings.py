@@ -44,7 +44,7 @@ def outcome(row: Row, layer: str) -> Outcome | None:
 def render(board: Board) -> str:
     """Returns map, lists and figures as text."""
     rows = list(board.rows)
-    lines = [*pair_map(rows), "", *_lists(rows), "", *_today(rows), "", *_unexpected(board)]
+    lines = [*pair_map(rows), "", *_lists(rows), "", *today(rows), "", *_unexpected(board)]
     return "\n".join([*lines, words.totals(board)]) + "\n"
 
 
@@ -188,7 +188,7 @@ def summary_of_moved(found: Sequence[Moved]) -> list[str]:
     ]
 
 
-def _today(rows: Iterable[Row]) -> list[str]:
+def today(rows: Iterable[Row]) -> list[str]:
     """How the solutions of a pair's own date differ from today's."""
     found = moved(rows)
     return [

@@ -9,12 +9,13 @@ import random
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diagnostics.facts.compat import load as load_compat
-from diagnostics.matrix import breadth, findings, releases
+from diagnostics.matrix import breadth, findings, findings_document, releases
 from diagnostics.matrix.board import Question, Standing, board
 from diagnostics.matrix.cells import load
 from diagnostics.matrix.events import Event, from_line
@@ -22,6 +23,7 @@ from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.publish import breadth as breadth_of
 from diagnostics.matrix.publish import compat
 from diagnostics.matrix.releases import Release, Releases
+from diagnostics.matrix.report import html
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.workplace import ROOT
@@ -236,6 +238,24 @@ def test_the_findings_name_what_metadata_and_source_disagree_on(matrix):
     assert "\n1.1.0     ·???○\n" in text
 
 
+def test_the_page_shows_what_metadata_and_source_disagree_on(matrix):
+    """A pair that is not allowed stands apart on the map by what its source says, and each list can be opened."""
+    questions = asked(matrix())
+    by = {(item.cell.id, item.layer.name): item for item in questions}
+    events = [
+        answered(by["vllm-0.7+trl-1.1.0", "contract"], Outcome.PASS),
+        answered(by["vllm-0.7+trl-1.1.0", "resolve"], Outcome.UNRESOLVABLE),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, lock="torch==2.6\nnumpy==1.0"),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve:today"], Outcome.PASS, lock="torch==2.7\nnumpy==1.0"),
+    ]
+    page = html.render(board(questions, events), "2025-01-01")
+    assert "vLLM 0.7 + TRL 1.1.0: not allowed, all names there, static" in page
+    assert "vLLM 0.6 + TRL 1.1.0: not allowed, not read, declared" in page
+    assert "<summary>Not allowed by TRL&#39;s metadata, and all names are there: 1 pairs</summary>" in page
+    assert "1 of 2 packages differ from the pair&#39;s own date\ntorch 2.6 → 2.7" in page
+    assert page.index(">0.12<") < page.index(">0.2<")
+
+
 def test_what_is_published_of_the_breadth_is_what_was_answered(matrix):
     """By TRL, layer and outcome; an unanswered question stands nowhere, an unfinished one neither."""
     questions = asked(matrix())
@@ -257,6 +277,36 @@ def test_what_is_published_of_the_breadth_is_what_was_answered(matrix):
         },
     }
     assert (found["questions"], found["answered"]) == (len(questions), 4)
+
+
+def test_the_document_says_what_was_run_read_and_not_answered(matrix):
+    """Each list from the store: run against metadata, read against metadata, two dates, failures with their codes."""
+    made = matrix()
+    questions = asked(made)
+    by = {(item.cell.id, item.layer.name): item for item in questions}
+    gone = (
+        "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)"
+    )
+    wide = [
+        answered(by["vllm-0.9+trl-1.0.1", "contract"], Outcome.FAIL, gone),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, lock="torch==2.6"),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve:today"], Outcome.UNRESOLVABLE),
+    ]
+    ran = Question(
+        replace(made.cells[0], vllm="0.7", id="vllm-0.7+trl-1.1.0"), BY_NAME["engine"], (("a", "b"),)
+    )
+    event = answered(ran, Outcome.PASS)
+    event = replace(event, answer=replace(event.answer, evidence=Evidence.EXECUTED))
+    text = findings_document.render(board(questions, wide), board([ran], [event]), KNOWN, "2025-01-01")
+    assert (
+        "Not allowed, and layers passed: 1.\n\n- `vllm-0.7+trl-1.1.0` (TRL declares vllm==0.5): passed engine"
+        in text
+    )
+    assert "Allowed, and a layer failed: none." in text
+    assert "TRL 1.0.1, declares vllm>=0.4: 0.9: vllm.sampling_params.GuidedDecodingParams" in text
+    assert "| `vllm-0.5+trl-1.1.0` | 2025-02-10 | no solution any more |" in text
+    assert "| contract | CMP002 | not as expected" in text
+    assert f"{len(questions)} questions of\n16 generated pairs, 3 answered" in text
 
 
 @pytest.mark.parametrize("seed", range(5))
