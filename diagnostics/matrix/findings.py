@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from diagnostics.matrix import breadth
+from diagnostics.matrix.layers.resolve import SHOWN
 from diagnostics.matrix.report import words
 from diagnostics.matrix.resolving import pins
 from diagnostics.matrix.verdicts import Outcome, Verdict
@@ -178,14 +179,25 @@ def summary_of_moved(found: Sequence[Moved]) -> list[str]:
     """Says in two sentences how solutions of a pair's own date differ from today's."""
     solved = [item for item in found if item.then and item.now]
     other = [item for item in solved if item.differs]
-    counts = Counter(name for item in solved for name in item.packages)
+    counts = Counter(
+        f"{name} {_major(then)} → {_major(now)}"
+        for item in solved
+        for name, (then, now) in item.packages.items()
+        if name in SHOWN and _major(then) != _major(now)
+    )
     named = ", ".join(f"{name} in {count}" for name, count in counts.most_common(_NAMED))
+    median = sorted(len(item.packages) for item in other)[len(other) // 2] if other else 0
     return [
         f"Resolved twice, at their own date and with today's packages: {len(found)} pairs. A solution both times: "
         f"{len(solved)}; only at their own date: {sum(item.lost for item in found)}; only today: "
         f"{sum(item.won for item in found)}.",
-        f"Of those with both, {len(other)} get other packages today; most often: {named or 'none'}.",
+        f"Of those with both, {len(other)} get other packages today, half of them at least {median}. Another major "
+        f"version of {', '.join(SHOWN)}: {named or 'none'}.",
     ]
+
+
+def _major(version: str) -> int:
+    return Version(version).major
 
 
 def today(rows: Iterable[Row]) -> list[str]:

@@ -227,13 +227,14 @@ def test_the_findings_name_what_metadata_and_source_disagree_on(matrix):
         answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, lock="torch==2.6"),
         answered(by["vllm-0.5+trl-1.1.0", "resolve:today"], Outcome.UNRESOLVABLE),
         answered(by["vllm-0.4+trl-1.0.1", "resolve"], Outcome.PASS, lock="torch==2.6\nnumpy==1.0"),
-        answered(by["vllm-0.4+trl-1.0.1", "resolve:today"], Outcome.PASS, lock="torch==2.7\nnumpy==1.0"),
+        answered(by["vllm-0.4+trl-1.0.1", "resolve:today"], Outcome.PASS, lock="torch==3.0\nnumpy==1.0"),
     ]
     text = findings.render(board(questions, events))
     assert "names are missing in that vLLM: 1 pairs\n  TRL 1.0.1, declares vllm>=0.4: 0.9: vllm.gone" in text
     assert "all names are there: 1 pairs\n  TRL 1.1.0, declares vllm==0.5: 0.7" in text
     assert "  Lost: vllm-0.5+trl-1.1.0" in text
-    assert "1 get other packages today; most often: torch in 1." in text
+    assert "1 get other packages today, half of them at least 1. " in text
+    assert "torch 2 → 3 in 1." in text
     assert "\n1.0.1    ???????✘???\n" in text
     assert "\n1.1.0     ·???○\n" in text
 
