@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import hashlib
 import json
 import random
 import subprocess
@@ -394,6 +395,17 @@ def test_a_breadth_is_read_from_the_index_asked_and_not_asked_again(world, kit):
     assert (second.stdout, second.returncode) == (first.stdout, 1)
     assert (world.store / "store.jsonl").read_bytes() == before
     assert (world.store / "report" / "breadth" / "index.html").exists()
+    assert world.run("lock", "--profile", "breadth").returncode == 0
+    lines = [
+        line.split("  ") for line in (world.folder / "locks" / "breadth.txt").read_text().splitlines()[3:]
+    ]
+    assert [line[0] for line in lines] == ["vllm-1.0+trl-1.0", "vllm-1.0+trl-2.0", "vllm-2.0+trl-2.0"]
+    assert all(line[3].startswith("sha256:") for line in lines)
+    aside = world.folder / "aside"
+    one = ("--cells", "vllm-2.0+trl-2.0", "--into", str(aside))
+    assert world.run("lock", "--profile", "breadth", *one).returncode == 0
+    lock = (aside / "vllm-2.0+trl-2.0.txt").read_text().partition("files.\n")[2]
+    assert f"sha256:{hashlib.sha256(lock.encode()).hexdigest()}" == lines[2][3]
 
 
 def test_an_interrupt_ends_every_resolver(world, kit):
