@@ -114,7 +114,7 @@ def by_trainer(rows: Iterable[Row], layer: str = "contract") -> list[str]:
 def _first(rows: Sequence[Row], layer: str) -> str:
     """Returns the start of what the first of them was told."""
     square = rows[0].square(layer) if rows else None
-    return square.summary.partition(",")[0][:110] if square else ""
+    return square.summary.partition(",")[0].partition(" (e.g.")[0][:110] if square else ""
 
 
 def _most_common(rows: Iterable[Row]) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).with_name("page")
 # From so many cells on, a map of TRL by vLLM stands above the rows.
 MAP_FROM = 12
-# From so many cells on, the list of cells names verdicts without what was observed: their rows tell it.
+# From so many cells on, the page leaves out what its rows and panels tell already.
 MANY = 100
 _OPEN = "could not be followed to its end"
 _LOCKED = ("resolve", "resolve:today", "install")

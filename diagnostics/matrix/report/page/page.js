@@ -109,6 +109,13 @@ function pressed(event) {
   event.preventDefault();
 }
 
+for (const command of all("pre.command")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  command.after(button);
+}
 for (const chip of chips) chip.addEventListener("click", () => { origin = chip; });
 for (const field of fields) field.addEventListener("input", filter);
 for (const button of all("button.copy")) button.addEventListener("click", () => copy(button));
