@@ -8,7 +8,8 @@ CODES = {
     "CMP901": (
         "This pair of vLLM and TRL was never run",
         "The compatibility table that is shipped with the tool has no cell with exactly these two versions. That is "
-        "not a fault: it means that nobody here knows. The nearest pairs that were run are named.",
+        "not a fault: it means that nobody here knows. What metadata and source say is told where it was read, else "
+        "the nearest pairs that were run are named.",
     ),
     "CMP902": (
         "This pair of vLLM and TRL is known to fail",
@@ -23,6 +24,12 @@ CODES = {
     "CMP904": (
         "A declared requirement is not met",
         "vLLM's or TRL's own metadata asks for a version of a package, and another one is installed, or none.",
+    ),
+    "CMP905": (
+        "This pair of vLLM and TRL was never run, and what can be read says that it fails",
+        "Nobody ran the pair, but the compatibility table holds what its metadata and source say: names that this TRL "
+        "takes from vLLM are missing there, or the requirements of both have no solution together. Reading is weaker "
+        "than running; the finding says what was read.",
     ),
     "ENV901": (
         "Package metadata is broken or there twice",

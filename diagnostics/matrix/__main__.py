@@ -180,6 +180,12 @@ def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     lock = commands_.add_parser(
         "lock", parents=[chosen], help="resolve the cells' locks again, each at its date cut"
     )
+    lock.add_argument(
+        "--keep", action="store_true", help="keep the versions of the locks there are, look up their hashes"
+    )
+    lock.add_argument(
+        "--into", type=Path, default=None, metavar="DIR", help="write them there (default: locks/)"
+    )
     lock.set_defaults(command=commands.lock)
 
     merge = commands_.add_parser("merge", parents=[common], help="take in the verdicts of other stores")
@@ -200,7 +206,21 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     report.add_argument(
         "--report", type=Path, default=None, metavar="DIR", help="default: report/ in the store"
     )
+    report.add_argument(
+        "--profile", default=None, help="breadth for the generated cells (default: the written ones)"
+    )
     report.set_defaults(command=commands.report)
+
+    found = commands_.add_parser(
+        "findings", parents=[common], help="write what metadata, source and runs disagree on as a document"
+    )
+    found.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "docs" / "findings-matrix.md",
+        help="default: docs/findings-matrix.md",
+    )
+    found.set_defaults(command=commands.found)
 
     workflow = commands_.add_parser(
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import store
+from diagnostics.matrix import store, triaged
 from diagnostics.matrix.identity import digest
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.verdicts import Evidence, Judged, Outcome, Verdict, blocked, judge
@@ -58,10 +58,15 @@ class Square:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Known issues: those observed, and those whose signature what was seen bears."""
+        """Known issues: those observed, and those whose signature what was seen bears.
+
+        What was read is triaged by today's catalogue: reading a pair again would show the same.
+        """
         if self.event is None:
             return ()
-        return tuple(dict.fromkeys((*self.event.answer.codes, *self.event.answer.triaged)))
+        answer = self.event.answer
+        today = triaged.codes(answer) if answer.evidence is Evidence.STATIC else ()
+        return tuple(dict.fromkeys((*answer.codes, *answer.triaged, *today)))
 
     @property
     def summary(self) -> str:

@@ -6,9 +6,19 @@ import contextlib
 import datetime
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import breadth, ci, environments, findings, locks, probing, selection
+from diagnostics.matrix import (
+    breadth,
+    ci,
+    environments,
+    findings,
+    findings_document,
+    locks,
+    probing,
+    selection,
+)
 from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
@@ -117,16 +127,46 @@ def environment(options: argparse.Namespace) -> int:
 
 
 def lock(options: argparse.Namespace) -> int:
-    """Makes the locks of the chosen cells again."""
-    workplace = _workplace(options)
+    """Makes the locks of the chosen cells again; of generated ones their digests, unless a folder is named."""
+    workplace = replace(_workplace(options), locks_aside=options.into)
     profile = options.profile or "full"
     cells = selection.cells(workplace.matrix, options.cells, profile)
+    if profile == breadth.PROFILE and options.into is None:
+        return _digests(workplace, cells)
     with shown() as progress:
         workplace.say = progress.note
-        problems = locks.refresh(workplace, cells)
+        problems = locks.refresh(workplace, cells, keep=options.keep)
     for problem in problems:
         print(f"matrix: {problem}", file=sys.stderr)
     return 3 if problems else 0
+
+
+def _digests(workplace: Workplace, cells: list[Cell]) -> int:
+    """Resolves generated cells again and writes the digests of the locks of all that are known."""
+    chosen = [cell for cell in cells if "resolve" in cell.layers]
+    fresh = frozenset((cell.id, "resolve") for cell in chosen)
+    jobs = JOBS_PER_CORE * (os.cpu_count() or 1)
+    with workplace.store.locked(), shown() as progress:
+        asked = [question(workplace, cell, "resolve") for cell in chosen]
+        found = run_questions(workplace, asked, Options(fresh=fresh, jobs=jobs), progress)
+    write_digests(workplace)
+    open_ = [square for square in found.squares if square.judged.incomplete]
+    for square in open_:
+        print(f"matrix: {square.question.cell.id}: {square.summary}", file=sys.stderr)
+    return 3 if open_ else 0
+
+
+def write_digests(workplace: Workplace) -> Path:
+    """Writes the digests of the generated cells' locks from what the store knows, and returns the file."""
+    asked = [
+        question(workplace, cell, "resolve")
+        for cell in breadth.cells(workplace.matrix)
+        if "resolve" in cell.layers
+    ]
+    file = workplace.locks / locks.GENERATED
+    file.write_text(locks.digests(board(asked, workplace.store.read())), encoding="utf-8")
+    print(file)
+    return file
 
 
 def bisect(options: argparse.Namespace) -> int:
@@ -186,11 +226,27 @@ def publish(options: argparse.Namespace) -> int:
     return 3 if unanswered else 0
 
 
+def found(options: argparse.Namespace) -> int:
+    """Writes the findings as a document from what the store knows; asks nothing."""
+    workplace = _workplace(options)
+    releases = workplace.matrix.releases
+    wide = _wide(workplace)
+    assert releases is not None  # _wide refuses a matrix without one
+    text = findings_document.render(wide, _board(workplace), releases, _today())
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text, encoding="utf-8")
+    print(options.output)
+    return 0
+
+
 def report(options: argparse.Namespace) -> int:
     """Writes the page and the other reports from what the store knows; asks nothing."""
     workplace = _workplace(options)
-    folder = options.report or workplace.store.folder / "report"
-    print(write(folder, _board(workplace), workplace.store.read()))
+    if options.profile not in {None, breadth.PROFILE}:
+        raise TableError(
+            f"--profile {options.profile}: expected {breadth.PROFILE}, or nothing for the written cells"
+        )
+    _report(workplace, options.report, _wide(workplace) if options.profile else None)
     return 0
 
 
@@ -224,6 +280,11 @@ def _questions(workplace: Workplace, cells: list[Cell], wanted: tuple[str, ...])
 
 def _board(workplace: Workplace) -> Board:
     cells = list(workplace.matrix.cells)
+    return board(_questions(workplace, cells, ()), workplace.store.read())
+
+
+def _wide(workplace: Workplace) -> Board:
+    cells = list(selection.generated(workplace.matrix))
     return board(_questions(workplace, cells, ()), workplace.store.read())
 
 

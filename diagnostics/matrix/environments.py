@@ -107,11 +107,7 @@ def _build(workplace: Workplace, cell: Cell) -> Built:
     workplace.say(f"building its environment: {len(pins)} packages")
     workplace.folder("environments")
     uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
-    torch = cpu_torch(workplace, cell.python) if any(pin.startswith("torch==") for pin in pins) else []
-    lock = locks.path(workplace, cell, runs=True)
-    # `sync` installs exactly the lines of the lock and follows no dependencies, which is what `alone` relies
-    # on.
-    uv(workplace, ["pip", "sync", "--quiet", "--no-config", "--python", python(target), *torch, lock])
+    _sync(workplace, cell, pins)
     _add(workplace, cell, recipe)
     built = Built(
         locks.contents(workplace, cell),
@@ -124,6 +120,19 @@ def _build(workplace: Workplace, cell: Cell) -> Built:
     aside.write_text(json.dumps(asdict(built)), encoding="utf-8")
     aside.replace(target / MARKER)
     return built
+
+
+def _sync(workplace: Workplace, cell: Cell, pins: Sequence[str]) -> None:
+    """Installs exactly the lines of the lock and follows no dependencies, which is what `alone` relies on.
+
+    A file with another hash than the lock's is refused. Where part of a lock comes from a folder of wheels, that part
+    has no hash, and the rest is verified.
+    """
+    torch = cpu_torch(workplace, cell.python) if any(pin.startswith("torch==") for pin in pins) else []
+    checked = "--require-hashes" if locks.whole(workplace, cell) else "--verify-hashes"
+    given: list[str | Path] = [*torch, locks.path(workplace, cell, runs=True)]
+    into = python(folder(workplace, cell))
+    uv(workplace, ["pip", "sync", "--quiet", "--no-config", checked, "--python", into, *given])
 
 
 def _add(workplace: Workplace, cell: Cell, recipe: Recipe) -> None:
@@ -207,7 +216,8 @@ def uv(workplace: Workplace, arguments: Sequence[str | Path], given: str | None 
         text = explain(done.stderr)
         raise BuildError(
             f"uv {arguments[0]} failed: {text[:300]}",
-            infrastructure=bool(NETWORK.search(text)),
+            # Another file than the locked one says nothing about the cell that was locked.
+            infrastructure=bool(NETWORK.search(text)) or "hash mismatch" in text.lower(),
             excerpt=done.stderr[-4000:],
         )
     return done.stdout

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from diagnostics.matrix import breadth
+from diagnostics.matrix.layers.resolve import SHOWN
 from diagnostics.matrix.report import words
+from diagnostics.matrix.resolving import pins
 from diagnostics.matrix.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -20,6 +23,9 @@ LEGEND = (
     "● allowed, all names there   ✘ allowed, names missing   ○ not allowed, all names there   "
     "· not allowed, names missing   ? open"
 )
+ALLOWED_BROKEN = "Allowed by TRL's metadata, and names are missing in that vLLM"
+FORBIDDEN_WHOLE = "Not allowed by TRL's metadata, and all names are there"
+ALLOWED_UNSOLVED = "Allowed, and without a solution at their own date"
 _SYMBOLS = {
     (True, Outcome.PASS): "●",
     (True, Outcome.FAIL): "✘",
@@ -39,11 +45,11 @@ def outcome(row: Row, layer: str) -> Outcome | None:
 def render(board: Board) -> str:
     """Returns map, lists and figures as text."""
     rows = list(board.rows)
-    lines = [*_map(rows), "", *_lists(rows), "", *_today(rows), "", *_unexpected(board)]
+    lines = [*pair_map(rows), "", *_lists(rows), "", *today(rows), "", *_unexpected(board)]
     return "\n".join([*lines, words.totals(board)]) + "\n"
 
 
-def _map(rows: Sequence[Row]) -> list[str]:
+def pair_map(rows: Sequence[Row]) -> list[str]:
     """One character a pair: TRL down, vLLM across, by the layer `contract`."""
     pairs = {(row.cell.trl, row.cell.vllm): row for row in rows}
     across = sorted({vllm for _trl, vllm in pairs}, key=Version)
@@ -65,28 +71,30 @@ def _symbol(row: Row | None) -> str:
     return _SYMBOLS.get((breadth.allowed(row.cell), found), "?") if found else "?"
 
 
+def contradictions(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Returns the pairs of which metadata and source, or metadata and index, say different things, by title."""
+    found: dict[str, list[Row]] = {ALLOWED_BROKEN: [], FORBIDDEN_WHOLE: [], ALLOWED_UNSOLVED: []}
+    for row in rows:
+        may, read = breadth.allowed(row.cell), outcome(row, "contract")
+        if may and read is Outcome.FAIL:
+            found[ALLOWED_BROKEN].append(row)
+        if not may and read is Outcome.PASS:
+            found[FORBIDDEN_WHOLE].append(row)
+        if may and outcome(row, "resolve") is Outcome.UNRESOLVABLE:
+            found[ALLOWED_UNSOLVED].append(row)
+    return found
+
+
 def _lists(rows: Iterable[Row]) -> list[str]:
     """The pairs that are allowed and broken, and those that are forbidden and work, as far as source tells."""
     lines = []
-    for title, may, wanted in (
-        ("Allowed by TRL's metadata, and names are missing in that vLLM", True, Outcome.FAIL),
-        ("Not allowed by TRL's metadata, and all names are there", False, Outcome.PASS),
-    ):
-        chosen = [
-            row for row in rows if breadth.allowed(row.cell) is may and outcome(row, "contract") is wanted
-        ]
-        lines += [f"{title}: {len(chosen)} pairs", *_by_trainer(chosen), ""]
-    chosen = [
-        row for row in rows if breadth.allowed(row.cell) and outcome(row, "resolve") is Outcome.UNRESOLVABLE
-    ]
-    lines += [
-        f"Allowed, and without a solution at their own date: {len(chosen)} pairs",
-        *_by_trainer(chosen, "resolve"),
-    ]
-    return lines
+    for title, chosen in contradictions(rows).items():
+        layer = "resolve" if title == ALLOWED_UNSOLVED else "contract"
+        lines += [f"{title}: {len(chosen)} pairs", *by_trainer(chosen, layer), ""]
+    return lines[:-1]
 
 
-def _by_trainer(rows: Iterable[Row], layer: str = "contract") -> list[str]:
+def by_trainer(rows: Iterable[Row], layer: str = "contract") -> list[str]:
     """One line for each TRL: the vLLM releases, and what is missing in most of them."""
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -106,7 +114,7 @@ def _by_trainer(rows: Iterable[Row], layer: str = "contract") -> list[str]:
 def _first(rows: Sequence[Row], layer: str) -> str:
     """Returns the start of what the first of them was told."""
     square = rows[0].square(layer) if rows else None
-    return square.summary.partition(",")[0][:110] if square else ""
+    return square.summary.partition(",")[0].partition(" (e.g.")[0][:110] if square else ""
 
 
 def _most_common(rows: Iterable[Row]) -> str:
@@ -119,40 +127,87 @@ def _most_common(rows: Iterable[Row]) -> str:
     return ", ".join(name for name, _count in names.most_common(2))
 
 
-def _today(rows: Iterable[Row]) -> list[str]:
-    """How the solutions of a pair's own date differ from today's."""
-    both = [row for row in rows if outcome(row, "resolve") and outcome(row, "resolve:today")]
-    solved = [
-        row for row in both if {outcome(row, "resolve"), outcome(row, "resolve:today")} == {Outcome.PASS}
-    ]
-    lost = [
-        row
-        for row in both
-        if (outcome(row, "resolve"), outcome(row, "resolve:today")) == (Outcome.PASS, Outcome.UNRESOLVABLE)
-    ]
-    won = [
-        row
-        for row in both
-        if (outcome(row, "resolve"), outcome(row, "resolve:today")) == (Outcome.UNRESOLVABLE, Outcome.PASS)
-    ]
-    moved: Counter[str] = Counter()
-    for row in solved:
-        then, now = _shown(row, "resolve"), _shown(row, "resolve:today")
-        moved.update(name for name in then if now.get(name) not in {None, then[name]})
-    listed = ", ".join(f"{name} in {count}" for name, count in moved.most_common())
-    return [
-        f"Resolved twice, at their own date and with today's packages: {len(both)} pairs. A solution both times: "
-        f"{len(solved)}; only at their own date: {len(lost)}; only today: {len(won)}.",
-        f"  Of those with both, another version today: {listed or 'none'}.",
-        *(f"  Lost: {row.cell.id}" for row in lost),
-        *(f"  Won: {row.cell.id}" for row in won),
-    ]
+@dataclass(frozen=True)
+class Moved:
+    """One pair whose solution at its own date and with today's packages was looked for."""
+
+    row: Row
+    then: Mapping[str, str]
+    """Package -> version, empty without a solution."""
+    now: Mapping[str, str]
+
+    @property
+    def lost(self) -> bool:
+        """Whether it had a solution and has none any more."""
+        return bool(self.then) and not self.now
+
+    @property
+    def won(self) -> bool:
+        """Whether it has a solution that it didn't have."""
+        return bool(self.now) and not self.then
+
+    @property
+    def packages(self) -> dict[str, tuple[str, str]]:
+        """Packages of both solutions with another version today: (then, now)."""
+        return {
+            name: (version, self.now[name])
+            for name, version in self.then.items()
+            if self.now.get(name, version) != version
+        }
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two solutions are not the same, packages that came or went included."""
+        return self.then != self.now
 
 
-def _shown(row: Row, layer: str) -> Mapping[str, str]:
+def moved(rows: Iterable[Row]) -> list[Moved]:
+    """Returns the pairs that were resolved twice."""
+    both = (row for row in rows if outcome(row, "resolve") and outcome(row, "resolve:today"))
+    return [Moved(row, _solution(row, "resolve"), _solution(row, "resolve:today")) for row in both]
+
+
+def _solution(row: Row, layer: str) -> dict[str, str]:
     square = row.square(layer)
-    signs = square.event.answer.signs if square and square.event else ()
-    return dict(sign.split(" ", 1) for sign in signs if " " in sign)
+    if outcome(row, layer) is not Outcome.PASS or square is None or square.event is None:
+        return {}
+    lines = (line.partition("==") for line in pins(square.event.answer.excerpt))
+    return {name: version for name, _, version in lines}
+
+
+def summary_of_moved(found: Sequence[Moved]) -> list[str]:
+    """Says in two sentences how solutions of a pair's own date differ from today's."""
+    solved = [item for item in found if item.then and item.now]
+    other = [item for item in solved if item.differs]
+    counts = Counter(
+        f"{name} {_major(then)} → {_major(now)}"
+        for item in solved
+        for name, (then, now) in item.packages.items()
+        if name in SHOWN and _major(then) != _major(now)
+    )
+    named = ", ".join(f"{name} in {count}" for name, count in counts.most_common(_NAMED))
+    median = sorted(len(item.packages) for item in other)[len(other) // 2] if other else 0
+    return [
+        f"Resolved twice, at their own date and with today's packages: {len(found)} pairs. A solution both times: "
+        f"{len(solved)}; only at their own date: {sum(item.lost for item in found)}; only today: "
+        f"{sum(item.won for item in found)}.",
+        f"Of those with both, {len(other)} get other packages today, half of them at least {median}. Another major "
+        f"version of {', '.join(SHOWN)}: {named or 'none'}.",
+    ]
+
+
+def _major(version: str) -> int:
+    return Version(version).major
+
+
+def today(rows: Iterable[Row]) -> list[str]:
+    """How the solutions of a pair's own date differ from today's."""
+    found = moved(rows)
+    return [
+        *summary_of_moved(found),
+        *(f"  Lost: {item.row.cell.id}" for item in found if item.lost),
+        *(f"  Won: {item.row.cell.id}" for item in found if item.won),
+    ]
 
 
 def _unexpected(board: Board) -> list[str]:

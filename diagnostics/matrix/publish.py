@@ -70,13 +70,12 @@ def breadth(board: Board) -> dict[str, Any]:
 
 
 def _said(square: Square) -> str:
-    """Returns an outcome and, of a failure, the first thing that is missing."""
+    """Returns an outcome and, of a failure, what is missing first: at import before what is met later."""
     assert square.event is not None
     answer = square.event.answer
-    first = (
-        sorted(sign.partition(":")[0] for sign in answer.signs)[:1] if answer.outcome is Outcome.FAIL else []
-    )
-    return " ".join((answer.outcome.value, *first))
+    missing = sorted(answer.signs, key=lambda sign: ("at import" not in sign, sign))
+    first = missing[:1] if answer.outcome is Outcome.FAIL else []
+    return " ".join((answer.outcome.value, *(sign.partition(":")[0] for sign in first)))
 
 
 def _cell(row: Row) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from diagnostics.matrix import pylock
 from diagnostics.matrix.uv import torch_arguments
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diagnostics.matrix.cells import Cell
+    from diagnostics.matrix.pylock import Locked
     from diagnostics.matrix.workplace import Workplace
 
 NETWORK = re.compile(
@@ -33,15 +35,17 @@ class Resolution:
     """How resolving ended."""
 
     pins: tuple[str, ...]
-    """The lock's lines, sorted; empty if there is no solution."""
+    """The lock's lines without hashes, sorted; empty if there is no solution."""
     explanation: str
     """What uv said if there is none."""
     infrastructure: bool
     """The index, the network or the disk failed: nothing is known about the requirements."""
+    packages: tuple[Locked, ...] = ()
+    """The same with the hashes of their files."""
 
     @property
     def text(self) -> str:
-        """The lock as text, without comments."""
+        """The pins as text, without comments and hashes."""
         return "".join(f"{pin}\n" for pin in self.pins)
 
 
@@ -83,9 +87,43 @@ def runnable(workplace: Workplace, cell: Cell, *, timeout_s: float) -> Resolutio
     found = _compile(
         workplace, cell, requirements, overrides, cut, arguments, wheels=True, timeout_s=timeout_s
     )
-    if not found.pins:
+    if not found.pins or not alone:
         return found
-    return Resolution(tuple(sorted({*found.pins, *alone})), "", infrastructure=False)
+    more = _compile(
+        workplace, cell, alone, (), cut, ["--no-deps", *arguments], wheels=True, timeout_s=timeout_s
+    )
+    if not more.pins:
+        return more
+    return _solved((*found.packages, *more.packages))
+
+
+def kept(
+    workplace: Workplace, cell: Cell, found: tuple[str, ...], *, runs: bool, timeout_s: float
+) -> Resolution:
+    """Looks up the files of pins as they are, and changes none of them.
+
+    Args:
+        workplace: where.
+        cell: whose lock it is.
+        found: its pins.
+        runs: whether it is the lock of the environment that runs here, or of the declared one.
+        timeout_s: seconds that uv gets.
+    """
+    arguments, cut = ["--python-platform", workplace.matrix.platform], cell.exclude_newer
+    if runs and cell.recipe is not None:
+        major, minor = (int(part) for part in cell.python.split("."))
+        arguments = torch_arguments(workplace.environ, python=(major, minor))
+        cut = cell.recipe.exclude_newer or cut
+    return _compile(
+        workplace, cell, found, (), cut, ["--no-deps", *arguments], wheels=runs, timeout_s=timeout_s
+    )
+
+
+def _solved(packages: tuple[Locked, ...]) -> Resolution:
+    found = {item.pin: item for item in packages}
+    return Resolution(
+        tuple(sorted(found)), "", infrastructure=False, packages=tuple(found[pin] for pin in sorted(found))
+    )
 
 
 def _compile(
@@ -113,6 +151,9 @@ def _compile(
             "--no-config",
             "--no-header",
             "--no-annotate",
+            # The standard form names each file with its hash; only what fits the platform stands in it.
+            "--format",
+            "pylock.toml",
             "--python-version",
             cell.python,
             "--exclude-newer",
@@ -127,7 +168,7 @@ def _compile(
         except subprocess.TimeoutExpired:
             return Resolution((), f"uv gave no answer within {timeout_s:.0f} s", infrastructure=True)
     if code == 0:
-        return Resolution(pins(output), "", infrastructure=False)
+        return _solved(pylock.read(output))
     explanation = explain(errors)
     # uv puts index faults and contradictions into the same text; only "No solution found" is about the
     # requirements.
@@ -159,13 +200,20 @@ def _uv(
 
 
 def pins(text: str) -> tuple[str, ...]:
-    r"""Returns the requirement lines of a lock, without comments, in a stable order.
+    r"""Returns the requirement lines of a lock, without comments and hashes, in a stable order.
+
+    A lock's identity rests on these: a file that is added to a release changes no version.
 
     >>> pins("# made by uv\nb==2\na==1  # via b\n")
     ('a==1', 'b==2')
+    >>> pins("a==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\nb==2 --hash=sha256:02\n")
+    ('a==1', 'b==2')
     """
+    whole = text.replace("\\\n", " ")
     lines = (
-        line.partition(" #")[0].strip() for line in text.splitlines() if not line.lstrip().startswith("#")
+        line.partition(" #")[0].partition(" --hash=")[0].strip()
+        for line in whole.splitlines()
+        if not line.lstrip().startswith("#")
     )
     return tuple(sorted(line for line in lines if line))
 

@@ -83,6 +83,7 @@ def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
     report = examine(environment.add("vllm", "0.12.0").add("trl", "0.23.1"))
     (finding,) = [finding for finding in report.findings if finding.code == "CMP902"]
     assert finding.severity is Severity.ERROR
+    assert finding.known_by == "static"
     assert any("GuidedDecodingParams is gone" in item.text for item in finding.evidence)
     assert "vllm-0.31.0+trl-1.16.0 (pass)" in finding.remedy.text
     assert report.exit_code(Severity.ERROR) == 1
@@ -102,6 +103,76 @@ def test_a_pair_that_was_never_run_is_not_ok(environment):
     assert (finding.code, finding.severity) == ("CMP901", Severity.INFO)
     assert "unknown" in finding.detail
     assert finding.detail.index("vllm-0.31.0") < finding.detail.index("vllm-0.12.0")
+
+
+BREADTH = {
+    "0.23.1": {
+        "declares": ">=0.10.0",
+        "contract": {
+            "pass": "0.9.2 0.10.2 0.11.2",
+            "fail vllm.sampling_params.GuidedDecodingParams": "0.12.0 0.13.0",
+        },
+        "resolve": {"pass": "0.13.0", "unresolvable": "0.9.2 0.11.2"},
+        "resolve:today": {"unresolvable": "0.13.0"},
+    },
+    "0.27.2": {"declares": ">=0.10.2,<0.13.0", "contract": {"pass": "0.12.0 0.13.0"}},
+}
+
+
+def judged(maker, vllm, trl, cells=(GOOD,)):
+    """The finding of the table about a pair of which no cell knows."""
+    compat = Compat(cells=cells, generated="2026-11-21", breadth=BREADTH)
+    report = examine(maker.add("vllm", vllm).add("trl", trl), compat=compat)
+    (finding,) = [finding for finding in report.findings if finding.code in {"CMP901", "CMP902", "CMP905"}]
+    return finding
+
+
+def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(environment):
+    """Allowed by metadata, contract fails: the name, static evidence, the nearest pairs, executed first."""
+    finding = judged(environment, "0.13.0", "0.23.1")
+    assert (finding.code, finding.severity, finding.known_by) == ("CMP905", Severity.ERROR, "static")
+    assert "allows vLLM 0.13.0" in finding.detail
+    assert "vllm.sampling_params.GuidedDecodingParams" in finding.detail
+    assert "Nobody ran this pair" in finding.detail
+    assert "contract fails: vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
+    assert "have none with the packages of the table's day" in finding.evidence[1].text
+    ran, read = finding.remedy.text.split("Nearest pairs that are allowed")
+    assert "vllm-0.31.0+trl-1.16.0 (pass)" in ran
+    # 0.11.2 has no solution, 0.9.2 is not allowed; 0.13.0 is not allowed by TRL 0.27.2.
+    assert "vllm-0.10.2+trl-0.23.1." in read
+    assert "'vllm==0.31.0' 'trl==1.16.0'" in finding.remedy.commands[0]
+
+
+def test_without_a_run_the_nearest_read_pair_is_installed(environment):
+    """The same vLLM with a TRL that allows it is a way out as well."""
+    finding = judged(environment, "0.12.0", "0.23.1", cells=())
+    assert "vllm-0.10.2+trl-0.23.1, vllm-0.12.0+trl-0.27.2" in finding.remedy.text
+    assert "'vllm==0.10.2' 'trl==0.23.1'" in finding.remedy.commands[0]
+
+
+@pytest.mark.parametrize(
+    ("vllm", "trl", "code", "severity", "said"),
+    [
+        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "all names that its source takes from vLLM are there"),
+        ("0.13.0", "0.27.2", "CMP901", Severity.INFO, "does not allow vLLM 0.13.0"),
+        ("0.11.2", "0.23.1", "CMP905", Severity.WARNING, "have no solution together"),
+        ("0.14.0", "0.23.1", "CMP901", Severity.INFO, "is unknown"),
+        ("0.12.0", "0.23.0", "CMP901", Severity.INFO, "is unknown"),
+    ],
+)
+def test_what_was_read_is_no_run(environment, vllm, trl, code, severity, said):
+    """Whatever reading says of a pair, it is never ok; a release that was not read stays unknown."""
+    finding = judged(environment, vllm, trl)
+    assert (finding.code, finding.severity) == (code, severity)
+    assert said in finding.detail
+    assert finding.known_by == ("declared" if said == "is unknown" else "static")
+
+
+def test_the_shipped_table_answers_for_pairs_never_run(environment):
+    """vLLM 0.13.0 with TRL 0.23.1, from the file that is shipped."""
+    report = examine(environment.add("vllm", "0.13.0").add("trl", "0.23.1"), compat=load())
+    (finding,) = [finding for finding in report.findings if finding.code == "CMP905"]
+    assert finding.known_by == "static"
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
+import hashlib
 import json
 import random
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix import breadth, findings, releases
+from diagnostics.facts.compat import load as load_compat
+from diagnostics.matrix import breadth, findings, findings_document, releases
 from diagnostics.matrix.board import Question, Standing, board
 from diagnostics.matrix.cells import load
 from diagnostics.matrix.events import Event, from_line
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.publish import breadth as breadth_of
+from diagnostics.matrix.publish import compat
 from diagnostics.matrix.releases import Release, Releases
+from diagnostics.matrix.report import html
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.workplace import ROOT
@@ -182,9 +188,9 @@ def test_the_project_s_breadth_covers_what_it_promises():
     assert {cell.vllm for cell in cells if cell.trl == "0.25.1" and breadth.allowed(cell)} == {"0.10.2"}
 
 
-def answered(item, outcome, *signs, started="2025-01-01T00:00:00Z"):
+def answered(item, outcome, *signs, lock="", started="2025-01-01T00:00:00Z"):
     """An event that answers a question."""
-    answer = Answer(outcome, "summary", Evidence.STATIC, signs=signs)
+    answer = Answer(outcome, "summary", Evidence.STATIC, signs=signs, excerpt=lock)
     return Event(item.identity, item.cell.id, item.layer.name, answer, item.inputs, "", started, 0.1, "run")
 
 
@@ -219,18 +225,37 @@ def test_the_findings_name_what_metadata_and_source_disagree_on(matrix):
         answered(by["vllm-0.9+trl-1.0.1", "contract"], Outcome.FAIL, "vllm.gone: no gone in vllm (a.py:1)"),
         answered(by["vllm-0.7+trl-1.1.0", "contract"], Outcome.PASS),
         answered(by["vllm-0.3+trl-1.1.0", "contract"], Outcome.FAIL, "vllm.new: no new in vllm (a.py:1)"),
-        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, "torch 2.6"),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, lock="torch==2.6"),
         answered(by["vllm-0.5+trl-1.1.0", "resolve:today"], Outcome.UNRESOLVABLE),
-        answered(by["vllm-0.4+trl-1.0.1", "resolve"], Outcome.PASS, "torch 2.6", "numpy 1.0"),
-        answered(by["vllm-0.4+trl-1.0.1", "resolve:today"], Outcome.PASS, "torch 2.7", "numpy 1.0"),
+        answered(by["vllm-0.4+trl-1.0.1", "resolve"], Outcome.PASS, lock="torch==2.6\nnumpy==1.0"),
+        answered(by["vllm-0.4+trl-1.0.1", "resolve:today"], Outcome.PASS, lock="torch==3.0\nnumpy==1.0"),
     ]
     text = findings.render(board(questions, events))
     assert "names are missing in that vLLM: 1 pairs\n  TRL 1.0.1, declares vllm>=0.4: 0.9: vllm.gone" in text
     assert "all names are there: 1 pairs\n  TRL 1.1.0, declares vllm==0.5: 0.7" in text
     assert "  Lost: vllm-0.5+trl-1.1.0" in text
-    assert "another version today: torch in 1." in text
+    assert "1 get other packages today, half of them at least 1. " in text
+    assert "torch 2 → 3 in 1." in text
     assert "\n1.0.1    ???????✘???\n" in text
     assert "\n1.1.0     ·???○\n" in text
+
+
+def test_the_page_shows_what_metadata_and_source_disagree_on(matrix):
+    """A pair that is not allowed stands apart on the map by what its source says, and each list can be opened."""
+    questions = asked(matrix())
+    by = {(item.cell.id, item.layer.name): item for item in questions}
+    events = [
+        answered(by["vllm-0.7+trl-1.1.0", "contract"], Outcome.PASS),
+        answered(by["vllm-0.7+trl-1.1.0", "resolve"], Outcome.UNRESOLVABLE),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, lock="torch==2.6\nnumpy==1.0"),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve:today"], Outcome.PASS, lock="torch==2.7\nnumpy==1.0"),
+    ]
+    page = html.render(board(questions, events), "2025-01-01")
+    assert "vLLM 0.7 + TRL 1.1.0: not allowed, all names there, static" in page
+    assert "vLLM 0.6 + TRL 1.1.0: not allowed, not read, declared" in page
+    assert "<summary>Not allowed by TRL&#39;s metadata, and all names are there: 1 pairs</summary>" in page
+    assert "1 of 2 packages differ from the pair&#39;s own date\ntorch 2.6 → 2.7" in page
+    assert page.index(">0.12<") < page.index(">0.2<")
 
 
 def test_what_is_published_of_the_breadth_is_what_was_answered(matrix):
@@ -254,6 +279,86 @@ def test_what_is_published_of_the_breadth_is_what_was_answered(matrix):
         },
     }
     assert (found["questions"], found["answered"]) == (len(questions), 4)
+
+
+def test_the_document_says_what_was_run_read_and_not_answered(matrix):
+    """Each list from the store: run against metadata, read against metadata, two dates, failures with their codes."""
+    made = matrix()
+    questions = asked(made)
+    by = {(item.cell.id, item.layer.name): item for item in questions}
+    gone = (
+        "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)"
+    )
+    wide = [
+        answered(by["vllm-0.9+trl-1.0.1", "contract"], Outcome.FAIL, gone),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve"], Outcome.PASS, lock="torch==2.6"),
+        answered(by["vllm-0.5+trl-1.1.0", "resolve:today"], Outcome.UNRESOLVABLE),
+    ]
+    ran = Question(
+        replace(made.cells[0], vllm="0.7", id="vllm-0.7+trl-1.1.0"), BY_NAME["engine"], (("a", "b"),)
+    )
+    event = answered(ran, Outcome.PASS)
+    event = replace(event, answer=replace(event.answer, evidence=Evidence.EXECUTED))
+    text = findings_document.render(board(questions, wide), board([ran], [event]), KNOWN, "2025-01-01")
+    assert (
+        "Not allowed, and layers passed: 1.\n\n- `vllm-0.7+trl-1.1.0` (TRL declares vllm==0.5): passed engine"
+        in text
+    )
+    assert "Allowed, and a layer failed: none." in text
+    assert "TRL 1.0.1, declares vllm>=0.4: 0.9: vllm.sampling_params.GuidedDecodingParams" in text
+    assert "| `vllm-0.5+trl-1.1.0` | 2025-02-10 | no solution any more |" in text
+    assert "| contract | CMP002 | not as expected" in text
+    assert f"{len(questions)} questions of\n16 generated pairs, 3 answered" in text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_table_agrees_with_the_store(matrix, tmp_path, seed):
+    """Whatever the store holds: every pair reads back as it was answered, and no pair beside them."""
+    made, dice = matrix(), random.Random(seed)
+    questions = asked(made)
+    by = {"contract": [Outcome.PASS, Outcome.FAIL], "resolve": [Outcome.PASS, Outcome.UNRESOLVABLE]}
+    events = [
+        answered(
+            item, dice.choice([*by[item.layer.name.partition(":")[0]], Outcome.INFRA_ERROR]), "gone: why"
+        )
+        for item in dice.sample(questions, 2 * len(questions) // 3)
+    ]
+    wide = board(questions, events)
+    path = tmp_path / "compat.json"
+    path.write_text(compat(board([], []), "2025-01-01", wide))
+    table = load_compat(path)
+    known = {
+        (item.cell, item.layer): item.answer.outcome.value
+        for item in events
+        if item.answer.outcome is not Outcome.INFRA_ERROR
+    }
+    for cell in breadth.cells(made):
+        read = table.read(cell.vllm, cell.trl)
+        told = (read.contract, read.resolve, read.today) if read else (None, None, None)
+        assert told == tuple(
+            known.get((cell.id, layer)) for layer in ("contract", "resolve", "resolve:today")
+        )
+        assert read is None or read.allowed is breadth.allowed(cell)
+    assert {f"vllm-{vllm}+trl-{trl}" for vllm, trl in table.pairs()} == {cell for cell, _layer in known}
+
+
+def test_the_shipped_table_keeps_its_schema():
+    """docs/compat-v1.schema.json describes what is shipped; it refuses an outcome and a layer it doesn't know."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(
+        json.loads((ROOT / "docs" / "compat-v1.schema.json").read_text())
+    )
+    validator.check_schema(validator.schema)
+    shipped = json.loads((ROOT / "diagnostics" / "data" / "compat.json").read_text())
+    assert [error.message for error in validator.iter_errors(shipped)] == []
+    trl = next(iter(shipped["breadth"]["trl"]))
+    for wrong in (
+        {"contract": {"perhaps": "0.12.0"}},
+        {"engine": {"pass": "0.12.0"}},
+        {"contract": {"pass": ""}},
+    ):
+        broken = copy.deepcopy(shipped)
+        broken["breadth"]["trl"][trl] |= wrong
+        assert not validator.is_valid(broken), wrong
 
 
 def toy(world, kit):
@@ -290,6 +395,17 @@ def test_a_breadth_is_read_from_the_index_asked_and_not_asked_again(world, kit):
     assert (second.stdout, second.returncode) == (first.stdout, 1)
     assert (world.store / "store.jsonl").read_bytes() == before
     assert (world.store / "report" / "breadth" / "index.html").exists()
+    assert world.run("lock", "--profile", "breadth").returncode == 0
+    lines = [
+        line.split("  ") for line in (world.folder / "locks" / "breadth.txt").read_text().splitlines()[3:]
+    ]
+    assert [line[0] for line in lines] == ["vllm-1.0+trl-1.0", "vllm-1.0+trl-2.0", "vllm-2.0+trl-2.0"]
+    assert all(line[3].startswith("sha256:") for line in lines)
+    aside = world.folder / "aside"
+    one = ("--cells", "vllm-2.0+trl-2.0", "--into", str(aside))
+    assert world.run("lock", "--profile", "breadth", *one).returncode == 0
+    lock = (aside / "vllm-2.0+trl-2.0.txt").read_text().partition("files.\n")[2]
+    assert f"sha256:{hashlib.sha256(lock.encode()).hexdigest()}" == lines[2][3]
 
 
 def test_an_interrupt_ends_every_resolver(world, kit):

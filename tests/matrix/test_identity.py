@@ -101,6 +101,8 @@ def test_the_cell_s_versions_touch_everything(place):
         ("locks/vllm-1.0+trl-1.0.txt", "vllm==1.0\nnumpy==2\n", {"resolve"}),
         ("locks/vllm-1.0+trl-1.0.cpu.txt", "vllm==1.0\nnumpy==2\n", IN_CELL | {"install"}),
         ("locks/vllm-1.0+trl-1.0.cpu.txt", "# a comment\nvllm==1.0  # via nothing\n", set()),
+        ("locks/vllm-1.0+trl-1.0.cpu.txt", "vllm==1.0 \\\n    --hash=sha256:00\n", set()),
+        ("locks/vllm-1.0+trl-1.0.txt", "vllm==1.0 \\\n    --hash=sha256:00\n", set()),
         ("programs/repro/a.py", "2\n", {"scheduler"}),
         ("programs/repro/b.py", "", {"scheduler"}),
         ("programs/repro/imports.py", "2\n", {"import", "scheduler"}),

@@ -139,11 +139,11 @@ def test_the_keyboard_is_enough(page):
 
 
 def test_the_map_leads_to_the_row(page):
-    """Fourteen pairs make a map; what failed stands out in it, and a select shows its row."""
+    """Fourteen pairs make a map, the newest first; what failed stands out in it, and a select shows its row."""
     assert page.locator(".map a.chip").count() == 14
     assert page.locator(".map a.chip.fail").count() == 2
     page.locator(".map a.chip.fail").first.click()
-    assert page.evaluate("location.hash") == "#vllm-1.1_trl-0.9.cell"
+    assert page.evaluate("location.hash") == "#vllm-1.2_trl-0.9.cell"
     assert page.locator("article.panel:visible").count() == 0
 
 

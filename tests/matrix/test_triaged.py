@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnostics import catalogue
-from diagnostics.matrix.triaged import triaged
+from diagnostics.matrix.triaged import codes, triaged
 from diagnostics.matrix.verdicts import Answer, Evidence, Expectation, Outcome, judge
 
 
@@ -34,3 +34,16 @@ def test_what_is_triaged_does_not_judge():
     answer = triaged(Answer(Outcome.FAIL, "x", Evidence.EXECUTED, excerpt=sample))
     assert answer.triaged
     assert judge(answer, Expectation(Outcome.FAIL, "known")).expected
+
+
+def test_a_missing_name_that_was_read_bears_the_code_of_its_import():
+    """What `contract` found missing is known by what its import would raise; another name by nothing."""
+    signs = (
+        "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)",
+        "vllm.worker.worker.Worker: no module vllm.worker.worker (trl/a.py:2, at import)",
+        "vllm.LLM.collective_rpc: LLM has no collective_rpc (trl/a.py:3, when called)",
+    )
+    read = [Answer(Outcome.FAIL, "1 name is not there", Evidence.STATIC, signs=(sign,)) for sign in signs]
+    assert [codes(answer) for answer in read] == [("CMP002",), ("CMP002",), ()]
+    assert triaged(read[0]).triaged == ("CMP002",)
+    assert codes(Answer(Outcome.PASS, "", Evidence.STATIC, signs=signs)) == ()

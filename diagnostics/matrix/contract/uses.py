@@ -81,9 +81,10 @@ def collect(text: str, file: str, engine: str, version: Version) -> list[Use]:
     except SyntaxError:
         return []
     walk = _Walk(file, engine, Conditions(version))
+    # A first pass for what names stand for: an instance made in `__init__` may be used in a method above it.
+    walk.binding = True
     walk.block(tree.body, _Place())
-    # Second pass: an instance made in `__init__` may be used in a method written above it.
-    walk.found, walk.choices = [], 0
+    walk.found, walk.choices, walk.binding = [], 0, False
     walk.block(tree.body, _Place())
     return list(dict.fromkeys(walk.found))
 
@@ -96,6 +97,8 @@ class _Walk:
     bound: _Bound = field(default_factory=_Bound)
     found: list[Use] = field(default_factory=list)
     choices: int = 0
+    binding: bool = False
+    """Whether expressions are passed over: they use names and bind none."""
 
     def block(self, body: list[ast.stmt], place: _Place) -> None:
         for statement in body:
@@ -223,6 +226,8 @@ class _Walk:
 
     def expressions(self, node: ast.expr, place: _Place) -> None:
         """Finds the uses inside an expression."""
+        if self.binding:
+            return
         for attribute in _outermost_attributes(node):
             self.path(attribute, place)
         for part in ast.walk(node):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import locks
+from diagnostics.matrix import locks, pylock
 from diagnostics.matrix.layers.base import Layer, infrastructure
 from diagnostics.matrix.resolving import Resolution, declared, drift, version_of
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
 
-HARNESS = ("diagnostics/matrix/layers/resolve.py", "diagnostics/matrix/resolving.py")
+HARNESS = (
+    "diagnostics/matrix/layers/resolve.py",
+    "diagnostics/matrix/resolving.py",
+    "diagnostics/matrix/pylock.py",
+)
 # The packages whose versions a reader asks for first.
 SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
 
@@ -73,7 +77,7 @@ def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> 
         f"{summary}; {note}" if note else summary,
         Evidence.STATIC,
         signs=tuple(versions),
-        details=changes,
+        details=(*changes, f"lock: {pylock.digest(found.packages)}; {pylock.coverage(found.packages)}"),
         excerpt=found.text,
     )
 

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from diagnostics.matrix import findings
+from diagnostics.matrix.breadth import allowed
+from diagnostics.matrix.layers.resolve import SHOWN
 from diagnostics.matrix.publish import verdict as cell_verdict
 from diagnostics.matrix.report import words
 from diagnostics.matrix.report.changes import NO_CHANGES
-from diagnostics.matrix.verdicts import Evidence, Verdict
+from diagnostics.matrix.resolving import pins, version_of
+from diagnostics.matrix.verdicts import Evidence, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +31,15 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).with_name("page")
 # From so many cells on, a map of TRL by vLLM stands above the rows.
 MAP_FROM = 12
+# From so many cells on, the page leaves out what its rows and panels tell already.
+MANY = 100
+_OPEN = "could not be followed to its end"
+_LOCKED = ("resolve", "resolve:today", "install")
+# A generated pair that its TRL's metadata does not allow, by what was read: class, symbol, words.
+_BEYOND = {
+    Outcome.PASS: ("partial", "○", "not allowed, all names there"),
+    Outcome.FAIL: ("unknown", "·", "not allowed, names missing"),
+}
 _CELL_SYMBOLS = {"pass": "✔", "partial": "◐", "fail": "✘", "unresolvable": "∅", "unknown": "-"}
 # Strongest last.
 _STRENGTH = (Evidence.DECLARED, Evidence.STATIC, Evidence.EXECUTED)
@@ -52,6 +65,8 @@ def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:
         layers=[{"name": name, "question": _question(board, name)} for name in board.layers],
         groups=list(_groups(board.layers)),
         rows=rows,
+        many=len(rows) >= MANY,
+        found=_found(board),
         families=list(_families(rows)),
         map=_map(board) if len(board.rows) >= MAP_FROM else None,
         compared=changes.since,
@@ -93,9 +108,9 @@ def _families(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _map(board: Board) -> dict[str, Any]:
-    """Returns the grid of all pairs: TRL down, newest first, vLLM across."""
+    """Returns the grid of all pairs: TRL down, vLLM across, the newest of both first."""
     pairs = {(row.cell.trl, row.cell.vllm): row for row in board.rows}
-    columns = sorted({vllm for _trl, vllm in pairs}, key=Version)
+    columns = sorted({vllm for _trl, vllm in pairs}, key=Version, reverse=True)
     rows = [
         {"name": trl, "squares": [_mapped(pairs.get((trl, vllm))) for vllm in columns]}
         for trl in sorted({trl for trl, _vllm in pairs}, key=Version, reverse=True)
@@ -106,15 +121,42 @@ def _map(board: Board) -> dict[str, Any]:
 def _mapped(row: Row | None) -> dict[str, str] | None:
     if row is None:
         return None
-    verdict = cell_verdict(row)
+    verdict, words_ = cell_verdict(row), ""
+    symbol = _CELL_SYMBOLS[verdict]
+    if row.cell.declares is not None and not allowed(row.cell):
+        # That it cannot be resolved follows from the range; what the source says does not.
+        read = findings.outcome(row, "contract")
+        verdict, symbol, words_ = _BEYOND.get(
+            read or Outcome.NOT_RUN, ("unknown", "?", "not allowed, not read")
+        )
     evidence = max((square.evidence for square in row.squares), key=_STRENGTH.index)
     return {
         "vllm": row.cell.vllm,
         "verdict": verdict,
+        "words": words_ or verdict,
+        "beyond": " beyond" if words_ else "",
         "evidence": evidence.value,
-        "symbol": _CELL_SYMBOLS[verdict],
+        "symbol": symbol,
         "anchor": _anchor(row.cell.id),
     }
+
+
+def _found(board: Board) -> list[dict[str, Any]]:
+    """Returns what metadata, source and index disagree on, of generated cells, as titles with lines."""
+    rows = [row for row in board.rows if row.cell.declares is not None]
+    if not rows:
+        return []
+    lists = [
+        {
+            "title": f"{title}: {len(chosen)} pairs",
+            "lines": findings.by_trainer(
+                chosen, "resolve" if title == findings.ALLOWED_UNSOLVED else "contract"
+            ),
+        }
+        for title, chosen in findings.contradictions(rows).items()
+    ]
+    dates = {"title": "At their own date, and with today's packages", "lines": findings.today(rows)}
+    return [*lists, dates]
 
 
 def _changes(board: Board, changes: Changes) -> list[dict[str, Any]]:
@@ -139,7 +181,7 @@ def _row(board: Board, row: Row, changes: Changes) -> dict[str, Any]:
         "cell": row.cell,
         "anchor": _anchor(row.cell.id),
         "squares": [
-            _square(square, changes) if square else {"layer": layer, "asked": False}
+            _square(square, changes) | _excerpt(square, row) if square else {"layer": layer, "asked": False}
             for layer, square in squares
         ],
     }
@@ -168,7 +210,6 @@ def _square(square: Square, changes: Changes) -> dict[str, Any]:
         "change": change.words if change else "",
         "codes": square.codes,
         "summary": square.summary,
-        "text": " ".join([square.question.cell.id, layer.name, word, *square.codes, square.summary]).lower(),
         "remark": square.judged.remark if square.event else "",
         "expected": square.judged.expected,
         "link": _link(square),
@@ -176,10 +217,56 @@ def _square(square: Square, changes: Changes) -> dict[str, Any]:
         "inputs": square.question.inputs,
         "identity": square.question.identity,
         "answer": event.answer if event else None,
+        "evidence_lines": _evidence(event.answer.details) if event else [],
         "points": _points(event.answer.curve) if event else "",
         "started": event.started if event else "",
         "seconds": event.seconds if event else 0.0,
     }
+
+
+def _excerpt(square: Square, row: Row) -> dict[str, Any]:
+    """Returns what a square shows at length, as {shown, about, folded}.
+
+    The lock of today is shown as it differs from the pair's own, and a resolver's words once: hundreds of pairs stay
+    a page that a phone can load.
+    """
+    answer, layer = square.event.answer if square.event else None, square.question.layer.name
+    text = answer.excerpt if answer else ""
+    if layer in _LOCKED and square.judged.verdict is Verdict.PASS:
+        own = row.square("resolve")
+        if layer != "resolve:today" or not (own and own.event and own.event.answer.outcome is Outcome.PASS):
+            return {"shown": text, "about": "The lock", "folded": True}
+        return {"shown": _differing(own.event.answer.excerpt, text), "about": "Today's lock", "folded": False}
+    said = (
+        square.summary and square.summary in " ".join(text.split()) and len(text) < 1.5 * len(square.summary)
+    )
+    about = "The resolver's words" if layer in _LOCKED[:2] else "End of the log"
+    return {"shown": "" if said else text, "about": about, "folded": False}
+
+
+def _differing(own: str, today: str) -> str:
+    """Says in which packages a lock differs from another; by name those that a reader asks for first."""
+    one, other = pins(own), pins(today)
+    names = {line.partition("==")[0] for line in set(one) ^ set(other)}
+    if not names:
+        return "the same as at the pair's own date"
+    named = (name for name in SHOWN if name in names)
+    lines = [
+        f"{name} {version_of(one, name) or 'absent'} → {version_of(other, name) or 'absent'}"
+        for name in named
+    ]
+    return "\n".join((f"{len(names)} of {len(other)} packages differ from the pair's own date", *lines))
+
+
+def _evidence(lines: tuple[str, ...]) -> list[str]:
+    """Returns what was observed line by line; paths that lead out of what is read only as a number."""
+    open_ = [line for line in lines if line.startswith(_OPEN)]
+    kept = [line for line in lines if line not in open_]
+    return (
+        [*kept, f"{len(open_)} attribute paths could not be followed to their end"]
+        if len(open_) > 1
+        else list(lines)
+    )
 
 
 def _points(curve: tuple[float, ...]) -> str:

@@ -4,14 +4,18 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 const one = (id) => document.getElementById(id);
 const chips = all(".board a.chip");
 const fields = all("#tools input, #tools select");
+const words = new Map(chips.map((chip) => {
+  const cell = chip.closest("tr").dataset.cell;
+  return [chip, `${cell} ${chip.dataset.layer} ${chip.textContent} ${chip.title}`.toLowerCase()];
+}));
 let origin = null; // the verdict from which the open panel was reached
 
 function wanted() {
-  const words = one("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const searched = one("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const [verdict, layer, evidence] = ["verdict", "layer", "evidence"].map((id) => one(id).value);
   const [surprise, changed] = ["surprise", "changed"].map((id) => one(id).checked);
   return (chip, text) =>
-    words.every((word) => text.includes(word)) &&
+    searched.every((word) => text.includes(word)) &&
     (!verdict || chip.classList.contains(verdict)) &&
     (!layer || chip.dataset.layer === layer) &&
     (!evidence || chip.classList.contains(evidence)) &&
@@ -23,7 +27,7 @@ function filter() {
   const fits = wanted();
   let shown = 0;
   for (const chip of chips) {
-    const off = !fits(chip, chip.dataset.text);
+    const off = !fits(chip, words.get(chip));
     chip.classList.toggle("off", off);
     chip.tabIndex = off ? -1 : 0;
     shown += off ? 0 : 1;
@@ -105,6 +109,13 @@ function pressed(event) {
   event.preventDefault();
 }
 
+for (const command of all("pre.command")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  command.after(button);
+}
 for (const chip of chips) chip.addEventListener("click", () => { origin = chip; });
 for (const field of fields) field.addEventListener("input", filter);
 for (const button of all("button.copy")) button.addEventListener("click", () => copy(button));
