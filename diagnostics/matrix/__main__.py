@@ -193,7 +193,7 @@ def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
 
 
 def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
-    """Adds what shows the store's verdicts and asks nothing: report, workflow, publish."""
+    """Adds what shows the store's verdicts and asks nothing: report, confusion, workflow, publish."""
     report = commands_.add_parser(
         "report", parents=[common], help="write the page and the other reports from the store, ask nothing"
     )
@@ -201,6 +201,13 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
         "--report", type=Path, default=None, metavar="DIR", help="default: report/ in the store"
     )
     report.set_defaults(command=commands.report)
+
+    confusion = commands_.add_parser(
+        "confusion",
+        parents=[common],
+        help="print what doctor said of the cells against what was seen, from the store; ask nothing",
+    )
+    confusion.set_defaults(command=commands.confusion)
 
     workflow = commands_.add_parser(
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"

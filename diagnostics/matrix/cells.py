@@ -305,4 +305,5 @@ def expectation_of(table: Table) -> Expectation:
         codes=table.strings("codes"),
         shows=table.strings("shows"),
         link=table.take("link", str, ""),
+        of_machine=table.take("of_machine", bool, default=False),
     )

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from diagnostics.matrix.board import Board, Row, Square
 
 SCHEMA = "grpo-doctor.compat.v1"
-# These show known issues of a pair that otherwise works; a reproduced crash doesn't mean that the pair can't
-# run.
-_ISSUE_LAYERS = {"scheduler"}
+
+
+def of_issues(layer: str) -> bool:
+    """Tells whether a layer shows known issues of a pair: one that was made to happen doesn't stop the pair."""
+    return layer == "scheduler" or layer.startswith("repro:")
 
 
 def compat(board: Board, generated: str, wide: Board | None = None) -> str:
@@ -27,9 +29,9 @@ def compat(board: Board, generated: str, wide: Board | None = None) -> str:
         wide: the generated cells; what is answered of them stands under `breadth`, in short (see `breadth`).
 
     A cell's verdict: `unresolvable` if its requirements have no solution; `fail` if a layer other than
-    `scheduler` failed; `pass` if every question that applies passed and at least one answer comes from a run;
-    `unknown` if nothing is answered; `partial` otherwise (something was not run, or a known issue was
-    reproduced).
+    `scheduler` and `repro:CODE` failed, and not only because there is no GPU; `pass` if every question that
+    applies passed and at least one answer comes from a run; `unknown` if nothing is answered; `partial`
+    otherwise (something was not run, or a known issue was reproduced).
     """
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -108,7 +110,11 @@ def verdict(row: Row) -> str:
         return "unknown"
     if Outcome.UNRESOLVABLE in outcomes.values():
         return "unresolvable"
-    if any(outcome is Outcome.FAIL for layer, outcome in outcomes.items() if layer not in _ISSUE_LAYERS):
+    if any(
+        square.event.answer.outcome is Outcome.FAIL
+        for square in row.squares
+        if square.event and not square.of_machine and not of_issues(square.question.layer.name)
+    ):
         return "fail"
     ran = any(square.evidence.value == "executed" for square in row.squares)
     everything = all(_settled(square) for square in row.squares)

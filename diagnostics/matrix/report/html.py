@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from diagnostics.matrix import confusion
 from diagnostics.matrix.publish import verdict as cell_verdict
 from diagnostics.matrix.report import words
 from diagnostics.matrix.report.changes import NO_CHANGES
@@ -54,6 +55,7 @@ def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:
         rows=rows,
         families=list(_families(rows)),
         map=_map(board) if len(board.rows) >= MAP_FROM else None,
+        predictions=[_predictions(one) for one in confusion.of(board) if one.pairs or one.issues],
         compared=changes.since,
         changes=_changes(board, changes),
         verdicts=[{"value": item.value, "word": words.WORDS[item].lower()} for item in Verdict],
@@ -114,6 +116,23 @@ def _mapped(row: Row | None) -> dict[str, str] | None:
         "evidence": evidence.value,
         "symbol": _CELL_SYMBOLS[verdict],
         "anchor": _anchor(row.cell.id),
+    }
+
+
+def _predictions(one: confusion.Confusion) -> dict[str, Any]:
+    """Returns both tables of one time, and what doctor had wrong."""
+    return {
+        "title": confusion.KNOWING[one.when],
+        "tables": [
+            {"name": name, **confusion.counts(cases)}
+            for name, cases in (("the pair fails", one.pairs), ("a known issue is there", one.issues))
+        ],
+        "wrong": [
+            {"cell": case.cell, "anchor": _anchor(case.cell, "doctor"), "case": case}
+            for case in (*one.pairs, *one.issues)
+            if not case.agrees
+        ],
+        "open": one.open,
     }
 
 
