@@ -150,7 +150,7 @@ def test_a_layer_brings_what_it_needs(write, kit):
     )
 
 
-@pytest.mark.parametrize("module", ["uv", "resolving"])
+@pytest.mark.parametrize("module", ["uv", "resolving", "report.table"])
 def test_examples_in_docstrings_hold(module):
     """The doctests of the package run."""
     found = doctest.testmod(importlib.import_module(f"diagnostics.matrix.{module}"))
