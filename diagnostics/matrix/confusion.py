@@ -14,12 +14,14 @@ from diagnostics.matrix.publish import of_issues
 from diagnostics.matrix.verdicts import Evidence, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from diagnostics.matrix.board import Board, Row, Square
 
 WHEN = (WITHHELD, TOLD)
 _GRAVE = frozenset({"error", "blocker"})
+# That a declared requirement is not met: where the recipe departs from what is declared, it is the recipe's doing.
+_OF_RECIPE = "CMP904"
 KNOWING = {WITHHELD: "not knowing what was run in the cell", TOLD: "knowing what was published of it"}
 
 
@@ -52,6 +54,8 @@ class Confusion:
     issues: tuple[Case, ...]
     open: tuple[str, ...]
     """Cells with a prediction and nothing to hold it against, or the other way round."""
+    aside: tuple[str, ...]
+    """Cells of which doctor said gravely what is true of the environment, and the recipe's doing: no prediction."""
 
 
 def confusion(board: Board, when: str) -> Confusion:
@@ -64,6 +68,7 @@ def confusion(board: Board, when: str) -> Confusion:
     pairs: list[Case] = []
     issues: list[Case] = []
     unknown: list[str] = []
+    aside: list[str] = []
     for row in board.rows:
         square = row.square("doctor")
         if square is None:
@@ -72,13 +77,23 @@ def confusion(board: Board, when: str) -> Confusion:
             unknown.append(f"{row.cell.id}: doctor has not answered")
             continue
         said = [sign.split() for sign in square.event.answer.signs if sign.startswith(f"{when} ")]
-        pair = _pair(row, [(severity, code) for _when, severity, code in said])
+        grave = [f"{severity} {code}" for _when, severity, code in said if severity in _GRAVE]
+        if departs(row) and (known := [text for text in grave if text.endswith(_OF_RECIPE)]):
+            aside.append(f"{row.cell.id}: {known[0]}")
+            grave = [text for text in grave if text not in known]
+        pair = _pair(row, grave)
         if pair is None:
             unknown.append(f"{row.cell.id}: nothing was run")
         else:
             pairs.append(pair)
         issues += _issues(row, {code for _when, _severity, code in said})
-    return Confusion(when, tuple(pairs), tuple(issues), tuple(unknown))
+    return Confusion(when, tuple(pairs), tuple(issues), tuple(unknown), tuple(aside))
+
+
+def departs(row: Row) -> bool:
+    """Tells whether the cell's recipe leaves out, replaces or adds packages against what the pair declares."""
+    recipe = row.cell.recipe
+    return recipe is not None and bool(recipe.alone or recipe.without or recipe.instead)
 
 
 def _ran(row: Row) -> list[Square]:
@@ -94,7 +109,7 @@ def _ran(row: Row) -> list[Square]:
     ]
 
 
-def _pair(row: Row, said: Sequence[tuple[str, str]]) -> Case | None:
+def _pair(row: Row, grave: Sequence[str]) -> Case | None:
     ran = _ran(row)
     if not ran:
         return None
@@ -104,7 +119,6 @@ def _pair(row: Row, said: Sequence[tuple[str, str]]) -> Case | None:
     passed = [item.question.layer.name for item in ran if item not in failed]
     if not passed and not of_pair:
         return None
-    grave = [f"{severity} {code}" for severity, code in said if severity in _GRAVE]
     parts = [f"{', '.join(passed)} passed"] if passed else []
     parts += [f"{item.question.layer.name} failed: {item.summary[:110]}" for item in of_pair]
     parts += [f"{item.question.layer.name} failed, as it does without a GPU alone" for item in aside]
@@ -174,8 +188,16 @@ def text(found: Sequence[Confusion]) -> str:
         for title, cases in (("pairs", one.pairs), ("known issues in cells", one.issues)):
             lines += [f"  {line}" for line in _grid(title, cases)]
         lines += [f"  disagree: {line}" for line in disagreements(one)]
-        lines += [f"  open: {line}" for line in one.open]
+    if lines:
+        lines += [f"  {line}" for line in remarks(found)]
     return "\n".join([*lines, ""]) if lines else ""
+
+
+def remarks(found: Sequence[Confusion]) -> list[str]:
+    """Returns what is no case: predictions that are the recipe's doing, and what is open; each once."""
+    why = "the recipe departs from what the pair declares"
+    lines = [f"set aside: {line}: {why}" for one in found for line in one.aside]
+    return list(dict.fromkeys((*lines, *(f"open: {line}" for one in found for line in one.open))))
 
 
 def _grid(title: str, cases: Sequence[Case]) -> list[str]:
@@ -198,7 +220,7 @@ def disagreements(one: Confusion) -> list[str]:
     ]
 
 
-def markdown(found: Sequence[Confusion], escape: Any) -> list[str]:
+def markdown(found: Sequence[Confusion], escape: Callable[[str], str]) -> list[str]:
     """Returns the lines of the report's section.
 
     Args:
@@ -215,8 +237,9 @@ def markdown(found: Sequence[Confusion], escape: Any) -> list[str]:
             n = counts(cases)
             lines += [f"| {title}: doctor says so | {n['said_and_seen']} | {n['said_not_seen']} |"]
             lines += [f"| {title}: doctor does not | {n['seen_not_said']} | {n['neither']} |"]
-        told = [*disagreements(one), *(f"open: {line}" for line in one.open)]
-        lines += ["", *(f"- {escape(line)}" for line in told or ["They agree in every case."])]
+        lines += ["", *(f"- {escape(line)}" for line in disagreements(one) or ["They agree in every case."])]
+    if lines:
+        lines += ["", *(f"- {escape(line)}" for line in remarks(found))]
     return lines
 
 
@@ -238,6 +261,7 @@ def document(found: Sequence[Confusion]) -> dict[str, Any]:
                 for case in (*one.pairs, *one.issues)
                 if not case.agrees
             ],
+            "set_aside": list(one.aside),
             "open": list(one.open),
         }
         for one in found

@@ -34,8 +34,9 @@ def seen(outcome, *codes):
 def make(tmp_path, kit):
     """Makes a board of one cell from {layer: answer}."""
 
-    def _make(answers, more=""):
-        (tmp_path / "matrix.toml").write_text(kit.head + kit.cell("1.0", "1.0", LAYERS, more=more))
+    def _make(answers, more="", *, without=False):
+        head = kit.head.replace("disk_gb", 'without = ["x"]\ndisk_gb') if without else kit.head
+        (tmp_path / "matrix.toml").write_text(head + kit.cell("1.0", "1.0", LAYERS, more=more))
         cell = load(tmp_path / "matrix.toml").cells[0]
         codes = {"scheduler": (("codes", "SCH001 SCH002"),)}
         items = [
@@ -104,6 +105,17 @@ def test_a_failure_that_is_this_machine_s_is_not_the_pair_s(make):
     made = make(answers)
     assert confusion.confusion(made, confusion.WITHHELD).pairs[0].observed
     assert verdict(made.rows[0]) == "fail"
+
+
+def test_what_the_recipe_departs_in_is_no_prediction(make):
+    """Set aside and told, where the recipe leaves something out; with an environment as declared it counts."""
+    answers = {"doctor": said("without error CMP904"), "import": seen("pass")}
+    (case,) = confusion.confusion(make(answers), confusion.WITHHELD).pairs
+    assert case.predicted
+    made = make(answers, without=True)
+    found = confusion.confusion(made, confusion.WITHHELD)
+    assert (found.pairs[0].predicted, len(found.aside)) == (False, 1)
+    assert "set aside: vllm-1.0+trl-1.0: error CMP904" in confusion.text(confusion.of(made))
 
 
 def test_known_issues_are_counted_by_code_where_they_were_asked(make):

@@ -132,7 +132,7 @@ def _predictions(one: confusion.Confusion) -> dict[str, Any]:
             for case in (*one.pairs, *one.issues)
             if not case.agrees
         ],
-        "open": one.open,
+        "aside": confusion.remarks([one]),
     }
 
 
