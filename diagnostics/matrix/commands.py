@@ -204,9 +204,9 @@ def confusion(options: argparse.Namespace) -> int:
     if told:
         print(told.lstrip("\n"), end="")
         return 0
-    missing = "; ".join(dict.fromkeys(line for one in found for line in one.open))
     print(
-        f"matrix: doctor has looked at none of these cells yet: {missing or 'no cell asks it'}",
+        f"matrix: {workplace.store.folder}: doctor has looked at none of these {len(cells)} cells: "
+        "`nox -s matrix -- --profile full --layers doctor` asks it",
         file=sys.stderr,
     )
     return 3

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from diagnostics.matrix import confusion
+from diagnostics.matrix.__main__ import main
 from diagnostics.matrix.board import Question, board
 from diagnostics.matrix.cells import load
 from diagnostics.matrix.events import Event
@@ -152,3 +153,12 @@ def test_every_report_has_the_table_and_its_disagreements(make):
     assert "saw &lt;it&gt;" in page
     nothing = make({})
     assert confusion.text(confusion.of(nothing)) == ""
+
+
+def test_the_command_says_when_there_is_nothing_to_show(tmp_path, kit, capsys):
+    """One line with the remedy, and the exit code of what is open."""
+    (tmp_path / "matrix.toml").write_text(kit.head + kit.cell("1.0", "1.0", LAYERS))
+    assert main(["confusion", "--file", str(tmp_path / "matrix.toml")]) == 3
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert "none of these 1 cells: `nox -s matrix -- --profile full --layers doctor`" in shown.err
