@@ -136,15 +136,23 @@ def _issues(row: Row, said: set[str]) -> Iterator[Case]:
     """Yields a case for each known issue that some layer of the cell asked about, or whose signature it saw."""
     seen: dict[str, str] = {}
     for square in row.squares:
-        if square.question.layer.name == "doctor" or square.event is None:
-            continue
-        for code in square.codes:
+        for code in _shown(square):
             seen.setdefault(code, f"{square.question.layer.name}: {square.summary[:110]}")
     asked = dict.fromkeys(code for square in row.squares for code in _asked(square))
     for code in dict.fromkeys((*asked, *seen)):
         saw = seen.get(code, "was asked, and does not happen")
         named = "names it" if code in said else "does not name it"
         yield Case(row.cell.id, code, code in said, code in seen, named, saw)
+
+
+def _shown(square: Square) -> Sequence[str]:
+    """The codes that a layer made happen, or whose signature a failure of the pair bears.
+
+    What a repro's log bears besides is left out: it was driven there on purpose.
+    """
+    if square.event is None or square.question.layer.name == "doctor" or square.of_machine:
+        return ()
+    return square.event.answer.codes if of_issues(square.question.layer.name) else square.codes
 
 
 def _asked(square: Square) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_known_issues_are_counted_by_code_where_they_were_asked(make):
     answers = {
         "doctor": said("without warning SCH001", "without warning SCH002"),
         "import": seen("pass"),
-        "scheduler": seen("fail", "SCH001"),
+        "scheduler": replace(seen("fail", "SCH001"), triaged=("ENG004",)),
         "repro:CMP002": seen("not_run"),
     }
     made = make(answers, '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"')
