@@ -18,7 +18,7 @@ from diagnostics.matrix.report import html, markdown
 from diagnostics.matrix.report import json as as_json
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
-LAYERS = ("install", "import", "scheduler", "peer:vllm", "repro:CMP002", "doctor")
+LAYERS = ("resolve", "install", "import", "scheduler", "peer:vllm", "repro:CMP002", "doctor")
 CPU = '[CELL.expect."peer:vllm"]\noutcome = "fail"\nreason = "no GPU"\nof_machine = true'
 
 
@@ -163,3 +163,11 @@ def test_the_command_says_when_there_is_nothing_to_show(tmp_path, kit, capsys):
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert "none of these 1 cells: `nox -s matrix -- --profile full --layers doctor`" in shown.err
+
+
+def test_a_pair_that_nobody_allows_and_that_runs_is_not_called_unresolvable(make):
+    """What it declares has no solution, and its trainer is imported: neither a pass nor a failure."""
+    nothing = {"resolve": seen("unresolvable"), "install": seen("pass"), "doctor": said()}
+    assert verdict(make(nothing).rows[0]) == "unresolvable"
+    assert verdict(make({**nothing, "import": seen("pass")}).rows[0]) == "partial"
+    assert verdict(make({**nothing, "import": seen("fail")}).rows[0]) == "unresolvable"
