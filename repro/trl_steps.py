@@ -87,7 +87,7 @@ def _trained(engine: str) -> dict[str, Any]:
     held = None
     if engine == "vllm":
         # What a CPU asks of any vLLM; of TRL and vLLM themselves nothing is changed.
-        os.environ.update(whole_engine.ENVIRONMENT | {"VLLM_USE_AOT_COMPILE": "0"})
+        os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
         held = _from_folder()
         settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
     made = tiny_trl.trainer(_reward, Quiet(), held=held, **settings)

