@@ -58,14 +58,19 @@ def observe(engine: str) -> dict[str, Any]:
 
 def _without_colocation() -> str | None:
     """Says why this TRL does not sample with vLLM in its own process, or None."""
-    from trl import GRPOConfig
-
-    known = {field.name for field in dataclasses.fields(GRPOConfig)}
+    known = _known()
     if "vllm_mode" in known:
         return None
     if "vllm_device" in known:
         return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
     return "this TRL samples with vLLM on a server alone, which takes weights by NCCL: not without GPUs"
+
+
+def _known() -> set[str]:
+    """Returns the names of this TRL's settings."""
+    from trl import GRPOConfig
+
+    return {field.name for field in dataclasses.fields(GRPOConfig)}
 
 
 def _trained(engine: str) -> dict[str, Any]:
@@ -75,21 +80,7 @@ def _trained(engine: str) -> dict[str, Any]:
     class Quiet(transformers.TrainerCallback):  # type: ignore[misc] # transformers is looked into in cells alone
         """Does nothing."""
 
-    settings: dict[str, Any] = {
-        "max_steps": STEPS,
-        "per_device_train_batch_size": 4,
-        "num_generations": 4,
-        "max_completion_length": LENGTH,
-        "learning_rate": 0.01,
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-    }
-    held = None
-    if engine == "vllm":
-        # What a CPU asks of any vLLM; of TRL and vLLM themselves nothing is changed.
-        os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
-        held = _from_folder()
-        settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
+    held, settings = _settings(engine)
     made = tiny_trl.trainer(_reward, Quiet(), held=held, **settings)
     before = [parameter.detach().clone() for parameter in made.model.parameters()]
     began = time.monotonic()
@@ -104,6 +95,29 @@ def _trained(engine: str) -> dict[str, Any]:
         "logged": {name: [entry[name] for entry in logged] for name in LOGGED if _has(logged, name)},
         "simulated": [],
     }
+
+
+def _settings(engine: str) -> tuple[Any, dict[str, Any]]:
+    """Returns the model to train, None for the tiny one as it is made, and settings of `GRPOConfig`."""
+    settings: dict[str, Any] = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": LENGTH,
+        "learning_rate": 0.01,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+    }
+    if engine == "alone":
+        return None, settings
+    # What a CPU asks of any vLLM; of TRL and vLLM themselves nothing is changed.
+    os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
+    held = _from_folder()
+    settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
+    # By default TRL asks for more than the tiny model can hold; which of the two there is depends on the release.
+    sizes = {"max_prompt_length": 16, "vllm_max_model_length": 64}
+    settings |= {name: value for name, value in sizes.items() if name in _known()}
+    return held, settings
 
 
 def _from_folder() -> Any:
