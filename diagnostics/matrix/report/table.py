@@ -60,6 +60,8 @@ def table(
     for layer in columns:
         drawn.add_column(layer.replace(":", "\n"), vertical="top")
     for row in board.rows:
+        if layers is not None and not any(row.square(layer) for layer in layers):
+            continue  # nothing of this lot is asked of it
         squares: list[Text] = []
         for layer in columns:
             square = row.square(layer)
