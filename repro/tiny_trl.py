@@ -50,13 +50,16 @@ def model(seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, **heads, **ids)).float()
 
 
-def trainer(rewards: Any, seen: Any, *, prompts: Sequence[str] = PROMPTS, **settings: Any) -> Any:
+def trainer(
+    rewards: Any, seen: Any, *, prompts: Sequence[str] = PROMPTS, held: Any = None, **settings: Any
+) -> Any:
     """Returns a `GRPOTrainer` of the installed TRL.
 
     Args:
         rewards: TRL's reward function: takes `completions`, returns a number for each.
         seen: a `TrainerCallback`.
         prompts: of the training set.
+        held: the model to train; the tiny one if None.
         settings: of `GRPOConfig`, beside those that keep it small, quiet and on a CPU.
     """
     import torch
@@ -67,8 +70,8 @@ def trainer(rewards: Any, seen: Any, *, prompts: Sequence[str] = PROMPTS, **sett
     common = {"use_cpu": True, "bf16": False, "report_to": [], "seed": 7, "beta": 0.0, "optim": "sgd"}
     quiet = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     return GRPOTrainer(
-        model=model(),
-        args=GRPOConfig(output_dir=tempfile.mkdtemp(), **common, **quiet, **settings),
+        model=held or model(),
+        args=GRPOConfig(output_dir=tempfile.mkdtemp(), **(common | quiet | settings)),
         processing_class=tokenizer(),
         reward_funcs=rewards,
         train_dataset=Dataset.from_dict({"prompt": list(prompts)}),

@@ -34,7 +34,7 @@ TOLERANCE = 0.2
 def _generation(model: Any) -> Any:
     """Makes TRL's colocated engine on a model that was loaded from a folder."""
     # TRL does not ask for eager mode; without a compiler the graph runs as it is.
-    os.environ.update(whole_engine.ENVIRONMENT | {"VLLM_USE_AOT_COMPILE": "0"})
+    os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
     from trl.generation.vllm_generation import VLLMGeneration
 
     # Of TRL before 1.0 alone.

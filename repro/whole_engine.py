@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repro import upstream
 from repro.base import InapplicableError, Work
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TORCHDYNAMO_DISABLE": "1",
@@ -40,6 +41,16 @@ class Sampled:
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+
+
+def environment() -> dict[str, str]:
+    """Returns what is set for any release of vLLM on a CPU.
+
+    Threads are left on the cores they are on. Before 0.12.0 the word for that is "all": of "nobind" libnuma makes
+    nothing, and the process ends with SIGSEGV.
+    """
+    release = tuple(map(int, re.findall(r"\d+", upstream.versions().get("vllm-cpu", ""))[:2]))
+    return ENVIRONMENT | {"VLLM_CPU_OMP_THREADS_BIND": "all" if release and release < (0, 12) else "nobind"}
 
 
 def inapplicable() -> str | None:
@@ -92,7 +103,7 @@ def start(folder: str, **options: Any) -> Any:
     Raises:
         InapplicableError: this release knows one of the options not.
     """
-    for name, value in ENVIRONMENT.items():
+    for name, value in environment().items():
         os.environ.setdefault(name, value)
     import vllm
 

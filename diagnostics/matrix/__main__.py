@@ -199,7 +199,7 @@ def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
 
 
 def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
-    """Adds what shows the store's verdicts and asks nothing: report, workflow, publish."""
+    """Adds what shows the store's verdicts and asks nothing: report, confusion, workflow, publish."""
     report = commands_.add_parser(
         "report", parents=[common], help="write the page and the other reports from the store, ask nothing"
     )
@@ -221,6 +221,13 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
         help="default: docs/findings-matrix.md",
     )
     found.set_defaults(command=commands.found)
+
+    confusion = commands_.add_parser(
+        "confusion",
+        parents=[common],
+        help="print what doctor said of the cells against what was seen, from the store; ask nothing",
+    )
+    confusion.set_defaults(command=commands.confusion)
 
     workflow = commands_.add_parser(
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"

@@ -69,6 +69,12 @@ class Square:
         return tuple(dict.fromkeys((*answer.codes, *answer.triaged, *today)))
 
     @property
+    def of_machine(self) -> bool:
+        """Whether it failed as announced, and by what runs in place of the pair on a machine without a GPU."""
+        expectation = self.question.cell.expectation(self.question.layer.name)
+        return bool(expectation and expectation.of_machine and self.judged.expected)
+
+    @property
     def summary(self) -> str:
         """One line: what was observed, or why nothing was."""
         return self.event.answer.summary if self.event else self.judged.remark

@@ -28,12 +28,31 @@ LAYERS = (
     "import",
     "scheduler",
     "engine",
+    "logprobs",
+    "peer:alone",
+    "peer:vllm",
     "train:colocate",
     "train:async",
     "train:server",
     "conformance",
     "serve:vllm",
     "serve:trl",
+    *(
+        f"repro:{code}"
+        for code in (
+            "CMP002",
+            "CMP003",
+            "NUM001",
+            "NUM002",
+            "NUM003",
+            "NUM004",
+            "SYN001",
+            "SYN002",
+            "SYN003",
+            "TOK001",
+        )
+    ),
+    "doctor",
 )
 PROFILES = ("quick", "full")
 # Layers that run something in the cell's environment: they need a recipe that says how to build one.
@@ -286,4 +305,5 @@ def expectation_of(table: Table) -> Expectation:
         codes=table.strings("codes"),
         shows=table.strings("shows"),
         link=table.take("link", str, ""),
+        of_machine=table.take("of_machine", bool, default=False),
     )

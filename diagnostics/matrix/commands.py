@@ -19,6 +19,7 @@ from diagnostics.matrix import (
     probing,
     selection,
 )
+from diagnostics.matrix import confusion as predictions
 from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
@@ -250,6 +251,23 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def confusion(options: argparse.Namespace) -> int:
+    """Prints what doctor said of the cells' environments against what was then seen there; asks nothing."""
+    workplace = _workplace(options)
+    cells = selection.cells(workplace.matrix, options.cells, "full")
+    found = predictions.of(board(_questions(workplace, cells, ()), workplace.store.read()))
+    told = predictions.text(found)
+    if told:
+        print(told.lstrip("\n"), end="")
+        return 0
+    print(
+        f"matrix: {workplace.store.folder}: doctor has looked at none of these {len(cells)} cells: "
+        "`nox -s matrix -- --profile full --layers doctor` asks it",
+        file=sys.stderr,
+    )
+    return 3
+
+
 def workflow(options: argparse.Namespace) -> int:
     """Writes the CI workflow made from the matrix file, or prints it."""
     workplace = _workplace(options)
@@ -325,7 +343,7 @@ def _plan(
 
 
 def _table(result: Board) -> str:
-    return render(result, colour=sys.stdout.isatty())
+    return render(result, colour=sys.stdout.isatty()) + predictions.text(predictions.of(result))
 
 
 def _today() -> str:

@@ -116,7 +116,7 @@ class Live:
         from rich.console import Group
         from rich.text import Text
 
-        from diagnostics.matrix.report.table import table
+        from diagnostics.matrix.report.table import blocks, table
 
         with self._lock:
             now, item, action = self._board, self._item, self._action
@@ -124,8 +124,12 @@ class Live:
         if now is None:
             return Text("reading the store …", style="dim")
         doing = f"{item.cell.id} {item.layer.name}: {action or 'asking'} ({seconds:.0f} s)" if item else "…"
+        # One lot of columns fits: that of the question.
+        lots = blocks(now.layers, self._console.width)
+        lot = next((lot for lot in lots if item and item.layer.name in lot), lots[0] if lots else [])
         return Group(
-            table(now, current=item, live=True), Text(f"{doing} · {total:.0f} s in all", style="bold")
+            table(now, current=item, live=True, layers=lot),
+            Text(f"{doing} · {total:.0f} s in all", style="bold"),
         )
 
 

@@ -7,15 +7,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.resolving import pins, version_of
-from diagnostics.matrix.verdicts import Outcome, Verdict
+from diagnostics.matrix.verdicts import Evidence, Outcome, Verdict
 
 if TYPE_CHECKING:
     from diagnostics.matrix.board import Board, Row, Square
 
 SCHEMA = "grpo-doctor.compat.v1"
-# These show known issues of a pair that otherwise works; a reproduced crash doesn't mean that the pair can't
-# run.
-_ISSUE_LAYERS = {"scheduler"}
+
+
+def of_issues(layer: str) -> bool:
+    """Tells whether a layer shows known issues of a pair: one that was made to happen doesn't stop the pair."""
+    return layer == "scheduler" or layer.startswith("repro:")
 
 
 def compat(board: Board, generated: str, wide: Board | None = None) -> str:
@@ -26,10 +28,10 @@ def compat(board: Board, generated: str, wide: Board | None = None) -> str:
         generated: the day.
         wide: the generated cells; what is answered of them stands under `breadth`, in short (see `breadth`).
 
-    A cell's verdict: `unresolvable` if its requirements have no solution; `fail` if a layer other than
-    `scheduler` failed; `pass` if every question that applies passed and at least one answer comes from a run;
-    `unknown` if nothing is answered; `partial` otherwise (something was not run, or a known issue was
-    reproduced).
+    A cell's verdict: `unresolvable` if its requirements have no solution and nothing of it ran; `fail` if a
+    layer other than `scheduler` and `repro:CODE` failed, and not only because there is no GPU; `pass` if every
+    question that applies passed and at least one answer comes from a run; `unknown` if nothing is answered;
+    `partial` otherwise (something was not run, a known issue was reproduced, or what has no solution ran).
     """
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -105,13 +107,29 @@ def verdict(row: Row) -> str:
     }
     if not outcomes:
         return "unknown"
-    if Outcome.UNRESOLVABLE in outcomes.values():
+    if Outcome.UNRESOLVABLE in outcomes.values() and not _works(row):
         return "unresolvable"
-    if any(outcome is Outcome.FAIL for layer, outcome in outcomes.items() if layer not in _ISSUE_LAYERS):
+    if any(
+        square.event.answer.outcome is Outcome.FAIL
+        for square in row.squares
+        if square.event and not square.of_machine and not of_issues(square.question.layer.name)
+    ):
         return "fail"
     ran = any(square.evidence.value == "executed" for square in row.squares)
     everything = all(_settled(square) for square in row.squares)
     return "pass" if everything and ran else "partial"
+
+
+def _works(row: Row) -> bool:
+    """Tells whether something of the pair ran and passed: then it can be had together, whatever it declares."""
+    return any(
+        square.event is not None
+        and square.event.answer.outcome is Outcome.PASS
+        and square.event.answer.evidence is Evidence.EXECUTED
+        and square.question.layer.name not in {"install", "doctor"}
+        and not of_issues(square.question.layer.name)
+        for square in row.squares
+    )
 
 
 def _settled(square: Square) -> bool:

@@ -60,6 +60,8 @@ class Expectation:
     shows: tuple[str, ...] = ()
     """Strings that the observation must show, each in one of its signs (a missing name, a file:line)."""
     link: str = ""
+    of_machine: bool = False
+    """It is of what runs in place of the pair on a machine without a GPU, and says nothing about the pair."""
 
 
 @dataclass(frozen=True)

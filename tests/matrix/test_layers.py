@@ -9,9 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.facts.compat import Compat
+from diagnostics.findings import CheckResult, Finding, Report, Severity
 from diagnostics.matrix import environments
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.layers import conformance, in_cell, scheduler, serve, train
+from diagnostics.matrix.cells import LAYERS, load
+from diagnostics.matrix.layers import (
+    ALL,
+    conformance,
+    doctor,
+    in_cell,
+    logprobs,
+    peer,
+    repros,
+    scheduler,
+    serve,
+    train,
+)
 from diagnostics.matrix.processes import Finished
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
@@ -215,3 +228,84 @@ def test_a_server_that_does_not_start_fails_with_what_it_said_first(place):
     assert answer.outcome is Outcome.PASS
     assert answer.summary == "vllm serve: up, and /v1/completions answered with 8 tokens"
     assert serve.read(in_cell.Reply({}, "", "", Path()), cell).outcome is Outcome.FAIL
+
+
+def test_every_layer_that_a_cell_may_name_is_there_in_that_order():
+    """`matrix.toml` knows the names, the layers what to do: neither without the other."""
+    assert tuple(layer.name for layer in ALL) == LAYERS
+
+
+def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(place):
+    """With its place; a mode that TRL doesn't have is not run."""
+    cell = place.matrix.cells[0]
+    logged = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
+    whole = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": logged, "error": None}
+    answer = peer.read(in_cell.Reply(whole, "", "logs/it", Path()), cell)
+    assert answer.outcome is Outcome.PASS
+    assert answer.summary == (
+        "3 steps in 1.5 s; weights moved by up to 1.0e-02; "
+        "engine and trainer apart by 2.0e-03 in the mean, as TRL logs it"
+    )
+    failed = {"outcome": "failed", "error": "KeyError: 'x'", "where": "trl/a.py:7 in f"}
+    answer = peer.read(in_cell.Reply(failed, "the end", "logs/it", Path()), cell)
+    assert (answer.outcome, answer.signs) == (Outcome.FAIL, ("KeyError: 'x' (trl/a.py:7 in f)",))
+    answer = peer.read(in_cell.Reply({"outcome": "not_run", "error": "no such mode"}, "", "", Path()), cell)
+    assert (answer.outcome, answer.summary) == (Outcome.NOT_RUN, "no such mode")
+    assert peer.read(in_cell.Reply({}, "", "", Path()), cell).outcome is Outcome.FAIL
+
+
+def test_log_probs_are_told_with_their_bound(place):
+    """Largest and mean difference; beyond the bound it failed."""
+    cell = place.matrix.cells[0]
+    found = {"tokens": 9, "dtype": "float32", "bound": 1e-4, "max_difference": 2e-6, "mean_difference": 1e-7}
+    answer = logprobs.read(in_cell.Reply({**found, "outcome": "ok"}, "", "", Path()), cell)
+    assert (
+        answer.summary == "9 tokens in float32: apart by 2.0e-06 at most, 1.0e-07 in the mean (bound 1e-04)"
+    )
+    wrong = {**found, "outcome": "failed", "error": "apart by up to 3.0e-01, more than 0.0001"}
+    answer = logprobs.read(in_cell.Reply(wrong, "", "", Path()), cell)
+    assert (answer.outcome, answer.summary) == (Outcome.FAIL, wrong["error"])
+
+
+def test_a_repro_s_answer_rests_on_its_own_files(place):
+    """On those of its code, and on nothing of another's; it is asked by its code."""
+    layer = next(item for item in repros.LAYERS if item.name == "repro:SYN001")
+    (place.matrix.path.parent / "locks").mkdir()
+    inputs = layer.inputs(place, place.matrix.cells[0])
+    other = repros.LAYERS[0].inputs(place, place.matrix.cells[0])
+    assert inputs["repros"] != other["repros"]
+
+
+def known(verdict, evidence):
+    """One layer of a published cell."""
+    return {"verdict": verdict, "evidence": evidence}
+
+
+@pytest.mark.parametrize(
+    ("layers", "verdict"),
+    [
+        ({"import": known("fail", "executed")}, "partial"),
+        ({"import": known("fail", "executed"), "contract": known("expected_fail", "static")}, "fail"),
+        ({"import": known("pass", "executed"), "resolve": known("unresolvable", "static")}, "unresolvable"),
+    ],
+)
+def test_doctor_is_asked_without_what_was_run_in_the_cell(layers, verdict):
+    """Source and metadata stay; another cell's runs stay too."""
+    one = {"id": "one", "verdict": "pass", "layers": layers}
+    other = {"id": "other", "verdict": "fail", "layers": {"import": known("fail", "executed")}}
+    left = doctor.withheld(Compat(cells=(one, other)), "one").cells
+    assert (left[0]["verdict"], "import" in left[0]["layers"]) == (verdict, False)
+    assert left[1] is other
+
+
+def test_doctor_s_findings_are_signs_and_a_crashed_check_is_no_answer():
+    """By when it was asked, severity and code; whether it is right is not judged here."""
+    finding = Finding("CMP902", "known to fail", Severity.ERROR, "established", "executed", "because")
+    report = Report(
+        "doctor", {}, (CheckResult("a", "findings", "", (finding,)), CheckResult("b", "skipped", "why"))
+    )
+    answer = doctor.read({doctor.WITHHELD: Report("doctor", {}, ()), doctor.TOLD: report})
+    assert (answer.outcome, answer.signs) == (Outcome.PASS, ("with error CMP902",))
+    assert answer.summary == "not knowing the runs of this cell: nothing; knowing them: error CMP902"
+    crashed = Report("doctor", {}, (CheckResult("a", "crashed", "KeyError"),))
+    assert doctor.read({doctor.TOLD: crashed}).outcome is Outcome.FAIL

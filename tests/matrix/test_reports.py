@@ -213,8 +213,16 @@ def test_the_json_report_holds_the_evidence(make):
 
 def test_a_blocked_layer_names_its_obstacle(make):
     """Not run, because; and the exit code knows whether that was expected."""
-    item = make({"resolve": "unresolvable"}).rows[0].square("install")
-    assert (item.judged.verdict.value, item.summary) == ("not_run", "resolve: unresolvable")
+    item = make({"install": "fail"}).rows[0].square("import")
+    assert (item.judged.verdict.value, item.summary) == ("not_run", "install: fail")
+
+
+def test_many_layers_make_several_tables(make):
+    """Each fits; together they have every layer once, and every row each time."""
+    text = table.render(make({"resolve": "pass"}), colour=False)
+    heads = " ".join(line for line in text.splitlines() if line.lstrip().startswith("cell"))
+    assert all(heads.split().count(name) == 1 for name in ("resolve", "logprobs", "doctor"))
+    assert text.count("vllm-1.0") == heads.split().count("cell") > 1
 
 
 def test_a_narrow_terminal_still_shows_every_word(make):

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 from diagnostics.matrix.layers import (
     conformance,
     contract,
+    doctor,
     engine,
     imports,
     install,
+    logprobs,
+    peer,
+    repros,
     resolve,
     scheduler,
     serve,
@@ -28,9 +32,13 @@ ALL: tuple[Layer, ...] = (
     imports.LAYER,
     scheduler.LAYER,
     engine.LAYER,
+    logprobs.LAYER,
+    *peer.LAYERS,
     *train.LAYERS,
     conformance.LAYER,
     *serve.LAYERS,
+    *repros.LAYERS,
+    doctor.LAYER,
 )
 
 BY_NAME = {layer.name: layer for layer in ALL}

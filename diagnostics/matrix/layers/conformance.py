@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.layers import in_cell
 from diagnostics.matrix.layers.base import Layer, infrastructure
-from diagnostics.matrix.layers.install import environment_inputs
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.workplace import ROOT
 
@@ -29,13 +28,7 @@ OUTCOMES = "outcomes.json"
 
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
-    assert cell.recipe is not None
-    return {
-        **environment_inputs(workplace, cell),
-        "pytest": " ".join(PYTEST),
-        "arguments": " ".join(workplace.matrix.layer("conformance").arguments),
-        "variables": str(cell.recipe.environment),
-    }
+    return {**in_cell.inputs(workplace, cell, "conformance"), "pytest": " ".join(PYTEST)}
 
 
 def _ask(workplace: Workplace, cell: Cell) -> Answer:

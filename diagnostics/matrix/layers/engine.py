@@ -6,26 +6,13 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.layers import in_cell
 from diagnostics.matrix.layers.base import Layer
-from diagnostics.matrix.layers.install import environment_inputs
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
 
 SCHEMA = "grpo-doctor.engine.v1"
-
-
-def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
-    assert cell.recipe is not None
-    arguments = " ".join(workplace.matrix.layer("engine").arguments)
-    return {
-        **environment_inputs(workplace, cell),
-        "arguments": arguments,
-        "variables": str(cell.recipe.environment),
-    }
 
 
 def _ask(workplace: Workplace, cell: Cell) -> Answer:
@@ -70,6 +57,6 @@ LAYER = Layer(
     needs=("install", "import"),
     heavy=True,
     harness=("diagnostics/matrix/layers/engine.py", *in_cell.HARNESS, "grpo_core"),
-    inputs=_inputs,
+    inputs=lambda workplace, cell: in_cell.inputs(workplace, cell, "engine"),
     ask=_ask,
 )

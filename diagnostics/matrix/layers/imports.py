@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.layers import in_cell
 from diagnostics.matrix.layers.base import Layer
-from diagnostics.matrix.layers.install import environment_inputs
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
@@ -22,11 +21,7 @@ PROGRAM = ("repro/__init__.py", "repro/__main__.py", "repro/imports.py")
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
     assert cell.recipe is not None
-    return {
-        **environment_inputs(workplace, cell),
-        "modules": " ".join(cell.recipe.imports),
-        "variables": str(cell.recipe.environment),
-    }
+    return {**in_cell.inputs(workplace, cell, "import"), "modules": " ".join(cell.recipe.imports)}
 
 
 def _ask(workplace: Workplace, cell: Cell) -> Answer:

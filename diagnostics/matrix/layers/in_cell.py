@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix import environments
+from diagnostics.matrix.layers.install import environment_inputs
 from diagnostics.matrix.processes import Finished, run, tail
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.workplace import Workplace, shareable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from diagnostics.matrix.cells import Cell
 
@@ -43,6 +44,16 @@ class Ended:
     excerpt: str
     log: str
     folder: Path
+
+
+def inputs(workplace: Workplace, cell: Cell, layer: str) -> Mapping[str, str]:
+    """Returns what the answer of a program in the cell depends on: environment, arguments, variables."""
+    assert cell.recipe is not None
+    return {
+        **environment_inputs(workplace, cell),
+        "arguments": " ".join(workplace.matrix.layer(layer).arguments),
+        "variables": str(cell.recipe.environment),
+    }
 
 
 def execute(

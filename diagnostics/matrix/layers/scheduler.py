@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.layers import in_cell
 from diagnostics.matrix.layers.base import Layer
-from diagnostics.matrix.layers.install import environment_inputs
 from diagnostics.matrix.verdicts import Answer, Evidence, Grid, Outcome
+from diagnostics.sweep import harness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
@@ -27,14 +27,21 @@ _MARKS = {
 
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
-    assert cell.recipe is not None
-    codes = " ".join(workplace.matrix.layer("scheduler").codes)
-    return {**environment_inputs(workplace, cell), "codes": codes, "variables": str(cell.recipe.environment)}
+    codes = workplace.matrix.layer("scheduler").codes
+    shared = in_cell.inputs(workplace, cell, "scheduler")
+    return {**shared, "codes": " ".join(codes), "repros": programs(workplace, codes)}
+
+
+def programs(workplace: Workplace, codes: Sequence[str]) -> str:
+    """Returns the digest of what these codes' repros are made of; a change to another repro asks nothing again."""
+    return workplace.code(harness.files(workplace.programs, codes))
 
 
 def _ask(workplace: Workplace, cell: Cell) -> Answer:
     codes = workplace.matrix.layer("scheduler").codes
-    reply = in_cell.ask(workplace, cell, "scheduler", ["repro", "run", *codes, "--mitigation", "all"], SCHEMA)
+    # Of whole engines an attempt starts one or two.
+    arguments = ["repro", "run", *codes, "--mitigation", "all", "--timeout", "240"]
+    reply = in_cell.ask(workplace, cell, "scheduler", arguments, SCHEMA)
     if reply.instead:
         return reply.instead
     return read(reply, in_cell.ran_with(cell, reply.document.get("versions")))
@@ -181,7 +188,7 @@ LAYER = Layer(
     evidence=Evidence.EXECUTED,
     needs=("install", "import"),
     heavy=True,
-    harness=("diagnostics/matrix/layers/scheduler.py", *in_cell.HARNESS, "repro"),
+    harness=("diagnostics/matrix/layers/scheduler.py", *in_cell.HARNESS),
     inputs=_inputs,
     ask=_ask,
 )

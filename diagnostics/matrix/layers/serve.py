@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.layers import in_cell
 from diagnostics.matrix.layers.base import Layer
-from diagnostics.matrix.layers.install import environment_inputs
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from diagnostics.matrix.cells import Cell
     from diagnostics.matrix.workplace import Workplace
 
@@ -21,14 +18,6 @@ SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
 
 def _layer(server: str, command: str) -> Layer:
     name = f"serve:{server}"
-
-    def inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
-        assert cell.recipe is not None
-        return {
-            **environment_inputs(workplace, cell),
-            "arguments": " ".join(workplace.matrix.layer(name).arguments),
-            "variables": str(cell.recipe.environment),
-        }
 
     def ask(workplace: Workplace, cell: Cell) -> Answer:
         arguments = workplace.matrix.layer(name).arguments
@@ -43,7 +32,7 @@ def _layer(server: str, command: str) -> Layer:
         needs=("install", "import"),
         heavy=True,
         harness=("diagnostics/matrix/layers/serve.py", *in_cell.HARNESS, "grpo_core"),
-        inputs=inputs,
+        inputs=lambda workplace, cell: in_cell.inputs(workplace, cell, name),
         ask=ask,
     )
 

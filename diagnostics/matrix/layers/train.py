@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.layers import in_cell
 from diagnostics.matrix.layers.base import Layer
-from diagnostics.matrix.layers.install import environment_inputs
 from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
@@ -30,15 +29,6 @@ MODES = {
 def _layer(mode: str, about: str) -> Layer:
     name = f"train:{mode}"
 
-    def inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
-        assert cell.recipe is not None
-        arguments = " ".join(workplace.matrix.layer(name).arguments)
-        return {
-            **environment_inputs(workplace, cell),
-            "arguments": arguments,
-            "variables": str(cell.recipe.environment),
-        }
-
     def ask(workplace: Workplace, cell: Cell) -> Answer:
         arguments = workplace.matrix.layer(name).arguments
         reply = in_cell.ask(
@@ -53,7 +43,7 @@ def _layer(mode: str, about: str) -> Layer:
         needs=("install", "import", "engine"),
         heavy=True,
         harness=("diagnostics/matrix/layers/train.py", *in_cell.HARNESS, "grpo_core"),
-        inputs=inputs,
+        inputs=lambda workplace, cell: in_cell.inputs(workplace, cell, name),
         ask=ask,
     )
 

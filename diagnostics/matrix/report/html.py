@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from diagnostics.matrix import findings
+from diagnostics.matrix import confusion, findings
 from diagnostics.matrix.breadth import allowed
 from diagnostics.matrix.layers.resolve import SHOWN
 from diagnostics.matrix.publish import verdict as cell_verdict
@@ -69,6 +69,7 @@ def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:
         found=_found(board),
         families=list(_families(rows)),
         map=_map(board) if len(board.rows) >= MAP_FROM else None,
+        predictions=[_predictions(one) for one in confusion.of(board) if one.pairs or one.issues],
         compared=changes.since,
         changes=_changes(board, changes),
         verdicts=[{"value": item.value, "word": words.WORDS[item].lower()} for item in Verdict],
@@ -157,6 +158,23 @@ def _found(board: Board) -> list[dict[str, Any]]:
     ]
     dates = {"title": "At their own date, and with today's packages", "lines": findings.today(rows)}
     return [*lists, dates]
+
+
+def _predictions(one: confusion.Confusion) -> dict[str, Any]:
+    """Returns both tables of one time, and what doctor had wrong."""
+    return {
+        "title": confusion.KNOWING[one.when],
+        "tables": [
+            {"name": name, **confusion.counts(cases)}
+            for name, cases in (("the pair fails", one.pairs), ("a known issue is there", one.issues))
+        ],
+        "wrong": [
+            {"cell": case.cell, "anchor": _anchor(case.cell, "doctor"), "case": case}
+            for case in (*one.pairs, *one.issues)
+            if not case.agrees
+        ],
+        "aside": confusion.remarks([one]),
+    }
 
 
 def _changes(board: Board, changes: Changes) -> list[dict[str, Any]]:

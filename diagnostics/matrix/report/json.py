@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.matrix import confusion
+
 if TYPE_CHECKING:
     from diagnostics.matrix.board import Board, Square
 
@@ -18,6 +20,7 @@ def render(board: Board, generated: str) -> str:
         "generated": generated,
         "counts": {verdict.value: count for verdict, count in sorted(board.counts().items())},
         "questions": len(board.squares),
+        "doctor": confusion.document(confusion.of(board)),
         "cells": [
             {
                 "id": row.cell.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix import confusion
 from diagnostics.matrix.report import table, words
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def render(board: Board, generated: str) -> str:
     remarks = table.remarks(board)
     if remarks:
         lines += ["", "## What was observed", "", *(f"- {_escape(text)}" for text, _style in remarks)]
+    lines += confusion.markdown(confusion.of(board), _escape)
     return "\n".join(lines) + "\n"
 
 

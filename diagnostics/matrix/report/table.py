@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from diagnostics.matrix.report import words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
     from rich.text import Text
 
@@ -17,15 +19,36 @@ if TYPE_CHECKING:
 LEGEND = "● run  ○ read in source  ◌ nothing run"
 # Where no terminal tells its width: wide enough for all columns.
 WIDTH = 200
+# What a column takes, and what the cells' names take.
+_COLUMN, _NAMES = 16, 20
 
 
-def table(board: Board, current: Question | None = None, *, live: bool = False) -> Table:
+def blocks(layers: Sequence[str], width: int) -> list[Sequence[str]]:
+    """Returns the layers in as many lots, about as long, as a table each takes to fit into a width in characters.
+
+    >>> blocks(["a", "b", "c"], 2 * 16 + 20)
+    [['a', 'b'], ['c']]
+    """
+    most = max(1, (width - _NAMES) // _COLUMN)
+    count = max(1, -(-len(layers) // most))
+    size = max(1, -(-len(layers) // count))
+    return [layers[start : start + size] for start in range(0, len(layers), size)]
+
+
+def table(
+    board: Board,
+    current: Question | None = None,
+    *,
+    live: bool = False,
+    layers: Sequence[str] | None = None,
+) -> Table:
     """Returns the table; the question that is being asked is marked.
 
     Args:
         board: the verdicts.
         current: the question that is being asked.
         live: whether the run goes on, so that what has no answer yet is waiting.
+        layers: the columns; all that some cell is asked, if None.
     """
     from rich import box
     from rich.table import Table
@@ -33,11 +56,14 @@ def table(board: Board, current: Question | None = None, *, live: bool = False) 
 
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     drawn.add_column("cell", no_wrap=True)
-    for layer in board.layers:
+    columns = board.layers if layers is None else layers
+    for layer in columns:
         drawn.add_column(layer.replace(":", "\n"), vertical="top")
     for row in board.rows:
+        if layers is not None and not any(row.square(layer) for layer in layers):
+            continue  # nothing of this lot is asked of it
         squares: list[Text] = []
-        for layer in board.layers:
+        for layer in columns:
             square = row.square(layer)
             asking = current is not None and (current.cell.id, current.layer.name) == (row.cell.id, layer)
             squares.append(Text("… asking", style="bold cyan") if asking else _square(square, live=live))
@@ -69,14 +95,16 @@ def render(board: Board, *, colour: bool, width: int | None = None) -> str:
     from rich.text import Text
 
     stream = io.StringIO()
+    width = width or (shutil.get_terminal_size((WIDTH, 40)).columns if colour else WIDTH)
     console = Console(
         file=stream,
-        width=width or (shutil.get_terminal_size((WIDTH, 40)).columns if colour else WIDTH),
+        width=width,
         force_terminal=colour,
         color_system="auto" if colour else None,
         highlight=False,
     )
-    console.print(table(board))
+    for layers in blocks(board.layers, width):
+        console.print(table(board, layers=layers))
     for line, style in remarks(board):
         console.print(Text(line, style=style), soft_wrap=not colour)
     console.print(f"{LEGEND}\n{words.totals(board)}", markup=False)

