@@ -60,7 +60,8 @@ def build_peers(session: nox.Session) -> Path:
 @nox.session(python=PYTHON)
 def matrix(session: nox.Session) -> None:
     """Run the cells that are due and print the table. Arguments go through: -- --profile full --cells GLOB."""
-    install(session, "--editable", ".[matrix]")
+    on_ray = any(argument.startswith("--ray") for argument in session.posargs)
+    install(session, "--editable", ".[matrix,ray]" if on_ray else ".[matrix]")
     arguments = session.posargs or ["run"]
     if arguments[0].startswith("-"):
         arguments = ["run", *arguments]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics.matrix import commands
+from diagnostics.matrix.cluster.dispatch import ClusterError
 from diagnostics.matrix.sources import SourceError
 from diagnostics.matrix.store import StoreBusyError
 from diagnostics.matrix.uv import UvMissingError
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
-    except (TableError, StoreBusyError, UvMissingError, SourceError) as error:
+    except (TableError, StoreBusyError, UvMissingError, SourceError, ClusterError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         return 2
     except Stopped:
@@ -128,6 +129,12 @@ def _asking(commands_: Any, common: _Parser, chosen: _Parser) -> None:
         default=None,
         metavar="N",
         help="ask so many questions that need no environment at a time (default: 1; for breadth 4 per core)",
+    )
+    run.add_argument(
+        "--ray",
+        default=None,
+        metavar="ADDRESS",
+        help="ask on the nodes of a running Ray cluster: HOST:PORT or auto; see docs/ci.md",
     )
     keep = run.add_mutually_exclusive_group()
     keep.add_argument(

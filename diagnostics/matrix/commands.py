@@ -6,9 +6,10 @@ import contextlib
 import datetime
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import breadth, ci, environments, findings, locks, probing, selection
+from diagnostics.matrix import breadth, ci, cluster, environments, findings, locks, probing, selection
 from diagnostics.matrix import releases as known_releases
 from diagnostics.matrix.board import Board, Question, board, question
 from diagnostics.matrix.cells import Cell, load
@@ -48,6 +49,10 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _plan(workplace, questions, fresh, only)
     wide = options.profile == breadth.PROFILE
+    if options.ray and options.jobs:
+        raise TableError(
+            "--jobs: beside --ray the nodes' resources say how much is asked at a time: leave it out"
+        )
     jobs = options.jobs or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
     show = findings.render if wide else _table
     try:
@@ -59,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
                 _questions(workplace, cells, wanted),
                 Options(fresh, options.keep, only, options.disk_gb, jobs),
                 progress,
+                partial(cluster.run_on, options.ray) if options.ray else None,
             )
     except KeyboardInterrupt:
         print(show(board(questions, workplace.store.read())), end="", flush=True)
