@@ -196,7 +196,8 @@ def report(options: argparse.Namespace) -> int:
     """Writes the page and the other reports from what the store knows; asks nothing."""
     workplace = _workplace(options)
     folder = options.report or workplace.store.folder / "report"
-    print(write(folder, _board(workplace), workplace.store.read()))
+    cells = selection.cells(workplace.matrix, options.cells, None) if options.cells else None
+    print(write(folder, _board(workplace, cells), workplace.store.read()))
     return 0
 
 
@@ -228,9 +229,10 @@ def _questions(workplace: Workplace, cells: list[Cell], wanted: tuple[str, ...])
     ]
 
 
-def _board(workplace: Workplace) -> Board:
-    cells = list(workplace.matrix.cells)
-    return board(_questions(workplace, cells, ()), workplace.store.read())
+def _board(workplace: Workplace, cells: list[Cell] | None = None) -> Board:
+    """Returns what the store knows of these cells, of all written ones if none are named."""
+    asked = list(workplace.matrix.cells) if cells is None else cells
+    return board(_questions(workplace, asked, ()), workplace.store.read())
 
 
 def _fetch_pythons(workplace: Workplace, cells: list[Cell]) -> None:
