@@ -20,7 +20,7 @@ from diagnostics.matrix.cluster.bundle import MATRIX
 from diagnostics.matrix.cluster.guard import guarded
 from diagnostics.matrix.events import to_line
 from diagnostics.matrix.processes import end_left_over
-from diagnostics.matrix.store import Store, StoreBusyError
+from diagnostics.matrix.store import Store, StoreBusyError, StoreError
 from diagnostics.matrix.workplace import ROOT, InterpreterError, Workplace
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def work(job: Mapping[str, Any]) -> dict[str, Any]:
     notes: list[str] = []
     try:
         reply = _drop(job, notes) if job["task"] == "drop" else _ask(job, notes)
-    except StoreBusyError as error:
+    except StoreError as error:
         reply = {"refused": str(error)}
     return {**reply, "notes": notes}
 
