@@ -98,7 +98,7 @@ def tests(session: nox.Session) -> None:
 
 def gpu_tests(session: nox.Session, *arguments: str) -> None:
     """Runs what needs a GPU, with PyTorch's build for it; where PyTorch sees none, nothing is skipped silently."""
-    session.env["UV_TORCH_BACKEND"] = "auto"
+    session.env["UV_TORCH_BACKEND"] = os.environ.get("UV_TORCH_BACKEND", "auto")
     install(session, *arguments)
     seen = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
     session.run("python", "-c", seen)

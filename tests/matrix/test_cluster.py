@@ -18,6 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.matrix.cells import load
+from diagnostics.matrix.cluster import bundle, node
+from diagnostics.matrix.store import Store
+from diagnostics.matrix.workplace import Workplace
+
 ROOT = Path(__file__).resolve().parents[2]
 RAY = Path(sys.executable).parent / "ray"
 
@@ -58,7 +63,9 @@ class LocalCluster:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        _until(lambda: b"Ray runtime started" in (own / "ray.out").read_bytes(), 120)
+        process, said = self.nodes[name], own / "ray.out"
+        started = lambda: "Ray runtime started" in said.read_text()  # noqa: E731
+        _until(started, 240, lambda: (process.poll() is None, said.read_text()))
         return own
 
     def kill(self, name):
@@ -124,7 +131,7 @@ def test_a_node_killed_during_a_layer_loses_nothing(toys, cluster):
         process = _start(toys, stream, "--ray", cluster.address)
         try:
             waiting = toys.folder / "waiting"
-            _until(waiting.exists, 240, lambda: (process.poll() is None, errors.read_text()))
+            _until_it_waits(process, waiting, errors)
             pid, home = waiting.read_text().split()
             (hit,) = (name for name, folder in folders.items() if Path(home).is_relative_to(folder))
             before = _lines(toys.store)
@@ -157,27 +164,98 @@ def test_a_node_killed_during_a_layer_loses_nothing(toys, cluster):
 
 @pytest.mark.ray
 @pytest.mark.heavy
-def test_an_interrupt_ends_what_the_nodes_do(toys, cluster):
-    """Ctrl-C: the program on the node is ended, the store is valid, the next run goes on; environments are dropped."""
+def test_a_run_that_ends_early_ends_what_the_nodes_do(toys, cluster):
+    """SIGKILL, then Ctrl-C: the program on the node is gone, the store is valid, the next run goes on from there."""
     folder = cluster.start("one", cpus=2)
-    errors = toys.folder / "errors.txt"
-    with errors.open("wb") as stream:
-        process = _start(toys, stream, "--ray", cluster.address, "--drop", "--cells", "vllm-1.0+trl-1.0")
-        waiting = toys.folder / "waiting"
-        _until(waiting.exists, 240, lambda: (process.poll() is None, errors.read_text()))
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, errors.read_text()
+    errors, waiting = toys.folder / "errors.txt", toys.folder / "waiting"
+    before = []
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+        waiting.unlink(missing_ok=True)
+        with errors.open("wb") as stream:
+            process = _start(toys, stream, "--ray", cluster.address, "--drop", "--cells", "vllm-1.0+trl-1.0")
+            _until_it_waits(process, waiting, errors)
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=60)
+        assert process.returncode == code, errors.read_text()
+        _until(lambda: not _alive(int(waiting.read_text().split()[0])), 60)
+        before = before or _lines(toys.store)
+        assert (_lines(toys.store), len(before)) == (before, 3)
     assert "interrupted: what was finished is kept" in errors.read_text()
     assert "3 of 5 questions passed" in output
-    _until(lambda: not _alive(int(waiting.read_text().split()[0])), 30)
-    before = _lines(toys.store)
-    assert len(before) == 3
     done = toys.run("run", "--ray", cluster.address, "--drop", "--cells", "vllm-1.0+trl-1.0")
     assert done.returncode == 0, done.stderr
     assert _lines(toys.store)[:3] == before
     assert "removed the environment of vllm-1.0+trl-1.0" in done.stderr
     assert not list(folder.glob("cells/*/environments/*"))
+
+
+def test_what_a_node_is_sent_is_enough(world, kit, tmp_path):
+    """Code, matrix file and locks alone, in a folder of their own: the question is answered, another one refused."""
+    world.index.add("vllm", "1.0", kit.vllm("1.0"))
+    world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+    path = world.write(kit.cell("1.0", "1.0", ("contract",), recipe=None))
+    assert world.run("run").returncode == 0
+    (known,) = _lines(world.store)
+    workplace = Workplace(load(path), Store(world.store), programs=world.folder / "programs")
+    sent = bundle.write(workplace, tmp_path / "sent")
+    assert {item.name for item in sent.iterdir()} == {"diagnostics", "grpo_core", "repro", "matrix.toml"}
+    job = {"task": "ask", "cell": known["cell"], "layer": "contract", "inputs": known["inputs"], "run": "r",
+           "afresh": False, "make_room": False, "budget_gb": None}  # fmt: skip
+    other = {**job, "inputs": [*known["inputs"][:-1], ["code", "older"]]}
+    program = "import json, sys; from diagnostics.matrix.cluster import node; "
+    program += "print(json.dumps([node.work(job) for job in json.loads(sys.argv[1])]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps([job, other])],
+        env={**world.environ, "PYTHONPATH": str(sent), "GRPO_DOCTOR_NODE_FOLDER": str(tmp_path / "node")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answered, refused = json.loads(done.stdout)
+    event = json.loads(answered["line"])
+    assert [event[key] for key in ("identity", "inputs", "cell")] == [
+        known[key] for key in ("identity", "inputs", "cell")
+    ]
+    assert event["answer"]["outcome"] == "pass"
+    assert "here it would be another question: code is" in refused["refused"]
+    assert (tmp_path / "node" / "wheels").is_dir()
+
+
+def test_a_long_log_comes_back_cut(tmp_path, monkeypatch):
+    """Its end, and how much is left where it was written."""
+    (tmp_path / "x.log").write_text("one two")
+    workplace = Workplace(load(ROOT / "matrix.toml"), Store(tmp_path))
+    assert node._log(workplace, "x.log") == b"one two"
+    monkeypatch.setattr(node, "LOG_BYTES", 3)
+    assert node._log(workplace, "x.log") == b"[4 bytes before this were left on the node]\ntwo"
+    assert (node._log(workplace, ""), node._log(workplace, "none.log")) == (None, None)
+
+
+def test_the_guard_ends_what_a_killed_process_left(tmp_path):
+    """The process that started a program is killed: the program is ended, though nobody asks for it any more."""
+    program = (
+        "import pathlib, subprocess, sys\n"
+        "from diagnostics.matrix.cluster.guard import guarded\n"
+        "from diagnostics.matrix import processes\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "with guarded(folder):\n"
+        "    processes.run([sys.executable, '-c', 'input()'], environment={}, log=folder / 'x.log', timeout_s=600,\n"
+        "                  folder=folder, ledger=folder / 'running.json')\n"
+    )
+    program = program.replace("'input()'", "'import signal; signal.pause()'")
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT)
+    ledger = tmp_path / "running.json"
+    _until(lambda: ledger.exists() and ledger.read_text().endswith("}"), 30)
+    pid = json.loads(ledger.read_text())["group"]
+    assert _alive(pid)
+    process.kill()
+    process.wait()
+    _until(lambda: not _alive(pid), 30)
+
+
+def _until_it_waits(process, waiting, errors):
+    _until(waiting.exists, 240, lambda: (process.poll() is None, errors.read_text()))
 
 
 def _start(world, errors, *arguments):

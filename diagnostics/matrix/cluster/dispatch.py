@@ -84,6 +84,10 @@ class Dispatch:
         self._cluster = cluster
         self._patience_s = patience_s
         self._open = {_name(item): item for item in due}
+        self._cells: dict[str, dict[str, Question]] = {}
+        """The open questions of each cell, in order."""
+        for item in due:
+            self._cells.setdefault(item.cell.id, {})[item.layer.name] = item
         self._flying: dict[Any, _Flight] = {}
         self._load = Load()
         self._home: dict[str, str] = {}
@@ -115,8 +119,10 @@ class Dispatch:
         self._seen.update((node.id, node) for node in nodes)
         self._lost &= alive
         flying = {_name(flight.item) for flight in self._flying.values() if flight.item}
+        full: set[Needs] = set()
         for name, item in list(self._open.items()):
-            if name in flying or self._waits(item):
+            # A thousand light questions wait for the same room: one of them is asked whether there is any.
+            if name in flying or (not item.layer.heavy and self._needs(item) in full) or self._waits(item):
                 continue
             if not self._going.is_due(item):
                 self._settle(item)
@@ -126,13 +132,12 @@ class Dispatch:
                 self._submit(item, node)
             else:
                 self._miss(item, nodes)
+                full.update([] if item.layer.heavy else [self._needs(item)])
 
     def _waits(self, item: Question) -> bool:
         """Tells whether a question that this one needs, or that goes before it in its environment, is still open."""
         before = True
-        for (cell, layer), other in self._open.items():
-            if cell != item.cell.id:
-                continue
+        for layer, other in self._cells[item.cell.id].items():
             if layer == item.layer.name:
                 before = False
             elif layer in item.layer.needs or (before and item.layer.heavy and other.layer.heavy):
@@ -147,11 +152,7 @@ class Dispatch:
         for node in nodes:
             if node.id == home and node.id not in shy and node.offers(needs):
                 return node if self._load.left(node).offers(needs) else None
-        whole = most(
-            self._needs(other)
-            for other in self._open.values()
-            if other.layer.heavy and other.cell.id == item.cell.id
-        )
+        whole = most(self._needs(other) for other in self._cells[item.cell.id].values() if other.layer.heavy)
         return self._load.choose(nodes, needs, whole, shy)
 
     def _needs(self, item: Question) -> Needs:
@@ -267,9 +268,8 @@ class Dispatch:
         """Takes a question off the list; after a cell's last one its environments go, where that is asked for."""
         del self._open[_name(item)]
         cell = item.cell.id
-        last = item.layer.heavy and not any(
-            other.layer.heavy and other.cell.id == cell for other in self._open.values()
-        )
+        del self._cells[cell][item.layer.name]
+        last = item.layer.heavy and not any(other.layer.heavy for other in self._cells[cell].values())
         if last and self._going.options.keep == "never":
             for node in self._been.pop(cell, {}).values():
                 if node.id not in self._lost:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,12 @@ from diagnostics.matrix.store import Store, StoreBusyError, StoreError
 from diagnostics.matrix.workplace import ROOT, InterpreterError, Workplace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 # Names a node's folder, in the environment of `ray start` there.
 VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
+# So long a task waits for the end of one that a killed run left, in seconds.
+PATIENCE_S = 30.0
 # So much of a log's end comes back, in bytes.
 LOG_BYTES = 2**20
 
@@ -82,13 +85,33 @@ def _ask(job: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if not item.layer.heavy:
         return _reply(workplace, item, str(job["run"]))
     ledger = own / "running.json"
-    with workplace.store.locked(), guarded(own):
+    with _held(workplace.store), guarded(own):
         end_left_over(ledger)
         if job["make_room"]:
             notes += _make_room(everything, workplace, item.cell, job["budget_gb"])
         if job["afresh"]:
             environments.remove(workplace, item.cell)
         return _reply(workplace, item, str(job["run"]))
+
+
+@contextlib.contextmanager
+def _held(store: Store) -> Iterator[None]:
+    """Holds a cell's folder; what another run of the matrix left working there gets a while to end.
+
+    Raises:
+        StoreBusyError: it is still held after that.
+    """
+    end = time.monotonic() + PATIENCE_S
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(store.locked())
+                break
+            except StoreBusyError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+        yield
 
 
 def _generated(matrix: Any, name: str) -> tuple[Cell, ...]:
