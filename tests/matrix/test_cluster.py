@@ -37,7 +37,23 @@ class LocalCluster:
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name, *, cpus, head=False):
-        """Starts a node and returns its folder once it runs."""
+        """Starts a node and returns its folder once it runs; Ray itself gives up on a busy machine after 30 s."""
+        own = self.folder / name
+        own.mkdir()
+        said = own / "ray.out"
+        for attempt in (1, 2, 3):
+            process = self.nodes[name] = self._launch(own, cpus, head=head)
+            _until(
+                lambda: "Ray runtime started" in said.read_text() or self.nodes[name].poll() is not None, 240
+            )
+            if process.poll() is None:
+                return own
+            assert attempt < 3, said.read_text()
+            assert "timed out during startup" in said.read_text(), said.read_text()
+            self.kill(name)
+        raise AssertionError
+
+    def _launch(self, own, cpus, *, head):
         ports = [_free_port() for _ in range(6)]
         host = f"127.0.0.{2 + len(self.nodes)}"  # Ray takes 127.0.0.1 for a wish to be found from outside
         where = [f"--address={self.address}"]
@@ -51,10 +67,8 @@ class LocalCluster:
             f"--metrics-export-port={ports[4]}", f"--runtime-env-agent-port={ports[5]}",
             "--object-store-memory=80000000", "--memory=2000000000", "--disable-usage-stats",
         ]  # fmt: skip
-        own = self.folder / name
-        own.mkdir(parents=True)
         with (own / "ray.out").open("wb") as output:
-            self.nodes[name] = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 env={**self.environ, "GRPO_DOCTOR_NODE_FOLDER": str(own), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
@@ -63,10 +77,6 @@ class LocalCluster:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        process, said = self.nodes[name], own / "ray.out"
-        started = lambda: "Ray runtime started" in said.read_text()  # noqa: E731
-        _until(started, 240, lambda: (process.poll() is None, said.read_text()))
-        return own
 
     def kill(self, name):
         """Ends a node by SIGKILL: its raylet first, as a machine's end would, then what started it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.cluster.dispatch import Dispatch
+from diagnostics.matrix.cluster.dispatch import ClusterError, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,11 +26,16 @@ def run_on(address: str, going: Run, due: Sequence[Question]) -> None:
         due: the questions, in order.
 
     Raises:
-        ClusterError: when there is no cluster at that address, or Ray is not installed here.
+        ClusterError: when there is no cluster at that address, none of its nodes takes work, or Ray is not installed
+            here.
     """
     from diagnostics.matrix.cluster.on_ray import connected
 
     with connected(address, going.workplace) as cluster:
         names = ", ".join(f"{node.name} ({node.described})" for node in cluster.nodes())
-        going.progress.note(f"cluster at {address}: {names or 'no node takes work yet'}")
+        if not names:
+            raise ClusterError(
+                f"--ray {address}: no node of the cluster takes work: `ray start --address={address}` adds one"
+            )
+        going.progress.note(f"cluster at {address}: {names}")
         Dispatch(going, due, cluster).finish()
