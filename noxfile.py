@@ -60,7 +60,8 @@ def build_peers(session: nox.Session) -> Path:
 @nox.session(python=PYTHON)
 def matrix(session: nox.Session) -> None:
     """Run the cells that are due and print the table. Arguments go through: -- --profile full --cells GLOB."""
-    install(session, "--editable", ".[matrix]")
+    on_ray = any(argument.startswith("--ray") for argument in session.posargs)
+    install(session, "--editable", ".[matrix,ray]" if on_ray else ".[matrix]")
     arguments = session.posargs or ["run"]
     if arguments[0].startswith("-"):
         arguments = ["run", *arguments]
@@ -77,8 +78,13 @@ def lock(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
     """Build real cells and run the suite, save what takes minutes (-- -m heavy). Arguments go to pytest."""
+    on_gpu = "-m" in session.posargs and session.posargs[session.posargs.index("-m") + 1 :][:1] == ["gpu"]
     # Compiled at once: the tests start hundreds of processes that import torch.
-    install(session, "--compile-bytecode", "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    arguments = ["--compile-bytecode", "--editable", ".[matrix,train]", "--group", "test"]
+    if on_gpu:
+        gpu_tests(session, *arguments)
+        return
+    install(session, *arguments, torch=True)
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
@@ -88,6 +94,15 @@ def tests(session: nox.Session) -> None:
     session.run(
         "python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *chosen, *session.posargs, env=found
     )
+
+
+def gpu_tests(session: nox.Session, *arguments: str) -> None:
+    """Runs what needs a GPU, with PyTorch's build for it; where PyTorch sees none, nothing is skipped silently."""
+    session.env["UV_TORCH_BACKEND"] = os.environ.get("UV_TORCH_BACKEND", "auto")
+    install(session, *arguments)
+    seen = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
+    session.run("python", "-c", seen)
+    session.run("python", "-m", "pytest", *session.posargs)
 
 
 @nox.session(python=PYTHON)

@@ -112,8 +112,11 @@ def test_diagnostics_reach_cells_only_by_running_them():
 
 
 def test_diagnostics_import_nothing_heavy():
-    """No module of diagnostics names a heavy package, not even inside a function."""
-    assert offences("diagnostics", lambda module: top(module) in HEAVY) == []
+    """No module of diagnostics names a heavy package, not even inside a function; but one does Ray, when asked to."""
+    found = offences("diagnostics", lambda module: top(module) in HEAVY)
+    on_ray = re.compile(r"diagnostics/matrix/cluster/on_ray\.py:\d+: ray(\.\w+)*")
+    assert [line for line in found if not on_ray.fullmatch(line)] == []
+    assert offences("diagnostics", lambda module: top(module) in HEAVY, only_at_import=True) == []
 
 
 @pytest.mark.parametrize("package", ["grpo_core", "repro"])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import math
+import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics.matrix import commands
+from diagnostics.matrix.cluster.dispatch import ClusterError
 from diagnostics.matrix.sources import SourceError
-from diagnostics.matrix.store import StoreBusyError
+from diagnostics.matrix.store import StoreError
 from diagnostics.matrix.uv import UvMissingError
 from diagnostics.matrix.workplace import ROOT
 from diagnostics.tables import TableError
@@ -36,8 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
-    except (TableError, StoreBusyError, UvMissingError, SourceError) as error:
+    except (TableError, StoreError, UvMissingError, SourceError, ClusterError) as error:
         print(f"matrix: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        line = _of_the_machine(error)
+        if line is None:
+            raise
+        print(f"matrix: {line}: what was finished is kept, the next run goes on from here", file=sys.stderr)
         return 2
     except Stopped:
         return 128 + signal.SIGTERM
@@ -48,6 +58,34 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise Stopped
+
+
+def _of_the_machine(error: OSError) -> str | None:
+    """Says in one line which file could not be written; None for what is no fault of disk or rights."""
+    if isinstance(error, shutil.Error):  # of a folder's copy: (source, target, reason) each
+        _source, target, reason = error.args[0][0]
+        return f"{target}: {str(reason).partition(': ')[0].rpartition('] ')[2]}"
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}:
+        return None
+    return f"{error.filename or 'a file'}: {error.strerror}"
+
+
+def _count(text: str) -> int:
+    """Reads a number of things, at least one."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on where {text!r} stands")
+    return int(text)
+
+
+def _size(text: str) -> float:
+    """Reads a size in GB, above zero."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"expected GB above zero where {text!r} stands")
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,7 +148,7 @@ def _asking(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     )
     run.add_argument(
         "--disk-gb",
-        type=float,
+        type=_size,
         default=None,
         metavar="GB",
         help="what all environments may take together; the oldest go first (default: what the disk has)",
@@ -124,10 +162,16 @@ def _asking(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     )
     run.add_argument(
         "--jobs",
-        type=int,
+        type=_count,
         default=None,
         metavar="N",
         help="ask so many questions that need no environment at a time (default: 1; for breadth 4 per core)",
+    )
+    run.add_argument(
+        "--ray",
+        default=None,
+        metavar="ADDRESS",
+        help="ask on the nodes of a running Ray cluster: HOST:PORT or auto; see docs/ci.md",
     )
     keep = run.add_mutually_exclusive_group()
     keep.add_argument(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.matrix.needs import Needs
 from diagnostics.matrix.verdicts import Expectation, Outcome
 from diagnostics.tables import Source, Table, TableError, close_matches
 
@@ -134,6 +135,8 @@ class LayerSettings:
     """Known issues asked about (`scheduler`)."""
     arguments: tuple[str, ...]
     """Given to the program in the cell (`train:*`, `engine`, `serve:*`)."""
+    needs: Needs = field(default_factory=Needs)
+    """What it asks of a machine: of a node of a cluster, of a CI runner."""
 
 
 @dataclass(frozen=True)
@@ -237,10 +240,26 @@ def _settings(table: Table) -> tuple[tuple[str, LayerSettings], ...]:
         timeout_s = layer.take("timeout_s", float, 600.0)
         if timeout_s <= 0:
             raise layer.refuse("timeout_s", "seconds above zero")
-        found.append((name, LayerSettings(timeout_s, layer.strings("codes"), layer.strings("arguments"))))
+        codes, arguments = layer.strings("codes"), layer.strings("arguments")
+        found.append((name, LayerSettings(timeout_s, codes, arguments, _needs(layer))))
         layer.close()
     table.close()
     return tuple(found)
+
+
+def _needs(layer: Table) -> Needs:
+    usual = Needs()
+    needs = Needs(
+        cpus=layer.take("cpus", float, usual.cpus),
+        memory_gb=layer.take("memory_gb", float, usual.memory_gb),
+        gpus=layer.take("gpus", float, usual.gpus),
+    )
+    for key in ("cpus", "memory_gb", "gpus"):
+        if getattr(needs, key) < 0:
+            raise layer.refuse(key, "zero or more")
+    if needs.gpus > 1 and needs.gpus % 1:
+        raise layer.refuse("gpus", "a whole number, or a part of one GPU")
+    return needs
 
 
 def _cell(name: str, table: Table, recipes: dict[str, Recipe]) -> Cell:

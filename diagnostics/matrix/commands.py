@@ -7,11 +7,13 @@ import datetime
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix import (
     breadth,
     ci,
+    cluster,
     environments,
     findings,
     findings_document,
@@ -59,6 +61,10 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _plan(workplace, questions, fresh, only)
     wide = options.profile == breadth.PROFILE
+    if options.ray and options.jobs:
+        raise TableError(
+            "--jobs: beside --ray the nodes' resources say how much is asked at a time: leave it out"
+        )
     jobs = options.jobs or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
     show = findings.render if wide else _table
     try:
@@ -70,13 +76,14 @@ def run(options: argparse.Namespace) -> int:
                 _questions(workplace, cells, wanted),
                 Options(fresh, options.keep, only, options.disk_gb, jobs),
                 progress,
+                partial(cluster.run_on, options.ray) if options.ray else None,
             )
     except KeyboardInterrupt:
         print(show(board(questions, workplace.store.read())), end="", flush=True)
         print("interrupted: what was finished is kept, the next run goes on from here", file=sys.stderr)
         raise
     print(show(result), end="", flush=True)
-    _report(workplace, options.report, result if wide else None)
+    print(f"page: {_report(workplace, options.report, result if wide else None)}", file=sys.stderr)
     return exit_code([square.judged for square in result.squares])
 
 
@@ -101,15 +108,16 @@ def _again(
     return frozenset(found)
 
 
-def _report(workplace: Workplace, named: Path | None, wide: Board | None) -> None:
-    """Writes the reports: of all written cells, or of the generated ones that were asked."""
+def _report(
+    workplace: Workplace, named: Path | None, wide: Board | None, cells: list[Cell] | None = None
+) -> Path:
+    """Writes the reports of the written cells, or of the generated ones that were asked; returns the page."""
     folder = named or workplace.store.folder / "report"
     if wide is None:
-        page = write(folder, _board(workplace), workplace.store.read())
-    else:
-        page = write(folder / breadth.PROFILE, wide, workplace.store.read())
-        (folder / breadth.PROFILE / "findings.txt").write_text(findings.render(wide), encoding="utf-8")
-    print(f"page: {page}", file=sys.stderr)
+        return write(folder, _board(workplace, cells), workplace.store.read())
+    page = write(folder / breadth.PROFILE, wide, workplace.store.read())
+    (folder / breadth.PROFILE / "findings.txt").write_text(findings.render(wide), encoding="utf-8")
+    return page
 
 
 def environment(options: argparse.Namespace) -> int:
@@ -247,7 +255,8 @@ def report(options: argparse.Namespace) -> int:
         raise TableError(
             f"--profile {options.profile}: expected {breadth.PROFILE}, or nothing for the written cells"
         )
-    _report(workplace, options.report, _wide(workplace) if options.profile else None)
+    cells = selection.cells(workplace.matrix, options.cells, None) if options.cells else None
+    print(_report(workplace, options.report, _wide(workplace) if options.profile else None, cells))
     return 0
 
 
@@ -296,9 +305,10 @@ def _questions(workplace: Workplace, cells: list[Cell], wanted: tuple[str, ...])
     ]
 
 
-def _board(workplace: Workplace) -> Board:
-    cells = list(workplace.matrix.cells)
-    return board(_questions(workplace, cells, ()), workplace.store.read())
+def _board(workplace: Workplace, cells: list[Cell] | None = None) -> Board:
+    """Returns what the store knows of these cells, of all written ones if none are named."""
+    asked = list(workplace.matrix.cells) if cells is None else cells
+    return board(_questions(workplace, asked, ()), workplace.store.read())
 
 
 def _wide(workplace: Workplace) -> Board:

@@ -9,19 +9,35 @@ from typing import TYPE_CHECKING
 from diagnostics.matrix.environments import MARKER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
 def sizes(folder: Path) -> dict[Path, float]:
     """Returns the size of each whole environment in GB, the oldest first."""
+    return whole(folder.iterdir()) if folder.is_dir() else {}
+
+
+def whole(paths: Iterable[Path]) -> dict[Path, float]:
+    """Returns the size in GB of those that are whole environments, the oldest first."""
     found = {}
-    if folder.is_dir():
-        for path in sorted(folder.iterdir(), key=lambda item: item.stat().st_mtime):
-            try:
-                found[path] = float(json.loads((path / MARKER).read_text(encoding="utf-8"))["size_gb"])
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # half built: the next build removes it
+    for path in sorted(paths, key=lambda item: item.stat().st_mtime):
+        try:
+            found[path] = float(json.loads((path / MARKER).read_text(encoding="utf-8"))["size_gb"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # half built: the next build removes it
     return found
+
+
+def free_gb(path: Path) -> float:
+    """Returns what is free where that path is, in GB of 1e9 bytes."""
+    return shutil.disk_usage(path).free / 1e9
+
+
+def remove(path: Path) -> None:
+    """Removes an environment; its marker goes first, so that a kill leaves none that looks whole."""
+    (path / MARKER).unlink(missing_ok=True)
+    shutil.rmtree(path)
 
 
 def within(folder: Path, budget_gb: float, needed_gb: float, *, keep: str) -> list[str]:
@@ -39,9 +55,7 @@ def within(folder: Path, budget_gb: float, needed_gb: float, *, keep: str) -> li
     for path in list(known):
         if sum(known.values()) + needed_gb <= budget_gb:
             break
-        # The marker goes first, so that a kill leaves none that looks whole.
-        (path / MARKER).unlink(missing_ok=True)
-        shutil.rmtree(path)
+        remove(path)
         del known[path]
         removed.append(path.name)
     return removed

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from diagnostics.matrix.report import words
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 class Progress(Protocol):
     """What a run tells about itself."""
 
-    def started(self, item: Question, now: Board) -> None:
-        """A question is being asked."""
+    def started(self, item: Question, now: Board, where: str = "") -> None:
+        """A question is being asked, on the machine of that name if it isn't this one."""
 
     def finished(self, square: Square | None, now: Board) -> None:
         """It was answered."""
@@ -39,10 +40,10 @@ class Lines:
         self._stream = stream
         self._started = time.monotonic()
 
-    def started(self, item: Question, now: Board) -> None:
-        """Says which question is being asked."""
+    def started(self, item: Question, now: Board, where: str = "") -> None:
+        """Says which question is being asked, and where."""
         del now
-        self._line(f"{item.cell.id} {item.layer.name} …")
+        self._line(f"{where and f'on {where}: '}{item.cell.id} {item.layer.name} …")
 
     def finished(self, square: Square | None, now: Board) -> None:
         """Says the verdict and how much is left."""
@@ -68,6 +69,20 @@ class Lines:
         print(f"[{time.monotonic() - self._started:7.1f} s] {text}", file=self._stream, flush=True)
 
 
+@dataclass(frozen=True)
+class _Doing:
+    """A question that is being asked."""
+
+    item: Question
+    where: str
+    since: float
+
+    def line(self, action: str) -> str:
+        seconds = time.monotonic() - self.since
+        doing = action or (f"on {self.where}" if self.where else "asking")
+        return f"{self.item.cell.id} {self.item.layer.name}: {doing} ({seconds:.0f} s)"
+
+
 class Live:
     """A table of cells by layers that fills in, with the current action and its time below."""
 
@@ -79,9 +94,9 @@ class Live:
         self._live = RichLive(self, console=self._console, refresh_per_second=4, transient=True)
         self._lock = threading.Lock()
         self._board: Board | None = None
-        self._item: Question | None = None
+        self._doing: dict[tuple[str, str], _Doing] = {}
         self._action = ""
-        self._since = self._began = time.monotonic()
+        self._began = time.monotonic()
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -90,15 +105,18 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def started(self, item: Question, now: Board) -> None:
+    def started(self, item: Question, now: Board, where: str = "") -> None:
         """Marks the square that is being asked."""
         with self._lock:
-            self._board, self._item, self._action, self._since = now, item, "", time.monotonic()
+            self._board, self._action = now, ""
+            self._doing[item.cell.id, item.layer.name] = _Doing(item, where, time.monotonic())
 
     def finished(self, square: Square | None, now: Board) -> None:
         """Fills it in."""
         with self._lock:
-            self._board, self._item = now, None
+            self._board = now
+            if square is not None:
+                self._doing.pop((square.question.cell.id, square.question.layer.name), None)
         if square is not None and not square.judged.expected:
             head = f"{square.question.cell.id} {square.question.layer.name}: {words.word(square.judged)}"
             self.note(f"{head}: {square.summary[:300]}")
@@ -119,17 +137,18 @@ class Live:
         from diagnostics.matrix.report.table import blocks, table
 
         with self._lock:
-            now, item, action = self._board, self._item, self._action
-            seconds, total = time.monotonic() - self._since, time.monotonic() - self._began
+            now, action, doing = self._board, self._action, list(self._doing.values())
+            total = time.monotonic() - self._began
         if now is None:
             return Text("reading the store …", style="dim")
-        doing = f"{item.cell.id} {item.layer.name}: {action or 'asking'} ({seconds:.0f} s)" if item else "…"
+        lines = [one.line(action if one is doing[-1] and not one.where else "") for one in doing]
+        current = doing[-1].item if doing else None
         # One lot of columns fits: that of the question.
         lots = blocks(now.layers, self._console.width)
-        lot = next((lot for lot in lots if item and item.layer.name in lot), lots[0] if lots else [])
+        lot = next((lot for lot in lots if current and current.layer.name in lot), lots[0] if lots else [])
         return Group(
-            table(now, current=item, live=True, layers=lot),
-            Text(f"{doing} · {total:.0f} s in all", style="bold"),
+            table(now, current=current, live=True, layers=lot),
+            Text("\n".join([*lines, f"{total:.0f} s in all"]), style="bold"),
         )
 
 

@@ -51,14 +51,37 @@ def ordered(questions: Sequence[Question]) -> list[Question]:
     return light + [item for item in questions if item.layer.heavy]
 
 
-def run(workplace: Workplace, questions: Sequence[Question], options: Options, progress: Progress) -> Board:
-    """Asks what is due and returns the board; the store must be locked by the caller."""
+def run(
+    workplace: Workplace,
+    questions: Sequence[Question],
+    options: Options,
+    progress: Progress,
+    elsewhere: Callable[[Run, Sequence[Question]], None] | None = None,
+) -> Board:
+    """Asks what is due and returns the board; the store must be locked by the caller.
+
+    Args:
+        workplace: where.
+        questions: what the board is about.
+        options: how.
+        progress: is told what goes on.
+        elsewhere: asks the questions on other machines; None to ask them here.
+    """
     left_over = end_left_over(workplace.store.folder / "running.json")
     if left_over is not None:
         progress.note(f"ended process group {left_over}, left running by a run that was killed")
     workplace.say = progress.say
     due = ordered(questions)
-    going = _Run(workplace, options, progress, Standing(questions, workplace.store.read()))
+    going = Run(workplace, options, progress, Standing(questions, workplace.store.read()))
+    if elsewhere is not None:
+        elsewhere(going, due)
+        return going.standing.board
+    _ask_here(going, due)
+    return going.standing.board
+
+
+def _ask_here(going: Run, due: Sequence[Question]) -> None:
+    workplace, options, progress = going.workplace, going.options, going.progress
     light = [item for item in due if not item.layer.heavy]
     heavy = due[len(light) :]
     if options.jobs > 1:
@@ -78,18 +101,17 @@ def run(workplace: Workplace, questions: Sequence[Question], options: Options, p
             _same_environment(item, later) for later in heavy[position + 1 :]
         ):
             _drop(workplace, item, progress)
-    return going.standing.board
 
 
 @dataclass
-class _Run:
+class Run:
     """One run: what it knows so far, and who may write it down."""
 
     workplace: Workplace
     options: Options
     progress: Progress
     standing: Standing
-    name: str = field(default_factory=lambda: f"{_now()}-{os.getpid()}")
+    name: str = field(default_factory=lambda: f"{now()}-{os.getpid()}")
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _errors: list[Exception] = field(default_factory=list)
@@ -99,15 +121,23 @@ class _Run:
         with self._writing:
             if self._stopped.is_set() or not self.is_due(item):
                 return
-            self.progress.started(item, self.standing.board)
-        event = _ask(self.workplace, item, self.name, self._stopped)
+            self.begin(item)
+        event = ask(self.workplace, item, self.name, self._stopped)
         with self._writing:
             if self._stopped.is_set():
                 return  # what an interrupt ended has answered nothing
-            self.workplace.store.append(event)
-            self.standing.add(event)
-            square = self.standing.row(item.cell.id).square(item.layer.name)
-            self.progress.finished(square, self.standing.board)
+            self.record(item, event)
+
+    def begin(self, item: Question, where: str = "") -> None:
+        """Says that a question is being asked, and on which machine if it isn't this one."""
+        self.progress.started(item, self.standing.board, where)
+
+    def record(self, item: Question, event: Event) -> None:
+        """Stores an answer and shows it."""
+        self.workplace.store.append(event)
+        self.standing.add(event)
+        square = self.standing.row(item.cell.id).square(item.layer.name)
+        self.progress.finished(square, self.standing.board)
 
     def is_due(self, item: Question) -> bool:
         """Tells whether a question is open, or to be asked again, and nothing is in its way."""
@@ -177,9 +207,24 @@ def _place(item: Question) -> tuple[bool, Version, Version]:
     return item.layer.name != "contract", Version(item.cell.vllm), Version(item.cell.trl)
 
 
-def _ask(workplace: Workplace, item: Question, run_name: str, stopped: threading.Event) -> Event:
-    started, clock = _now(), time.monotonic()
-    for attempt in range(1, ATTEMPTS + 1):
+def ask(
+    workplace: Workplace,
+    item: Question,
+    run_name: str,
+    stopped: threading.Event,
+    attempts: int = ATTEMPTS,
+) -> Event:
+    """Asks one question here and returns the answer with all it rests on; an infrastructure fault is tried again.
+
+    Args:
+        workplace: where.
+        item: the question.
+        run_name: of the run that asks.
+        stopped: set by an interrupt; nothing is tried again then.
+        attempts: how often it is tried in all.
+    """
+    started, clock = now(), time.monotonic()
+    for attempt in range(1, attempts + 1):
         try:
             answer = item.layer.ask(workplace, item.cell)
         except Exception as error:  # noqa: BLE001 - a bug in a layer is a verdict of its own, and the run goes on
@@ -190,7 +235,7 @@ def _ask(workplace: Workplace, item: Question, run_name: str, stopped: threading
             )
         if answer.outcome is not Outcome.INFRA_ERROR or stopped.is_set():
             break
-        if attempt < ATTEMPTS:
+        if attempt < attempts:
             workplace.say(f"trying once more: {answer.summary[:80]}")
     return Event(
         identity=item.identity,
@@ -238,5 +283,6 @@ def _drop(workplace: Workplace, item: Question, progress: Progress) -> None:
         progress.note(f"removed the environment of {item.cell.id}")
 
 
-def _now() -> str:
+def now() -> str:
+    """Returns the time as events have it: UTC, ISO 8601, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

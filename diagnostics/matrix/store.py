@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class StoreBusyError(RuntimeError):
+class StoreError(RuntimeError):
+    """Raised when a store can't be read or written; one line that says which, and why."""
+
+
+class StoreBusyError(StoreError):
     """Raised when another run of the matrix holds the store."""
 
 
@@ -40,20 +44,26 @@ class Store:
         """Returns the events, oldest first. Lines that are none (a torn last one) are left out."""
         if not self.path.exists():
             return []
-        text = self.path.read_text(encoding="utf-8", errors="replace")
+        with _said(self.path, "read"):
+            text = self.path.read_text(encoding="utf-8", errors="replace")
         found = (from_line(line) for line in text.split("\n") if line)
         return [event for event in found if event is not None]
 
     def append(self, event: Event) -> None:
-        """Adds an event and returns when it is on disk."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            data = (to_line(event) + "\n").encode()
-            while data:
-                data = data[os.write(descriptor, data) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        """Adds an event and returns when it is on disk.
+
+        Raises:
+            StoreError: it could not be written whole; what was written before stands.
+        """
+        with _said(self.path, "written"):
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                data = (to_line(event) + "\n").encode()
+                while data:
+                    data = data[os.write(descriptor, data) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def merge(self, other: Store) -> int:
         """Takes in the events of another store that are not here yet, and their logs; returns how many were new.
@@ -74,9 +84,12 @@ class Store:
 
         Raises:
             StoreBusyError: when another process holds it.
+            StoreError: when the folder can't be made, or what is in it can't be read.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("a+") as lock:
+        with _said(self.folder, "used as a store"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / "lock").open("a+")
+        with file as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -86,10 +99,11 @@ class Store:
                     f"{self.folder}: another run of the matrix (process {holder}) is using this store; "
                     "wait for it, or name another folder with --store"
                 ) from None
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
-            self._mend()
+            with _said(self.folder, "used as a store"):
+                lock.truncate(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
+                self._mend()
             yield
 
     def _mend(self) -> None:
@@ -107,6 +121,15 @@ class Store:
                 file.truncate(end)
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextmanager
+def _said(path: Path, done: str) -> Iterator[None]:
+    """Says in one line which file an error of the machine is about."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be {done}: {error.strerror or error}") from None
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -151,7 +151,7 @@ class Workplace:
             text=True,
             check=False,
             timeout=60,
-            cwd=self.store.folder.parent,
+            cwd=next(folder for folder in self.store.folder.parents if folder.is_dir()),
         )
         return Path(done.stdout.strip()) if done.returncode == 0 else None
 

@@ -7,10 +7,16 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from diagnostics.matrix import __main__ as cli
+from diagnostics.matrix.events import Event
+from diagnostics.matrix.store import Store, StoreError
+from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -340,6 +346,53 @@ def test_what_is_unknown_is_refused_in_one_line(small, arguments, said):
     done = small.run(*arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--jobs", "0"], "expected a whole number from 1 on"),
+        (["--disk-gb", "-1"], "expected GB above zero"),
+        (["--ray", "auto", "--jobs", "2"], "--jobs: "),
+        (["--ray", "nowhere"], "--ray"),
+        (["--store", "FILE"], "cannot be used as a store: File exists"),
+        (["--store", "FOLDER"], "cannot be used as a store: Is a directory"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said):
+    """Numbers below one, a cluster that is none, a place that is no store: one line, exit 2, no traceback."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "store.jsonl").mkdir(parents=True)
+    places = {"FILE": str(tmp_path / "file"), "FOLDER": str(tmp_path / "folder")}
+    given = [places.get(item, item) for item in arguments]
+    if "--store" not in given:
+        given += ["--store", str(tmp_path / "new")]
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(cli.main(["run", "--cells", "vllm-0.12.0+trl-0.25.0", "--layers", "contract", *given]))
+    output, errors = capsys.readouterr()
+    assert (ended.value.code, output, len(errors.splitlines())) == (2, "", 1)
+    assert said in errors
+
+
+def test_an_answer_that_cannot_be_written_is_said(tmp_path):
+    """A full disk under the store: which file and why, where the run can end by it."""
+    (tmp_path / "store.jsonl").symlink_to("/dev/full")
+    answer = Answer(Outcome.PASS, "fine", Evidence.STATIC)
+    event = Event("i", "c", "resolve", answer, (), "", "2026-01-01T00:00:00Z", 1.0, "r")
+    with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: No space left on device"):
+        Store(tmp_path).append(event)
+
+
+def test_a_store_may_lie_where_no_folder_is_yet(capsys, tmp_path):
+    """It is made, with all that is above it; looking at it alone makes nothing."""
+    place = tmp_path / "one" / "two"
+    given = ["--cells", "vllm-0.7.3+trl-0.16.1", "--layers", "import", "--store", str(place)]
+    assert cli.main(["run", "--dry-run", *given]) == 0
+    assert "import: ask, at most" in capsys.readouterr().out
+    assert cli.main(["report", *given[:2], *given[4:]]) == 0
+    assert (place / "report" / "report.json").is_file()
+    document = json.loads((place / "report" / "report.json").read_text())
+    assert [item["id"] for item in document["cells"]] == ["vllm-0.7.3+trl-0.16.1"]  # a CI job shows its own
 
 
 def _until(condition, timeout_s=30.0):

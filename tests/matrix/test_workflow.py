@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from diagnostics.matrix import __main__ as cli
 from diagnostics.matrix import ci
 from diagnostics.matrix.cells import load
+from diagnostics.matrix.needs import Needs
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"
@@ -34,7 +36,7 @@ def test_every_cell_has_a_job_that_may_last(matrix):
     """Each under the name of its cell, at least as long as its layers' limits, at most as long as GitHub lets it."""
     text = COMMITTED.read_text()
     cells = [cell for cell in matrix.cells if "full" in cell.profiles]
-    found = dict(re.findall(r'cell: "([^"]+)", artifact: "[^"+:]+", minutes: (\d+)', text))
+    found = dict(re.findall(r'cell: "([^"]+)", artifact: "[^"+:]+", minutes: (\d+)\b', text))
     assert list(found) == [cell.id for cell in cells]
     for cell in cells:
         limits = sum(matrix.layer(name).timeout_s for name in cell.layers) / 60
@@ -44,11 +46,35 @@ def test_every_cell_has_a_job_that_may_last(matrix):
 def test_the_commands_in_it_exist():
     """What follows `nox -s matrix --` is taken by the matrix's own parser."""
     commands = re.findall(r"run: nox -s matrix -- (.+)", COMMITTED.read_text())
-    assert len(commands) == 4
+    assert len(commands) == 5
     for line in commands:
         words = shlex.split(line)
         asked = words if not words[0].startswith("-") else ["run", *words]
         assert callable(cli._parser().parse_args(asked).command)
+
+
+def test_what_needs_a_gpu_is_the_gpu_runner_s(matrix):
+    """A layer that asks for a GPU is left out of its cell's job on a plain runner, which says which it asks."""
+    cell = next(cell for cell in matrix.cells if "engine" in cell.layers)
+    settings = tuple(
+        (name, replace(value, needs=Needs(gpus=1.0)) if name == "engine" else value)
+        for name, value in matrix.settings
+    )
+    text = ci.workflow(replace(matrix, settings=settings), [cell], cpu="c", gpu=("g",))
+    (asked,) = re.findall(r'layers: "([^"]+)"', text)
+    assert asked.split(",") == [name for name in cell.layers if name != "engine"]
+    assert ci.workflow(matrix, [cell], cpu="c", gpu=("g",)).count("engine") == 1
+
+
+def test_every_store_is_where_the_last_job_looks_for_it():
+    """An artifact's files lie below what their paths have in common: one outside .matrix would move the store."""
+    uploads = re.findall(
+        r"name: (?:store-\S+|store-\$.+)\n.*\n *path: \|\n((?: {12}\S+\n)+)", COMMITTED.read_text()
+    )
+    assert len(uploads) == 2
+    for paths in uploads:
+        assert ".matrix/store.jsonl" in paths.split()
+        assert all(path.startswith(".matrix/") for path in paths.split())
 
 
 def test_without_a_gpu_runner_there_is_no_such_job(matrix):
@@ -57,6 +83,15 @@ def test_without_a_gpu_runner_there_is_no_such_job(matrix):
     assert "gpu" not in re.sub(r"#.*", "", text)
     assert '"x\\" }\\n evil: y"' in text
     assert '["self-hosted", "a b"]' in ci.workflow(matrix, (), cpu="c", gpu=("self-hosted", "a b"))
+
+
+def test_a_linter_of_workflows_finds_nothing():
+    """zizmor, offline: actions named by hash, no credentials left, no expression in a script, rights named."""
+    zizmor = Path(sys.executable).with_name("zizmor")
+    if not zizmor.exists():
+        pytest.skip("zizmor is not installed beside this Python")
+    done = subprocess.run([zizmor, "--offline", str(COMMITTED)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_it_is_a_valid_workflow():

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_name("workflow.yml.j2")
 # GitHub ends a job after six hours.
 LONGEST_MINUTES = 360
+# A self-hosted runner may take five days; a day is enough.
+LONGEST_GPU_MINUTES = 1440
+# The tests marked `gpu`, and their environment.
+_TESTS_MINUTES = 60
 # Building an environment: the download and the unpacking of gigabytes.
 _BUILD_MINUTES = 40
 
@@ -44,15 +48,33 @@ def workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str, gpu: Sequence[s
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     listed = [
-        {"id": cell.id, "artifact": cell.id.replace("+", "_"), "minutes": minutes(matrix, cell)}
+        {
+            "id": cell.id,
+            "artifact": cell.id.replace("+", "_"),
+            "minutes": min(LONGEST_MINUTES, minutes(matrix, cell, plain)),
+            "layers": ",".join(plain),
+        }
         for cell in cells
+        if (plain := without_gpu(matrix, cell))
     ]
-    text: str = template.render(source=matrix.path.name, cells=listed, cpu=cpu, gpu=list(gpu))
+    whole = sum(minutes(matrix, cell, cell.layers) for cell in cells)
+    text: str = template.render(
+        source=matrix.path.name,
+        cells=listed,
+        cpu=cpu,
+        gpu=list(gpu),
+        gpu_minutes=min(LONGEST_GPU_MINUTES, _TESTS_MINUTES + whole),
+    )
     return text
 
 
-def minutes(matrix: Matrix, cell: Cell) -> int:
-    """Returns the time limit of a cell's job: the sum of its layers' limits, and the build of its environment."""
-    asked = sum(matrix.layer(name).timeout_s for name in cell.layers) / 60
+def without_gpu(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
+    """Returns the layers of a cell that a runner without a GPU can be asked; the others are the GPU runner's."""
+    return tuple(name for name in cell.layers if matrix.layer(name).needs.gpus == 0)
+
+
+def minutes(matrix: Matrix, cell: Cell, layers: Sequence[str]) -> int:
+    """Returns how long a cell may take: the sum of its layers' limits, and the build of its environment."""
+    asked = sum(matrix.layer(name).timeout_s for name in layers) / 60
     build = _BUILD_MINUTES if cell.recipe else 5
-    return min(LONGEST_MINUTES, int(asked) + build)
+    return int(asked) + build
