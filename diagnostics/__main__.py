@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -55,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
     )
+    doctor.add_argument(
+        "--facts-json", action="store_true", help="print what was found, judge nothing (static facts alone)"
+    )
     doctor.set_defaults(command=_doctor)
     from diagnostics.lint import command as lint
 
@@ -91,6 +95,11 @@ def _doctor(options: argparse.Namespace) -> int:
         if not options.python.exists():
             raise NoEnvironmentError(f"--python {options.python}: no such file")
         prefix = options.python.absolute().parent.parent
+    if options.facts_json:
+        from diagnostics.facts import collection
+
+        print(json.dumps(collection.collect(prefix).to_json(), indent=1))
+        return FINE
     seen = environment.collect(prefix, os.environ)
     report = doctor.select(
         doctor.examine(seen, doctor.load_catalogue(), compat.load()), options.select, options.ignore

