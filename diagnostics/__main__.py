@@ -87,23 +87,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from diagnostics import doctor
-    from diagnostics.facts import compat, environment
+    from diagnostics import doctor, filters
+    from diagnostics.facts import collection, compat
 
     prefix: Path | None = options.prefix
     if options.python:
         if not options.python.exists():
             raise NoEnvironmentError(f"--python {options.python}: no such file")
         prefix = options.python.absolute().parent.parent
+    facts = collection.collect(prefix)
     if options.facts_json:
-        from diagnostics.facts import collection
-
-        print(json.dumps(collection.collect(prefix).to_json(), indent=1))
+        print(json.dumps(facts.to_json(), indent=1))
         return FINE
-    seen = environment.collect(prefix, os.environ)
-    report = doctor.select(
-        doctor.examine(seen, doctor.load_catalogue(), compat.load()), options.select, options.ignore
-    )
+    report = doctor.examine(facts.environment, doctor.load_catalogue(), compat.load(), facts.machine)
+    report = filters.select(report, options.select, options.ignore)
     if options.format == "json":
         from diagnostics.render import json_report
 
