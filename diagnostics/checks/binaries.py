@@ -172,7 +172,8 @@ def mixtures(environment: Environment) -> list[Finding]:
             )
         )
     for module, names_ in _SAME_MODULE:
-        there = [name for name in names_ if name in environment.packages]
+        packages = [environment.packages[name] for name in names_ if name in environment.packages]
+        there = [package.name for package in packages if package.recorded]
         if len(there) > 1:
             found.append(
                 finding(

@@ -45,6 +45,8 @@ class Package:
     requires: tuple[str, ...]
     requires_python: str = ""
     tags: tuple[str, ...] = ()
+    recorded: bool = True
+    """Whether it lists the files it brought; a name without any has written none."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
 def _package(distribution: metadata.Distribution, name: str, version: str, place: str) -> Package:
     installer = (_read(distribution, "INSTALLER") or "").strip()
     if name not in JUDGED:
-        return Package(name, version, place, installer, ())
+        return Package(name, version, place, installer, (), recorded=_recorded(place))
     lines = (_read(distribution, "WHEEL") or "").splitlines()
     return Package(
         name,
@@ -139,8 +141,13 @@ def _package(distribution: metadata.Distribution, name: str, version: str, place
         installer,
         requires=tuple(distribution.requires or ()),
         requires_python=_header(distribution, "Requires-Python"),
+        recorded=_recorded(place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
     )
+
+
+def _recorded(place: str) -> bool:
+    return not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
 
 
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:

@@ -1,1 +1,4 @@
-"""Programs that run in child processes: what they look at may crash or hang, and must not take the tool along."""
+"""Looking by trying: programs that run in child processes, since what they touch may crash or hang.
+
+`programs` and `nvml` are never imported: a child runs them, those of `programs` by the examined environment's Python.
+"""

