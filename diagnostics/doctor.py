@@ -67,7 +67,12 @@ def examine(
         "shared_memory_gb": environment.shared_memory_gb,
         "machine": _summary(machine) if machine else "not looked at",
     }
-    notes = (STATIC, f"compatibility table of {compat.generated}" if compat.generated else compat.problem)
+    seen = f"machine: {_summary(machine)}" if machine else "the machine was not looked at"
+    notes = (
+        STATIC,
+        seen,
+        f"compatibility table of {compat.generated}" if compat.generated else compat.problem,
+    )
     return Report(tool="doctor", subject=subject, checks=tuple(checks), notes=notes)
 
 

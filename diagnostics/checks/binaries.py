@@ -54,6 +54,7 @@ def extensions(environment: Environment) -> list[Finding]:
         finding(
             "ENV910",
             Severity.ERROR,
+            certainty="supported",  # a module can bring its own search path; importing it tells (--tier probe)
             known_by="static",
             detail=detail,
             evidence=(*evidence[:8], *((source,) if source else ())),
@@ -82,17 +83,17 @@ def libraries(environment: Environment, machine: Machine) -> list[Finding]:
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {told.libc}", package.place))
     if not evidence:
         return []
-    conda = f"{environment.prefix}/lib"
     return [
         finding(
             "ENV911",
             Severity.WARNING,
+            certainty="supported",
             known_by="static",
             detail="The system's own libraries were looked at; one that LD_LIBRARY_PATH or conda puts first may do.",
             evidence=(*evidence[:8], Evidence(_told(told), "/usr/lib")),
             remedy=Remedy(
-                "Use a newer system image, or a conda environment with its own libstdc++.",
-                (f"conda install -c conda-forge libstdcxx-ng && export LD_LIBRARY_PATH={conda}",),
+                "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
+                (f"{environment.prefix}/bin/python -c 'import vllm._C'  # whether it loads all the same",),
             ),
         )
     ]

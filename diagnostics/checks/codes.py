@@ -217,13 +217,14 @@ def finding(
     detail: str,
     evidence: tuple[Evidence, ...],
     remedy: Remedy,
+    certainty: str = "established",
 ) -> Finding:
-    """A finding under one of these codes; established, since it was read off the environment itself."""
+    """A finding under one of these codes; established, where it was read off the environment itself."""
     return Finding(
         code=code,
         title=CODES[code][0],
         severity=severity,
-        certainty="established",
+        certainty=certainty,
         known_by=known_by,
         detail=detail,
         evidence=evidence,

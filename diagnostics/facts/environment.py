@@ -105,14 +105,16 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     broken = []
     for distribution in metadata.distributions(path=[str(folder) for folder in folders]):
         place = str(getattr(distribution, "_path", ""))
-        name, version = _identity(distribution)
+        head = _head(distribution)
+        name = re.sub(r"[-_.]+", "-", _field(head, "Name")).lower()
+        version = _field(head, "Version")
         if not name or not version:
             broken.append(place)
             continue
         if place not in places.setdefault(name, []):
             places[name].append(place)
         if name not in packages:
-            packages[name] = _package(distribution, name, version, place)
+            packages[name] = _package(distribution, name, version, place, head)
     root = prefix or Path(sys.prefix)
     seen = variables.collect(environ)
     return Environment(
@@ -129,7 +131,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     )
 
 
-def _package(distribution: metadata.Distribution, name: str, version: str, place: str) -> Package:
+def _package(distribution: metadata.Distribution, name: str, version: str, place: str, head: str) -> Package:
     installer = (_read(distribution, "INSTALLER") or "").strip()
     if name not in JUDGED:
         return Package(name, version, place, installer, (), recorded=_recorded(place))
@@ -140,7 +142,7 @@ def _package(distribution: metadata.Distribution, name: str, version: str, place
         place,
         installer,
         requires=tuple(distribution.requires or ()),
-        requires_python=_header(distribution, "Requires-Python"),
+        requires_python=_field(head, "Requires-Python"),
         recorded=_recorded(place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
     )
@@ -179,17 +181,21 @@ def site_packages(prefix: Path) -> list[Path]:
     return list(unique.values())
 
 
-def _identity(distribution: metadata.Distribution) -> tuple[str, str]:
-    try:
-        name, version = distribution.metadata["Name"], distribution.version
-    except Exception:  # noqa: BLE001 - metadata is somebody else's file and can be broken in any way
-        return "", ""
-    return re.sub(r"[-_.]+", "-", name or "").lower(), version or ""
+def _head(distribution: metadata.Distribution) -> str:
+    """The fields of a package's metadata, without the long description below them, which most of the text is."""
+    for file in ("METADATA", "PKG-INFO", ""):
+        try:
+            text = distribution.read_text(file)
+        except (OSError, UnicodeDecodeError):
+            continue
+        if text:
+            return re.split(r"\r?\n[ \t]*\r?\n", text, maxsplit=1)[0]
+    return ""
 
 
-def _header(distribution: metadata.Distribution, name: str) -> str:
-    told = distribution.metadata
-    return str(told[name] or "") if name in told else ""
+def _field(head: str, name: str) -> str:
+    found = re.search(rf"^{name}:[ \t]*(\S.*?)\s*$", head, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else ""
 
 
 def _read(distribution: metadata.Distribution, file: str) -> str | None:
