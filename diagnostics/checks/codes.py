@@ -132,6 +132,12 @@ CODES = {
         "`accelerate launch` without --config_file reads this file. What it says does not fit this machine, or goes "
         "on top of what the command line says.",
     ),
+    "ENV923": (
+        "Files of an installed package are gone or cut off",
+        "A package's own list (RECORD) gives the length of each file it brought, and libraries or packages' beginnings "
+        "on the disk are missing or of another length. An installation was interrupted, the disk was full, or "
+        "something else wrote over them.",
+    ),
     "ENV921": (
         "A module does not import",
         "A process of the examined Python imported this module, and it failed, crashed or took too long. What it "

