@@ -25,7 +25,10 @@ def broken_metadata(environment: Environment) -> list[Finding]:
                 known_by="static",
                 detail="These metadata folders have no name or version.",
                 evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
-                remedy=Remedy("Remove these folders and install their packages again."),
+                remedy=Remedy(
+                    "Remove these folders and install their packages again.",
+                    tuple(f"rm -r '{place}'" for place in environment.broken[:5]),
+                ),
             )
         )
     found += [_damaged(environment, package) for package in environment.packages.values() if package.damaged]

@@ -112,7 +112,9 @@ def _tail(ended: Ended) -> list[str]:
     except OSError:
         return []
     lines = [line.rstrip()[:300] for line in text.splitlines() if line.strip()]
-    return lines[-_TAIL:]
+    fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+    # Python's own last words name the place at their top; what follows them is a list of modules.
+    return lines[-_TAIL:] if fatal is None else lines[fatal : fatal + _TAIL]
 
 
 def platforms(

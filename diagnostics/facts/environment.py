@@ -90,8 +90,9 @@ class Environment:
         return self._installer("uninstall", names)
 
     def _installer(self, action: str, what: Iterable[str]) -> str:
-        vllm = self.vllm
-        if vllm and vllm.installer == "uv":
+        installers = [package.installer for package in self.packages.values() if package.installer]
+        usual = self.vllm.installer if self.vllm else max(installers, key=installers.count, default="")
+        if usual == "uv":
             return " ".join([f"uv pip {action} --python {self.prefix}", *what])
         return " ".join([f"{self.prefix}/bin/python -m pip {action}", *what])
 

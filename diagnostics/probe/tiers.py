@@ -53,6 +53,9 @@ def probe(
         say(f"{what} (at most {IMPORT_S:.0f} s)")
         ended = children.ask(what, "imports", module, limit_s=IMPORT_S)
         results.append(tried.result(Tried(ended, "ENV921"), rules, said))
+        if ended.timed_out and module == "torch":
+            # Everything else imports it, and would wait as long.
+            return [*results, CheckResult("other imports, platforms", "skipped", f"{what} did not end")]
     if not results:
         results.append(CheckResult("imports", "skipped", "nothing is installed that it knows"))
     asked: dict[str, Ended] = {}

@@ -229,6 +229,16 @@ def test_the_same_failure_is_told_once(tmp_path, rules):
     assert "as with import torch" in imports[2].reason
 
 
+def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
+    """What imports it would wait as long: it is skipped, and says so."""
+    children = Scripted(tmp_path, imports={"ok": False, "late": True})
+    results = tiers.probe(
+        children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
+    )
+    assert [result.outcome for result in results] == ["findings", "skipped"]
+    assert len(children.asked) == 1
+
+
 def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
     """GPUs that PyTorch does not see, and a vLLM that names no platform."""
     children = Scripted(
