@@ -111,10 +111,16 @@ def _tail(ended: Ended) -> list[str]:
         text = ended.log.read_bytes()[-16384:].decode("utf-8", "replace")
     except OSError:
         return []
-    lines = [line.rstrip()[:300] for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip()[:300] for line in text.splitlines() if _says_something(line)]
     fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     # Python's own last words name the place at their top; what follows them is a list of modules.
     return lines[-_TAIL:] if fatal is None else lines[fatal : fatal + _TAIL]
+
+
+def _says_something(line: str) -> bool:
+    return (
+        bool(line.strip()) and "<frozen importlib" not in line and not line.startswith("Extension modules:")
+    )
 
 
 def platforms(

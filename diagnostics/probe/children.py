@@ -70,7 +70,7 @@ class Children:
 
     def __enter__(self) -> Self:
         """Makes the folder."""
-        self._folder = Path(tempfile.mkdtemp(prefix="grpo-doctor-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="grpo-doctor-tried-"))
         shutil.copytree(_PROGRAMS, self._folder / "programs", ignore=shutil.ignore_patterns("__pycache__"))
         return self
 

@@ -267,9 +267,10 @@ def test_a_package_that_is_not_whole(environment):
     (environment.site / "torch").mkdir()
     (environment.site / "torch" / "whole.so").write_bytes(b"1234")
     (environment.site / "torch" / "cut.so").write_bytes(b"1")
-    record = (
-        "torch/whole.so,sha256=a,4\ntorch/cut.so,sha256=b,4\ntorch/gone.so,sha256=c,4\ntorch/a.txt,,9\nx\n"
-    )
+    record = "torch/whole.so,sha256=a,4\ntorch/cut.so,sha256=b,4\ntorch/gone.so,sha256=c,4\ntorch/a.txt,,9\n"
+    (environment.site / "tests").mkdir()
+    (environment.site / "tests" / "__init__.py").touch()
+    record += "tests/__init__.py,,9\nx\n"
     (environment.site / "torch-2.8.0+cu128.dist-info" / "RECORD").write_text(record)
     (finding,) = examine(environment, GOOD).findings
     assert finding.code == "ENV923"
