@@ -200,14 +200,15 @@ def known(
     evidence: tuple[Evidence, ...],
     remedy: Remedy,
     certainty: str = "supported",
+    known_by: str = "static",
 ) -> Finding:
-    """A finding under the code of a known issue that what was read leads to; not established, since nothing was run."""
+    """A finding under the code of a known issue that what was read leads to; established only where it was tried."""
     return Finding(
         code=issue.code,
         title=issue.title,
         severity=severity,
         certainty=certainty,
-        known_by="static",
+        known_by=known_by,
         detail=detail,
         evidence=evidence,
         remedy=remedy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,14 +23,21 @@ if TYPE_CHECKING:
 # Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
 _TAIL = 6
+_LACKING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+# Modules that are called otherwise than what is installed.
+_DISTRIBUTIONS = {
+    "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
+    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "swift": "ms-swift",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A child that ended, and the code for a failure that no known issue describes."""
+    """A child that ended, the code for a failure that no known issue describes, and where to install what lacks."""
 
     ended: Ended
     code: str
+    environment: Environment | None = None
 
 
 def how_it_ended(ended: Ended) -> str:
@@ -74,6 +82,9 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
     ended = tried.ended
     where = str(ended.answer.get("where") or ended.what)
     evidence = [Evidence(reason, where)]
+    lacking = _LACKING.match(str(ended.answer.get("error", "")))
+    if lacking:
+        return _not_installed(tried, lacking[1], evidence[0], rules)
     guess = _triaged(ended, rules)
     if guess is not None and guess.certainty != "hypothesis":
         detail = f"{ended.what}: {reason}. {guess.detail}"
@@ -92,6 +103,25 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
         remedy=Remedy(
             "Mend what it says; the findings of the static checks above may name the cause.",
             (f"python -m diagnostics explain {tried.code}",),
+        ),
+    )
+
+
+def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) -> Finding:
+    """ENV012: the one failure that says by itself what is to be done."""
+    top = module.partition(".")[0]
+    name = _DISTRIBUTIONS.get(top, top)
+    here = tried.environment
+    return known(
+        rules.issues["ENV012"],
+        Severity.ERROR,
+        certainty="established",
+        known_by="executed",
+        detail=f"{tried.ended.what}: there is no module {module}.",
+        evidence=(evidence,),
+        remedy=Remedy(
+            "Install it; where several lack, install the package that needs them again, with its requirements.",
+            (here.install(name) if here else f"pip install {name}",),
         ),
     )
 
@@ -146,6 +176,7 @@ def platforms(
                     issues["ENG004"],
                     Severity.ERROR,
                     certainty="established",
+                    known_by="executed",
                     detail="Asked in a process of its own, vLLM names no platform: no engine starts here.",
                     evidence=(Evidence(f"current_platform is {vllm.answer.get('platform')}", vllm.what),),
                     remedy=Remedy(

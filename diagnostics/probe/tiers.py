@@ -52,7 +52,7 @@ def probe(
         what = f"import {module.replace(':', ': ')}"
         say(f"{what} (at most {IMPORT_S:.0f} s)")
         ended = children.ask(what, "imports", module, limit_s=IMPORT_S)
-        results.append(tried.result(Tried(ended, "ENV921"), rules, said))
+        results.append(tried.result(Tried(ended, "ENV921", environment), rules, said))
         if ended.timed_out and module == "torch":
             # Everything else imports it, and would wait as long.
             return [*results, CheckResult("other imports, platforms", "skipped", f"{what} did not end")]
@@ -67,7 +67,7 @@ def probe(
             continue
         say(f"{what} (at most {PLATFORM_S:.0f} s)")
         asked[name] = children.ask(what, "platforms", name, limit_s=PLATFORM_S)
-        results.append(_platform(asked[name], rules, said))
+        results.append(_platform(Tried(asked[name], "ENV921", environment), rules, said))
     found = tried.platforms(asked.get("torch"), asked.get("vllm"), environment, machine, issues)
     if asked:
         results.append(
@@ -91,9 +91,10 @@ def _modules(environment: Environment) -> list[str]:
     return found
 
 
-def _platform(ended: Ended, rules: Rules, said: dict[str, str]) -> CheckResult:
+def _platform(asked: Tried, rules: Rules, said: dict[str, str]) -> CheckResult:
     """The outcome of asking for a platform, with what was answered."""
-    result = tried.result(Tried(ended, "ENV921"), rules, said)
+    ended = asked.ended
+    result = tried.result(asked, rules, said)
     if not ended.ok:
         return result
     seen = ended.answer
@@ -138,7 +139,7 @@ def _engine(
         return [CheckResult(engine, "skipped", reason), CheckResult(parity, "skipped", reason)]
     say(f"{engine} (at most {ENGINE_S:.0f} s)")
     ended = children.ask(engine, "engine", str(children.folder()), limit_s=ENGINE_S, offline=True)
-    result = tried.result(Tried(ended, "ENG901"), rules)
+    result = tried.result(Tried(ended, "ENG901", environment), rules)
     if not ended.ok:
         return [result, CheckResult(parity, "skipped", "the engine did not sample")]
     seen = ended.answer
@@ -173,5 +174,5 @@ def _collectives(
         say(f"{what} (at most {COLLECTIVE_S:.0f} s)")
         meeting = children.folder() / "meeting"
         ended = children.ask(what, "collective", backend, str(meeting), limit_s=COLLECTIVE_S)
-        results.append(tried.result(Tried(ended, "NET903"), rules))
+        results.append(tried.result(Tried(ended, "NET903", environment), rules))
     return results

@@ -59,7 +59,8 @@ def test_a_module_that_imports_is_ok(modules):
     ("text", "told", "code"),
     [
         ("raise ImportError('libcudart.so.12: cannot open shared object file: No such file or directory')",
-         "ImportError: libcudart.so.12", None),
+         "ImportError: libcudart.so.12", "CMP021"),
+        ("import cv2_is_not_here.part", "No module named 'cv2_is_not_here'", "ENV012"),
         ("raise RuntimeError('no idea')", "RuntimeError: no idea", "ENV921"),
         ("import sys; sys.exit(7)", "SystemExit: 7", "ENV921"),
         ("import os; os._exit(7)", "ended with 7 and gave no answer", "ENV921"),
@@ -78,7 +79,8 @@ def test_a_module_that_does_not_import_is_a_finding(modules, rules, text, told, 
     assert told in result.reason
     assert finding.severity.word == "error"
     assert finding.known_by == "executed"
-    assert code is None or finding.code == code
+    assert finding.code == code
+    assert "grpo-doctor-tried" not in finding.evidence[0].place
 
 
 def test_what_it_printed_is_triaged(modules, rules):

@@ -38,7 +38,9 @@ def failure(error: BaseException) -> dict[str, Any]:
     where = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and "importlib" not in frame.filename
+        if not frame.filename.startswith("<")
+        and "importlib" not in frame.filename
+        and Path(frame.filename).parent != Path(__file__).parent
     ]
     text = (str(error).strip() or "no message").splitlines()[0][:500]
     return {"ok": False, "error": f"{type(error).__name__}: {text}", "where": where[-1] if where else ""}
