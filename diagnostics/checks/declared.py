@@ -8,6 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from diagnostics.checks.codes import finding
+from diagnostics.checks.releases import within
 from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _requirements(environment: Environment, package: Package) -> list[Finding]:
             version = environment.version(name)
             if version is None:
                 missing += [] if name in _OPTIONAL else [name]
-            elif not requirement.specifier.contains(version, prereleases=True):
+            elif not within(version, requirement.specifier):
                 unmet.append((f"{requirement.name}{requirement.specifier}", version))
     found += _window(environment, package, windows)
     if unmet:
@@ -77,7 +78,7 @@ def _window(environment: Environment, trainer: Package, windows: list[Requiremen
     """A finding where none of the ranges of vLLM that a trainer's extras name has the installed one."""
     vllm = environment.vllm
     named = [requirement for requirement in windows if requirement.specifier]
-    if vllm is None or not named or any(w.specifier.contains(vllm.version, prereleases=True) for w in named):
+    if vllm is None or not named or any(within(vllm.version, w.specifier) for w in named):
         return []
     ranges = " or ".join(f"vllm{requirement.specifier}" for requirement in named)
     return [

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
 from diagnostics.checks.codes import finding, known
+from diagnostics.checks.releases import within
 from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
     claims = [claim.versions for claim in issue.affected if claim.package == "vllm" and claim.versions]
     if name is None or vllm is None:
         return []
-    if not any(SpecifierSet(claim).contains(vllm.version, prereleases=True) for claim in claims):
+    if not any(within(vllm.version, claim) for claim in claims):
         return []
     return [
         known(

@@ -141,6 +141,8 @@ def _versions(data: mmap.mmap, place: int, strings: int, entries: int) -> list[s
             if len(found) > _MOST_VERSIONS:
                 raise ValueError("more symbol versions than a real file has")
             aux += next_aux
+        if not following:
+            break
         place += following
     return found
 
