@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 # Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
 _TAIL = 6
+_SAYS_NOTHING = (
+    "<frozen ", "importlib/__init__.py", "/grpo-doctor-tried-", "_bootstrap._gcd_import", "importlib.import_module(",
+    "Extension modules:",
+)  # fmt: skip
 _LACKING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 # Modules that are called otherwise than what is installed.
 _DISTRIBUTIONS = {
@@ -101,7 +105,7 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
         detail=f"{ended.what}: {reason}.{maybe}",
         evidence=tuple(evidence),
         remedy=Remedy(
-            "Mend what it says; the findings of the static checks above may name the cause.",
+            "Mend what it says; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause.",
             (f"python -m diagnostics explain {tried.code}",),
         ),
     )
@@ -148,9 +152,8 @@ def _tail(ended: Ended) -> list[str]:
 
 
 def _says_something(line: str) -> bool:
-    return (
-        bool(line.strip()) and "<frozen importlib" not in line and not line.startswith("Extension modules:")
-    )
+    """Neither the machinery of importing, nor our own program, nor a list of modules."""
+    return bool(line.strip()) and not any(name in line for name in _SAYS_NOTHING)
 
 
 def platforms(

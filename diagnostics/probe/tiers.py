@@ -68,12 +68,11 @@ def probe(
         say(f"{what} (at most {PLATFORM_S:.0f} s)")
         asked[name] = children.ask(what, "platforms", name, limit_s=PLATFORM_S)
         results.append(_platform(Tried(asked[name], "ENV921", environment), rules, said))
+    against = "platforms against the machine"
+    if not any(ended.ok for ended in asked.values()):
+        return [*results, CheckResult(against, "skipped", "neither named one")]
     found = tried.platforms(asked.get("torch"), asked.get("vllm"), environment, machine, issues)
-    if asked:
-        results.append(
-            CheckResult("platforms against the machine", "findings" if found else "ok", "", tuple(found))
-        )
-    return results
+    return [*results, CheckResult(against, "findings" if found else "ok", "", tuple(found))]
 
 
 def _modules(environment: Environment) -> list[str]:
