@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.facts.environment import NoEnvironmentError
-from diagnostics.findings import FINE, USAGE, Severity
+from diagnostics.findings import FINE, INCOMPLETE, USAGE, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser(
-        "doctor", help="judge an environment from its metadata, importing nothing of it"
+        "doctor", help="judge an environment and its machine, by default without importing anything"
     )
     where = doctor.add_mutually_exclusive_group()
     where.add_argument("--python", type=Path, metavar="PATH", help="the environment of that interpreter")
@@ -54,6 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument(
         "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
+    )
+    doctor.add_argument(
+        "--tier",
+        choices=("static", "probe", "live"),
+        default="static",
+        help="static: read files (default); probe: also import, in child processes; live: also start a tiny engine",
+    )
+    doctor.add_argument(
+        "--facts-json", action="store_true", help="print what was found, judge nothing (static facts alone)"
     )
     doctor.set_defaults(command=_doctor)
     from diagnostics.lint import command as lint
@@ -83,18 +93,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from diagnostics import doctor
-    from diagnostics.facts import compat, environment
+    from diagnostics import doctor, filters
+    from diagnostics.facts import collection, compat
 
     prefix: Path | None = options.prefix
     if options.python:
         if not options.python.exists():
             raise NoEnvironmentError(f"--python {options.python}: no such file")
         prefix = options.python.absolute().parent.parent
-    seen = environment.collect(prefix, os.environ)
-    report = doctor.select(
-        doctor.examine(seen, doctor.load_catalogue(), compat.load()), options.select, options.ignore
-    )
+    facts = collection.collect(prefix)
+    if options.facts_json:
+        print(json.dumps(facts.to_json(), indent=1))
+        return FINE
+    report = doctor.examine(facts.environment, doctor.load_catalogue(), compat.load(), facts.machine)
+    incomplete = False
+    if options.tier != "static":
+        from diagnostics.probe import command
+
+        python = options.python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
+        report, incomplete = command.tried(report, options.tier, python, facts)
+    report = filters.select(report, options.select, options.ignore)
     if options.format == "json":
         from diagnostics.render import json_report
 
@@ -103,7 +121,8 @@ def _doctor(options: argparse.Namespace) -> int:
         from diagnostics.render import terminal
 
         terminal.render(report, sys.stdout)
-    return report.exit_code(Severity[options.fail_on.upper()])
+    code = report.exit_code(Severity[options.fail_on.upper()])
+    return INCOMPLETE if code == FINE and incomplete else code
 
 
 def _triage(options: argparse.Namespace) -> int:

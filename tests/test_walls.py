@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
+PROGRAMS = "diagnostics/probe/programs/"
 # What a cell already has. Anything else would have to be added to it.
 IN_CELL = {
     "torch",
@@ -112,11 +113,21 @@ def test_diagnostics_reach_cells_only_by_running_them():
 
 
 def test_diagnostics_import_nothing_heavy():
-    """No module of diagnostics names a heavy package, not even inside a function; but one does Ray, when asked to."""
+    """No module names a heavy package, not even inside a function; programs for children may, and one does Ray."""
     found = offences("diagnostics", lambda module: top(module) in HEAVY)
     on_ray = re.compile(r"diagnostics/matrix/cluster/on_ray\.py:\d+: ray(\.\w+)*")
-    assert [line for line in found if not on_ray.fullmatch(line)] == []
-    assert offences("diagnostics", lambda module: top(module) in HEAVY, only_at_import=True) == []
+    assert [line for line in found if not (on_ray.fullmatch(line) or line.startswith(PROGRAMS))] == []
+    at_import = offences("diagnostics", lambda module: top(module) in HEAVY, only_at_import=True)
+    assert [line for line in at_import if not line.startswith(PROGRAMS)] == []
+
+
+def test_programs_for_children_are_never_imported():
+    """They are run by the examined environment's Python: nothing of ours imports them, and they nothing of ours."""
+    assert offences("diagnostics", lambda module: module.startswith("diagnostics.probe.programs")) == []
+    ours = offences("diagnostics", lambda module: top(module) in {"diagnostics", "grpo_core", "repro"})
+    assert [line for line in ours if line.startswith(PROGRAMS)] == []
+    for path in (ROOT / PROGRAMS).glob("*.py"):
+        ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 10))
 
 
 @pytest.mark.parametrize("package", ["grpo_core", "repro"])

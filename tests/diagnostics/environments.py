@@ -1,6 +1,15 @@
 """Environments on disk, as an installer leaves them: metadata folders and, where asked for, broken modules."""
 
+import functools
 from pathlib import Path
+
+from diagnostics import catalogue
+
+
+@functools.cache
+def issues():
+    """The shipped catalogue, read once."""
+    return catalogue.load()
 
 
 class Maker:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import catalogue, doctor
+from diagnostics import doctor, filters
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat, load
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
+from tests.diagnostics.environments import issues
 
 CELL = {
     "id": "vllm-0.12.0+trl-0.23.1",
@@ -30,7 +31,7 @@ TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
 
 def examine(maker, *, compat=TABLE, environ=None):
-    return doctor.examine(facts.collect(maker.prefix, environ or {}), catalogue.load(), compat)
+    return doctor.examine(facts.collect(maker.prefix, environ or {}), issues(), compat)
 
 
 def codes(report):
@@ -258,7 +259,7 @@ def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
 
 def test_what_was_ignored_does_not_read_as_ok(environment):
     """The check says how many findings were left out."""
-    report = doctor.select(examine(environment.add("vllm", "0.7.3")), (), ("SCH", "CMP"))
+    report = filters.select(examine(environment.add("vllm", "0.7.3")), (), ("SCH", "CMP"))
     assert codes(report) == []
     assert outcome(report, "known issues") == "ignored"
 

@@ -1,0 +1,25 @@
+"""`python -m diagnostics.facts [PREFIX]`: prints what doctor's static tier knows, with the standard library alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from diagnostics.facts.collection import collect
+from diagnostics.facts.environment import NoEnvironmentError
+
+
+def main() -> int:
+    """Prints one JSON document; 2 where there is no environment."""
+    try:
+        facts = collect(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    except NoEnvironmentError as error:
+        print(f"diagnostics.facts: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(facts.to_json(), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Two processes sum a tensor. Arguments: backend (`gloo`, `nccl`), the file at which they meet, the rank (default 0).
+
+Rank 0 starts rank 1. They meet at a file, so that no port is needed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from typing import Any
+
+import doctor_child  # type: ignore[import-not-found] # beside this file when run
+
+LIMIT = datetime.timedelta(seconds=60)
+
+
+def collective(backend: str, meeting: str, rank: int) -> dict[str, Any]:
+    """Sums 1 and 2 over both ranks."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=2, timeout=LIMIT)
+    tensor = torch.full((1024,), float(rank + 1), device=device)
+    dist.all_reduce(tensor)
+    low, high = tensor.min().item(), tensor.max().item()
+    dist.barrier()
+    dist.destroy_process_group()
+    if (low, high) != (3.0, 3.0):
+        raise RuntimeError(f"1 + 2 over two ranks gave values from {low} to {high}")
+    return {"ok": True, "device": device.type}
+
+
+def _expect(code: int) -> None:
+    if code:
+        raise RuntimeError(f"rank 1 ended with {code}")
+
+
+def main() -> None:
+    """Answers `ok`; or `error`, `where`. Only rank 0 answers."""
+    doctor_child.begin()
+    backend, meeting = sys.argv[1:3]
+    rank = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    other = None
+    try:
+        if rank == 0:
+            other = subprocess.Popen([sys.executable, sys.argv[0], backend, meeting, "1"])
+        seen = collective(backend, meeting, rank)
+        if other is not None:
+            _expect(other.wait(timeout=LIMIT.total_seconds()))
+            doctor_child.answer(seen)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
+        told = doctor_child.failure(error)
+        if rank:
+            sys.exit(1)
+        doctor_child.answer(told)
+        if other is not None:
+            other.kill()
+    doctor_child.end()
+
+
+if __name__ == "__main__":
+    main()

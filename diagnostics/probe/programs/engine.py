@@ -1,0 +1,128 @@
+"""Starts vLLM on a tiny random model, samples, and computes the same tokens' log-probs with transformers.
+
+Nothing is simulated. The engine core runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that it ends with it;
+no graph is captured (enforce_eager). Argument: the folder for the model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import doctor_child  # type: ignore[import-not-found] # beside this file when run
+
+VOCABULARY, LONGEST, TOKENS = 128, 256, 16
+PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
+# Room for the weights, the cache and what measuring them takes, beside what others use.
+GPU_BYTES = 4 << 30
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+
+
+def settings() -> None:
+    """Sets what vLLM reads when it is imported; the user's own values come first."""
+    from importlib import metadata
+
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    release = ""
+    for distribution in ("vllm-cpu", "vllm"):
+        try:
+            release = release or metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    # No processor is chosen for the threads. Up to 0.11 the word for it was "all", and another one ends in a crash.
+    old = [int(part) for part in release.split(".")[:2] if part.isdecimal()] < [0, 12]
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "all" if old else "nobind")
+
+
+def make_model(folder: str) -> Any:
+    """Writes a Llama of two layers with random weights, large enough that its distributions are not flat."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=LONGEST, initializer_range=0.1,
+        bos_token_id=1, eos_token_id=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).float().eval()
+    model.save_pretrained(folder, safe_serialization=True)
+    return model
+
+
+def start(folder: str, *, gpu: bool) -> Any:
+    """Starts the engine: 32-bit floats on a CPU, 16-bit on a GPU, whose attention kernels take no others."""
+    import vllm
+
+    options: dict[str, Any] = {"dtype": "float16" if gpu else "float32"}
+    if gpu:
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        options["gpu_memory_utilization"] = min(0.95, (total - free + GPU_BYTES) / total)
+    # Chunked prefill off: a seeded request that is split over steps ends the CPU engine of 0.31.0.
+    return vllm.LLM(
+        folder, skip_tokenizer_init=True, enforce_eager=True, max_model_len=LONGEST, enable_chunked_prefill=False,
+        max_num_batched_tokens=2048, max_num_seqs=8, **options,
+    )  # fmt: skip
+
+
+def compare(llm: Any, model: Any) -> list[float]:
+    """Samples, and returns |engine - transformers| of each sampled token's log-prob."""
+    import torch
+    import vllm
+
+    params = [
+        vllm.SamplingParams(max_tokens=TOKENS, seed=seed, logprobs=0, ignore_eos=True, detokenize=False)
+        for seed in range(len(PROMPTS))
+    ]
+    asked = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
+    differences = []
+    for prompt, one in zip(PROMPTS, llm.generate(asked, params, use_tqdm=False), strict=True):
+        ids = list(one.outputs[0].token_ids)
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double()
+        ours = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0].tolist()
+        theirs = [place[token].logprob for place, token in zip(one.outputs[0].logprobs, ids, strict=True)]
+        differences += [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    return differences
+
+
+def main() -> None:
+    """Answers step by step, so that after a crash the last step is known."""
+    doctor_child.begin()
+    seen: dict[str, Any] = {"ok": False, "step": "making a tiny model with transformers"}
+
+    def at(step: str) -> None:
+        seen["step"] = step
+        doctor_child.answer(seen)
+
+    try:
+        doctor_child.answer(seen)
+        settings()
+        model = make_model(sys.argv[1])
+        at("importing vLLM")
+        import vllm
+        from vllm.platforms import current_platform
+
+        seen["version"] = str(vllm.__version__)
+        seen["device"] = str(getattr(current_platform, "device_type", "") or "none")
+        at("starting the engine")
+        llm = start(sys.argv[1], gpu=seen["device"] == "cuda")
+        seen["engine"] = "V1" if ".v1." in type(llm.llm_engine).__module__ else "V0"
+        at("sampling")
+        differences = compare(llm, model)
+        seen |= {"ok": True, "step": "done", "tokens": len(differences), "largest": max(differences)}
+        doctor_child.answer(seen)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
+        doctor_child.answer({**seen, **doctor_child.failure(error)})
+    doctor_child.end()
+
+
+if __name__ == "__main__":
+    main()

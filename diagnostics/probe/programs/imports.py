@@ -1,0 +1,29 @@
+"""Imports `module` or `module:name`, as argument, and says which release it is."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import doctor_child  # type: ignore[import-not-found] # beside this file when run
+
+
+def main() -> None:
+    """Answers `ok`, `version`; or `error`, `where`."""
+    doctor_child.begin()
+    module, _, name = sys.argv[1].partition(":")
+    try:
+        if module.endswith("._C"):
+            importlib.import_module("torch")  # extensions of it expect its libraries in the process
+        found = importlib.import_module(module)
+        if name:
+            getattr(found, name)  # lazy packages import here
+        version = getattr(found, "__version__", None)
+        doctor_child.answer({"ok": True, "version": version if isinstance(version, str) else ""})
+    except BaseException as error:  # noqa: BLE001 - SystemExit at import, too, is what we are here to see
+        doctor_child.answer(doctor_child.failure(error))
+    doctor_child.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Asks PyTorch (`torch`) or vLLM (`vllm`), as argument, what it would run on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import doctor_child  # type: ignore[import-not-found] # beside this file when run
+
+
+def torch_says() -> dict[str, Any]:
+    """What PyTorch was built with, and the devices it can use."""
+    import torch
+
+    seen: dict[str, Any] = {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "hip": torch.version.hip or "",
+        "available": torch.cuda.is_available(),
+        "devices": torch.cuda.device_count(),
+        "distributed": torch.distributed.is_available(),
+        "nccl": "",
+    }
+    if seen["distributed"] and torch.distributed.is_nccl_available():
+        release = torch.cuda.nccl.version()
+        seen["nccl"] = ".".join(map(str, release)) if isinstance(release, tuple) else str(release)
+    if seen["available"]:
+        # A device can be counted and still refuse work: a kernel is run on each.
+        for index in range(seen["devices"]):
+            value = (torch.ones(8, device=f"cuda:{index}") * 2).sum().item()
+            if value != 16:
+                raise RuntimeError(f"cuda:{index} computes 8 * 2 = {value}")
+    return seen
+
+
+def vllm_says() -> dict[str, Any]:
+    """The platform that vLLM chose."""
+    import vllm
+    from vllm.platforms import current_platform
+
+    name = type(current_platform).__name__
+    device = str(getattr(current_platform, "device_type", "") or "")
+    return {"version": str(vllm.__version__), "platform": name, "device": device}
+
+
+def main() -> None:
+    """Answers what was asked for, with `ok`; or `error`, `where`."""
+    doctor_child.begin()
+    try:
+        doctor_child.answer({"ok": True, **{"torch": torch_says, "vllm": vllm_says}[sys.argv[1]]()})
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
+        doctor_child.answer(doctor_child.failure(error))
+    doctor_child.end()
+
+
+if __name__ == "__main__":
+    main()

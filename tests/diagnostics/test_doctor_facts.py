@@ -1,0 +1,139 @@
+"""The facts: what is read of an environment and a machine, and that it survives being sent as JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.facts import collection, extensions, gpus, plain, processors, variables
+from diagnostics.facts.gpus import Gpu, Gpus
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_facts_survive_json(environment):
+    """What one node writes, another reads: the same facts."""
+    facts = collection.collect(environment.add("vllm", "0.8.5").prefix, {"VLLM_USE_V1": "1"})
+    sent = json.loads(json.dumps(facts.to_json()))
+    assert collection.from_json(sent) == facts
+    assert facts.machine.processors.count >= 1
+    assert facts.environment.version("vllm") == "0.8.5"
+
+
+def test_facts_of_a_newer_release_are_read(environment):
+    """A field that this release does not know is left out, one that is missing takes its default."""
+    document = collection.collect(environment.prefix, {}).to_json()
+    document["machine"]["added_later"] = 1
+    del document["machine"]["interfaces"]
+    assert collection.from_json(document).machine.interfaces == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "other"}, "expected the schema"),
+        ({"machine": 3}, "facts.machine: expected dict, found int"),
+        ({"machine": {"host": "a"}}, "facts.machine: "),
+    ],
+)
+def test_a_document_that_holds_something_else_is_refused(environment, change, message):
+    """By the field, in one line."""
+    document = collection.collect(environment.prefix, {}).to_json()
+    with pytest.raises(plain.FactsError, match=message):
+        collection.from_json(document | change)
+
+
+def test_the_facts_need_the_standard_library_alone(environment):
+    """They can be sent to a node that has nothing else: no site-packages, and no module of ours but the facts'."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from diagnostics.facts.__main__ import main; main();"
+        "print(sorted(m for m in sys.modules if m.startswith('diagnostics.') and '.facts' not in m), file=sys.stderr)"
+    )
+    command = [
+        sys.executable,
+        "-S",
+        "-I",
+        "-c",
+        program,
+        str(ROOT),
+        str(environment.add("trl", "1.9.2").prefix),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert collection.from_json(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
+    assert done.stderr.strip() == "[]"
+
+
+def test_variables_that_may_hold_secrets_are_not_read():
+    """Their names are told; credentials in a proxy's address are cut out; others are left alone."""
+    environ = {
+        "HF_TOKEN": "hf_x", "VLLM_API_KEY": "k", "https_proxy": "http://me:word@proxy:80", "SECRET": "s",
+        "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+    seen = variables.collect(environ)
+    assert seen == {
+        "HF_TOKEN": variables.HIDDEN, "VLLM_API_KEY": variables.HIDDEN, "https_proxy": "http://…@proxy:80",
+        "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("program", "state", "problem"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed", "ended with -11"),
+        ("import threading; threading.Event().wait()", "timeout", "within 0.5 s"),
+        ("print('driver says hello')", "failed", "gave no answer"),
+        ("print('[1]')", "failed", "gave no answer"),
+        ('print(\'{"state": "ok", "devices": 3}\')', "failed", "gpus.devices: expected"),
+    ],
+)
+def test_a_driver_that_crashes_or_hangs_is_a_fact(tmp_path, program, state, problem):
+    """It takes its own process along, not the tool."""
+    path = tmp_path / "driver.py"
+    path.write_text(program)
+    seen = gpus.collect(limit_s=0.5 if state == "timeout" else 20, program=path)
+    assert seen.state == state
+    assert problem in seen.problem
+
+
+def test_gpus_are_told_by_the_management_library(tmp_path):
+    """A library in NVML's place, with one device and what NVML answers about it."""
+    answer = {
+        "state": "ok",
+        "driver": "570.1",
+        "cuda": "12.8",
+        "devices": [{"index": 0, "name": "A", "mig": False}],
+    }
+    path = tmp_path / "driver.py"
+    path.write_text(f"print({json.dumps(json.dumps(answer))})")
+    seen = gpus.collect(limit_s=20, program=path)
+    assert replace(seen, module="", nodes=()) == Gpus("ok", "", "570.1", "12.8", (Gpu(0, "A", mig=False),))
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7})])
+def test_lists_of_processors(text, numbers):
+    """As the kernel writes them."""
+    assert processors._listed(text) == numbers
+
+
+def test_an_extension_says_what_it_asks_for():
+    """Python's own compiled modules are ELF files: libc, and a release of it."""
+    import _ctypes
+
+    needed, versions = extensions.read(Path(_ctypes.__file__))
+    assert "libc.so.6" in needed
+    assert extensions.newest(versions)[0].startswith("GLIBC_2.")
+    assert extensions.newest(["GLIBCXX_3.4.9", "GLIBCXX_3.4.32", "GLIBC_PRIVATE"]) == ["GLIBCXX_3.4.32"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 58, b"text" * 40])
+def test_a_broken_extension_is_a_fact(environment, data):
+    """Cut off, random or empty: it is said, nothing crashes."""
+    folder = environment.add("vllm", "0.8.5").site / "vllm"
+    folder.mkdir()
+    (folder / "_C.abi3.so").write_bytes(data)
+    (seen,) = extensions.collect([environment.site], environment.prefix, os.environ)
+    assert seen.problem.startswith("no readable ELF file")

