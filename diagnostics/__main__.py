@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     where = doctor.add_mutually_exclusive_group()
     where.add_argument("--python", type=Path, metavar="PATH", help="the environment of that interpreter")
     where.add_argument("--prefix", type=Path, metavar="DIR", help="the environment in that folder")
-    doctor.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    doctor.add_argument("--format", choices=("terminal", "json", "markdown"), default="terminal")
     severities = [severity.word for severity in Severity]
     doctor.add_argument(
         "--fail-on", choices=severities, default="error", help="exit 1 from here on (default: error)"
@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument(
         "--facts-json", action="store_true", help="print what was found, judge nothing (static facts alone)"
+    )
+    doctor.add_argument(
+        "--fix-plan", action="store_true", help="one ordered plan out of all findings; runs nothing"
     )
     doctor.set_defaults(command=_doctor)
     from diagnostics.lint import command as lint
@@ -104,10 +107,18 @@ def _doctor(options: argparse.Namespace) -> int:
     report = doctor.select(
         doctor.examine(seen, doctor.load_catalogue(), compat.load()), options.select, options.ignore
     )
-    if options.format == "json":
+    if options.fix_plan:
+        from diagnostics.fixplan import build
+
+        build.run(report, seen, compat.load(), options.format)
+    elif options.format == "json":
         from diagnostics.render import json_report
 
         print(json_report.render(report))
+    elif options.format == "markdown":
+        from diagnostics.render import markdown
+
+        print(markdown.render(report), end="")
     else:
         from diagnostics.render import terminal
 

