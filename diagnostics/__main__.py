@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--fix-plan", action="store_true", help="one ordered plan out of all findings; runs nothing"
     )
+    from diagnostics.fleet import options as fleet
+
+    fleet.add(doctor)
     doctor.set_defaults(command=_doctor)
     from diagnostics.lint import command as lint
 
@@ -93,6 +96,10 @@ def _doctor(options: argparse.Namespace) -> int:
     from diagnostics import doctor
     from diagnostics.facts import compat, environment
 
+    if options.hosts or options.ray:
+        from diagnostics.fleet import command
+
+        return command.run(options)
     prefix: Path | None = options.prefix
     if options.python:
         if not options.python.exists():

@@ -1,0 +1,201 @@
+"""Differences between nodes as findings: what most have, who has something else, and what follows from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median
+from typing import TYPE_CHECKING
+
+from diagnostics.checks.codes import finding
+from diagnostics.findings import Evidence, Remedy, Severity
+from diagnostics.fixplan import installers
+from diagnostics.fleet.traits import NONE, Trait, package, traits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from diagnostics.findings import Finding
+    from diagnostics.fleet.nodes import Node
+
+MOST_NAMED = 8
+MOST_LINES = 30
+SKEW_S = 1.0
+_SOURCES = {
+    "NET952": (
+        'Read in NCCL\'s src/init.cc: "Mismatched NCCL version detected" ends with ncclInvalidUsage.',
+    ),
+    "CMP952": (
+        "Read in Ray 2.60.0, check_version_info: a process of another Python is refused, its last digit included.",
+    ),
+}
+_REMEDIES = {
+    "NET952": "The same NCCL on every node: it comes with torch, so install the same torch everywhere.",
+    "CMP951": "The same releases on every node, best from one lock or one image.",
+    "CMP952": "The same Python on every node, to the last digit where Ray is used.",
+    "CMP953": "Install every node from one lock or one image.",
+    "ENV951": "The same driver on every node, as the machines' keeper can do.",
+    "ENV952": "Give the same number of processes to each GPU, or leave the odd nodes out.",
+    "ENV953": "Set it alike on every node: in the launcher's or the job's environment, not in one shell.",
+    "ENV954": "Set it alike: ulimit or limits.conf, --shm-size of the container; what starts the run must have it.",
+    "ENV955": "Fetch the model on the nodes that lack it, or put the cache on a shared disk.",
+    "ENV956": "Nothing, if it is meant to be so.",
+    "NET953": "Let a time service set the clocks.",
+}
+
+
+def differences(nodes: list[Node]) -> list[Finding]:
+    """All differences between the nodes that answered, one finding for each trait or kind of trait."""
+    seen = [node for node in nodes if node.facts]
+    if len(seen) < 2:
+        return []
+    by_code: dict[tuple[str, Severity], list[tuple[Trait, dict[str, list[Node]]]]] = defaultdict(list)
+    for trait in traits(seen):
+        groups = _groups(trait, seen)
+        if len(groups) > 1:
+            alone = trait.code in {"NET952", "CMP951"}
+            by_code[(trait.code + (f" {trait.name}" if alone else ""), trait.severity)].append(
+                (trait, groups)
+            )
+    found = [_finding(key[0].split()[0], key[1], different, seen) for key, different in by_code.items()]
+    return [*found, *_packages(seen), *_models(seen), *_clocks(seen)]
+
+
+def _groups(trait: Trait, nodes: Iterable[Node]) -> dict[str, list[Node]]:
+    """The nodes by value, the largest group first; nodes of which it is not known are in none."""
+    groups: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        value = trait.of(node)
+        if value is not None:
+            groups[value].append(node)
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position)))
+
+
+def sentence(name: str, groups: dict[str, list[Node]], total: int) -> str:
+    """What most have and who has something else.
+
+    The words are those of "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5".
+    """
+    told = []
+    for place, (value, members) in enumerate(groups.items()):
+        shown = value.removeprefix("=") if place else _named(name, value)
+        shown = f"no {name}" if value == NONE else shown
+        if place == 0 and len(members) > 1:
+            told.append(f"{len(members)} of {total} nodes have {shown}")
+        else:
+            verb = "has" if len(members) == 1 and members[0].word != "ranks" else "have"
+            told.append(f"{_who(members)} {verb} {shown}")
+    counts = [len(members) for members in groups.values()]
+    known = sum(counts)
+    tail = "" if counts[0] * 2 > known else " (no majority)"
+    if known < total:
+        tail += f"; of {total - known} it is not known"
+    return "; ".join(told) + tail
+
+
+def _named(name: str, value: str) -> str:
+    return f"{name}{value}" if value.startswith("=") else f"{name} {value}"
+
+
+def _who(members: list[Node]) -> str:
+    named = ", ".join(node.label for node in members[:MOST_NAMED])
+    return named + (f" and {len(members) - MOST_NAMED} more" if len(members) > MOST_NAMED else "")
+
+
+def _finding(
+    code: str, severity: Severity, different: list[tuple[Trait, dict[str, list[Node]]]], nodes: list[Node]
+) -> Finding:
+    lines = [sentence(trait.name, groups, len(nodes)) for trait, groups in different]
+    evidence = [
+        Evidence(_named(trait.name, value), _who(members))
+        for trait, groups in different
+        for value, members in groups.items()
+    ]
+    more = f" And {len(lines) - MOST_LINES} more." if len(lines) > MOST_LINES else ""
+    return finding(
+        code,
+        severity,
+        known_by="static",
+        detail=". ".join(lines[:MOST_LINES]) + "." + more,
+        evidence=tuple(evidence[:MOST_LINES]),
+        remedy=Remedy("\n".join((_REMEDIES[code], *_SOURCES.get(code, ()))), _commands(different)),
+    )
+
+
+def _odd(groups: dict[str, list[Node]]) -> list[Node]:
+    """The nodes that are not of the majority; none where there is none."""
+    sizes = [len(members) for members in groups.values()]
+    if sizes[0] * 2 <= sum(sizes):
+        return []
+    return [node for members in list(groups.values())[1:] for node in members]
+
+
+def _commands(different: list[tuple[Trait, dict[str, list[Node]]]]) -> tuple[str, ...]:
+    """What brings the odd nodes to what most have, in the words of their own installers."""
+    commands = []
+    for trait, groups in different:
+        value = next(iter(groups))
+        for node in _odd(groups) if trait.package and value != NONE else ():
+            assert node.facts
+            command = installers.find(node.facts.environment).install([f"{trait.package}=={value}"])
+            commands.append(f"{command}    # on {node.label}")
+    return tuple(commands[:MOST_NAMED])
+
+
+def _packages(nodes: list[Node]) -> list[Finding]:
+    """All other packages in one finding: who has a lock of another day differs in fifty."""
+    own = {trait.package for trait in traits(nodes)}
+    names = sorted({name for node in nodes if node.facts for name in node.facts.environment.packages} - own)
+    different = []
+    for name in names:
+        trait = Trait(name, "CMP953", Severity.INFO, package(name))
+        groups = _groups(trait, nodes)
+        if len(groups) > 1:
+            different.append((trait, groups))
+    return [_finding("CMP953", Severity.INFO, different, nodes)] if different else []
+
+
+def _models(nodes: list[Node]) -> list[Finding]:
+    """Models that some nodes have in their cache and others have not."""
+    if not any(node.models for node in nodes):
+        return []
+    different = []
+    for name in sorted({model for node in nodes for model in node.models}):
+        trait = Trait(f"model {name}", "ENV955", Severity.INFO, _has(name))
+        groups = _groups(trait, nodes)
+        if len(groups) > 1:
+            different.append((trait, groups))
+    return [_finding("ENV955", Severity.INFO, different, nodes)] if different else []
+
+
+def _has(model: str) -> Callable[[Node], str | None]:
+    return lambda node: "in the cache" if model in node.models else NONE
+
+
+def _clocks(nodes: list[Node]) -> list[Finding]:
+    """Nodes whose clock is surely off by more than SKEW_S from the middle of all."""
+    known = [(node, node.clock) for node in nodes if node.clock]
+    if len(known) < 2:
+        return []
+    middle = median((low + high) / 2 for _, (low, high) in known)
+    off = [(node, low - middle, high - middle) for node, (low, high) in known]
+    surely = [(node, low, high) for node, low, high in off if low > SKEW_S or high < -SKEW_S]
+    if not surely:
+        return []
+    told = [
+        f"The clock of {node.label} is {min(abs(low), abs(high)):.1f} to {max(abs(low), abs(high)):.1f} s "
+        + ("ahead" if low > 0 else "behind")
+        for node, low, high in surely
+    ]
+    return [
+        finding(
+            "NET953",
+            Severity.WARNING,
+            known_by="static",
+            detail="; ".join(told) + ".",
+            evidence=tuple(
+                Evidence(f"between {low:+.2f} and {high:+.2f} s of the middle clock", node.label)
+                for node, low, high in surely
+            ),
+            remedy=Remedy(_REMEDIES["NET953"]),
+        )
+    ]
