@@ -121,7 +121,7 @@ def step(
     codes = tuple(dict.fromkeys([*(finding.code for finding in required), *by_code]))
     why = [f"{finding.code}: {finding.detail}" for finding in required]
     why += [f"{item}." for item in wanted if item.by in by_code]
-    why += [f"Set 1 ({sets[0].source}): {'; '.join(sets[0].verified)}."] if moving else []
+    why += [f"Set 1, below ({sets[0].source}): {sets[0].verified[0]}."] if moving else []
     severities = [finding.severity for finding in found if finding.code in codes]
     return [
         Step(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "grpo-doctor.plan.v1"
 # In the order in which they are done: a driver comes before the packages that need it.
-KINDS = ("system", "repair", "packages", "variables", "configuration", "look")
+KINDS = ("system", "variables", "repair", "packages", "configuration", "look")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _BAD = {"fail", "unresolvable"}
 # What an `install` layer shows is that files can be put there.
 _NOT_A_RUN = {"install"}
+_TRAINS = {"engine", "train:colocate", "train:async", "train:server"}
+# Further away than this, a set that ran is no longer a small change, and one that fits by its source comes first.
+NEAR = 8
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def known_sets(
     if vllm is None or trl is None:
         return []
     here = (public(vllm.version), public(trl.version))
-    candidates = _cells(compat) + _static(breadth)
+    candidates = _cells(compat) + _static(breadth, {(cell["vllm"], cell["trl"]) for cell in compat.cells})
     scale = _scale(candidates, here)
     every = list(demands)
     made = [
@@ -72,7 +75,10 @@ def known_sets(
     fitting = [item for item in made if not item.against]
     ran = sorted((item for item in fitting if item.evidence == "executed"), key=_nearness)
     read = sorted((item for item in fitting if item.evidence == "static"), key=_nearness)
-    return [*ran[:1], *_different(read)[:2], *ran[1:2]]
+    different = _different(read)[:2]
+    if ran and different and ran[0].distance > NEAR > different[0].distance:
+        return [*different, *ran[:1]]
+    return [*ran[:1], *different, *ran[1:2]]
 
 
 def refused(environment: Environment, compat: Compat, demands: Iterable[Demand]) -> list[PinnedSet]:
@@ -95,9 +101,11 @@ def _cells(compat: Compat) -> list[Candidate]:
     found = []
     for cell in compat.cells:
         layers = cell["layers"]
-        if cell["verdict"] in _BAD or layers.get("contract", {}).get("verdict", "pass") != "pass":
-            continue
         ran = tuple(name for name, layer in layers.items() if _ran(name, layer))
+        # A cell can fail in one layer, such as a server that its CPU build lacks, and still have trained.
+        failed = cell["verdict"] in _BAD and not _TRAINS & set(ran)
+        if failed or layers.get("contract", {}).get("verdict", "pass") != "pass":
+            continue
         resolves = layers.get("resolve", {}).get("verdict") == "pass"
         if ran or resolves:
             found.append(Candidate(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
@@ -111,7 +119,8 @@ def _ran(name: str, layer: dict[str, Any]) -> bool:
     )
 
 
-def _static(breadth: dict[str, Any]) -> list[Candidate]:
+def _static(breadth: dict[str, Any], cells: set[tuple[str, str]]) -> list[Candidate]:
+    """Pairs that were read; of those with a cell the cell says more."""
     found = []
     for trl, known in breadth.items():
         contract = str(known.get("contract", {}).get("pass", "")).split()
@@ -120,7 +129,9 @@ def _static(breadth: dict[str, Any]) -> list[Candidate]:
         found += [
             Candidate("breadth", vllm, trl, resolves=vllm in resolved)
             for vllm in contract
-            if vllm not in impossible and allows(str(known.get("declares", "")), vllm)
+            if (vllm, trl) not in cells
+            and vllm not in impossible
+            and allows(str(known.get("declares", "")), vllm)
         ]
     return found
 
@@ -204,6 +215,7 @@ def _seen(candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
     assert candidate.cell is not None
     missing = [
         f"{name}: {layer['verdict'].replace('_', ' ')}"
+        + (f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else "")
         for name, layer in candidate.cell["layers"].items()
         if layer["verdict"] != "pass"
     ]

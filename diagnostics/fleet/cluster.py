@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -16,6 +18,8 @@ from diagnostics.matrix import processes
 
 # Joining a cluster takes seconds, and so does the first worker of a node.
 JOINING_S = 60.0
+KNOCKING_S = 5.0
+_PLAIN = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
 
 
 class ClusterError(ValueError):
@@ -33,6 +37,7 @@ def ask(python: str, address: str, limit_s: float) -> list[Node]:
     Raises:
         ClusterError: Ray is not there, or there is no cluster at the address.
     """
+    _knock(address)
     documents = _documents(python, address, limit_s)
     refused = next((item for item in documents if "problem" in item and "id" not in item), None)
     if refused:
@@ -47,6 +52,17 @@ def ask(python: str, address: str, limit_s: float) -> list[Node]:
         _node(position, node, said.get(node["id"]), shared[node["address"]] > 1)
         for position, node in enumerate(ordered)
     ]
+
+
+def _knock(address: str) -> None:
+    """Ray tries for a minute where nothing listens; that is found out here at once."""
+    match = _PLAIN.fullmatch(address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=KNOCKING_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"--ray {address}: no cluster there: {one_line(str(error))}") from None
 
 
 def _documents(python: str, address: str, limit_s: float) -> list[dict[str, Any]]:

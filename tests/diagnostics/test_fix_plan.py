@@ -41,7 +41,13 @@ TABLE = Compat(
         cell("0.10.2", "0.25.1", engine=("pass", "executed", RUN)),
         cell("0.8.5", "0.17.0", engine=("pass", "executed", {**RUN, "transformers": "4.53.3"})),
         cell("0.8.5.post1", "0.17.0", "partial", scheduler=("expected_fail", "executed")),
-        cell("0.31.0", "1.16.0", "fail", engine=("pass", "executed", RUN)),
+        cell(
+            "0.31.0",
+            "1.16.0",
+            "fail",
+            engine=("pass", "executed", RUN),
+            **{"serve:trl": ("expected_fail", "executed")},
+        ),
         cell("0.12.0", "0.23.1", "fail", contract=("expected_fail", "static")),
     ),
 )
@@ -102,10 +108,33 @@ def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
     assert packages.undo == (f"{environment.prefix}/bin/python -m pip install -r before.txt",)
 
 
-def test_a_pair_that_failed_anywhere_is_no_set(environment):
+def test_a_pair_that_trained_but_failed_in_a_layer_says_so(environment):
+    """Its server did not start on the CPU build: still the nearest, with the exception named."""
+    environment.add("vllm", "0.33.0").add(
+        "trl", "1.16.0", requires=['vllm<=0.31.0,>=0.22.0; extra == "vllm"']
+    )
+    first = plan_of(environment).sets[0]
+    assert (first.source, first.evidence) == ("vllm-0.31.0+trl-1.16.0", "executed")
+    assert "serve_trl: expected fail" in first.unverified
+
+
+def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
+    """A downgrade over many minor releases is no small change; it is still named."""
+    environment.add("vllm", "0.19.0").add("trl", "1.3.0", requires=['vllm<=0.18.0,>=0.12.0; extra == "vllm"'])
+    seen = facts.collect(environment.prefix, {})
+    report = doctor.examine(seen, ISSUES, TABLE)
+    lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
+    more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
+    far = replace(TABLE, cells=TABLE.cells[:3])
+    sets = fix_plan(report, seen, far, ISSUES, lines | more).sets
+    assert sets[0].evidence == "static"
+    assert sets[-1].evidence == "executed"
+
+
+def test_a_pair_that_never_trained_is_no_set(environment):
     """What doctor would complain of again is not advice."""
     ids = {item.source for item in plan_of(broken_pair(environment)).sets}
-    assert not ids & {"vllm-0.31.0+trl-1.16.0", "vllm-0.12.0+trl-0.23.1"}
+    assert not ids & {"vllm-0.8.5.post1+trl-0.17.0", "vllm-0.12.0+trl-0.23.1"}
 
 
 def test_torch_is_never_pinned_to_what_only_the_run_had(environment):
@@ -171,7 +200,7 @@ def test_findings_without_any_help_are_unknown_not_fine(environment):
 
 
 def test_order_blockers_first_then_the_machine_then_packages(environment):
-    """A driver comes before packages, variables after; a blocker comes before everything."""
+    """A driver comes before packages, and so do variables; a blocker comes before everything."""
     broken_pair(environment)
     extra = CheckResult(
         "extra",
@@ -192,8 +221,8 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
         ("NET950",),
         ("ENV951",),
         ("ENV950",),
-        ("CMP902",),
         ("ENV902", "ENV903"),
+        ("CMP902",),
     ]
     variables = step(plan, "variables")
     assert variables.commands == ("unset RAY_ADDRESS VLLM_USE_V1",)
