@@ -136,7 +136,7 @@ def step(
             cost=_cost(sets[0] if moving else None, requirements),
             undo=(installer.restore(),),
             commands=(installer.record(), installer.install(requirements)),
-            text=_caveats(requirements, installer),
+            text=_caveats(requirements, installer, sets[0].fails if moving else ()),
         )
     ]
 
@@ -172,8 +172,12 @@ def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
     return "; ".join(told) or "a download"
 
 
-def _caveats(requirements: list[str], installer: Installer) -> tuple[str, ...]:
+def _caveats(requirements: list[str], installer: Installer, fails: tuple[str, ...]) -> tuple[str, ...]:
     told = []
+    if fails:
+        told.append(
+            f"Doctor will name CMP902 for these too, for what failed there: {', '.join(fails)} (see set 1)."
+        )
     if any("+" in item for item in requirements):
         told.append(
             "A version with a local part (+cpu, +cu126) is not on the default index: it needs PyTorch's own."

@@ -80,6 +80,7 @@ class PinnedSet:
         distance: Minor releases between it and what is installed, over vLLM and TRL.
         verified: What was seen.
         unverified: What was not.
+        fails: Layers of its cell that failed, for which doctor names it still.
         gone: Codes of known issues that these versions do not have, and what is installed has.
         brings: Codes of those that they have, and what is installed does not.
         against: Requirements of other installed packages that it breaks.
@@ -92,6 +93,7 @@ class PinnedSet:
     distance: int
     verified: tuple[str, ...]
     unverified: tuple[str, ...]
+    fails: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     brings: tuple[str, ...] = ()
     against: tuple[str, ...] = ()

@@ -159,8 +159,16 @@ def _made(environment: Environment, candidate: Candidate, scale: Scale, demands:
         distance=distance,
         verified=verified,
         unverified=unverified,
+        fails=_fails(candidate),
         against=against,
     )
+
+
+def _fails(candidate: Candidate) -> tuple[str, ...]:
+    if candidate.cell is None or candidate.cell["verdict"] not in _BAD:
+        return ()
+    layers = candidate.cell["layers"].items()
+    return tuple(name for name, layer in layers if layer["verdict"] in {"fail", "expected_fail"})
 
 
 def _pins(candidate: Candidate, distribution: str) -> tuple[Pin, ...]:

@@ -113,9 +113,12 @@ def test_a_pair_that_trained_but_failed_in_a_layer_says_so(environment):
     environment.add("vllm", "0.33.0").add(
         "trl", "1.16.0", requires=['vllm<=0.31.0,>=0.22.0; extra == "vllm"']
     )
-    first = plan_of(environment).sets[0]
+    plan = plan_of(environment)
+    first = plan.sets[0]
     assert (first.source, first.evidence) == ("vllm-0.31.0+trl-1.16.0", "executed")
-    assert "serve_trl: expected fail" in first.unverified
+    assert first.fails == ("serve:trl",)
+    assert any("CMP902" in line for line in step(plan, "packages").text)
+    assert "serve:trl: expected fail" in first.unverified
 
 
 def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
