@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from diagnostics.findings import Finding, Report
     from diagnostics.fixplan.plan import PinnedSet
 
-PAIR = {"CMP901", "CMP902", "CMP903"}
+PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
 METADATA = {"CMP904"}
 REPAIR = {"ENV901"}
 _UNDER_CONTROL = PAIR | METADATA | REPAIR
@@ -47,7 +47,10 @@ def fix_plan(
         breadth: What of the table is known from metadata and source, by TRL; the shipped part if not given.
     """
     known = catalogue.load() if issues is None else issues
-    read = _breadth(table.PATH) if breadth is None else breadth
+    read = breadth
+    if read is None:
+        # Newer tables bring it along.
+        read = getattr(compat, "breadth", None) or _breadth(table.PATH)
     installer = installers.find(environment)
     found = report.findings
     own = [finding for finding in found if finding.code in known]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diagnostics.fixplan.plan import PinnedSet
 
 # Of these the pair itself is the trouble; a pair that nobody ran (CMP901) is none.
-_PAIR = {"CMP902", "CMP903"}
+_PAIR = {"CMP902", "CMP903", "CMP905"}
 _MERGED = _PAIR | {"CMP901", "CMP904"}
 # Left out of an environment on purpose, or needed for other inputs than text; as the check itself has it.
 _OPTIONAL = {

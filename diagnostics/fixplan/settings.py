@@ -63,7 +63,7 @@ def _step(edits: tuple[str, ...], users: list[tuple[Finding, Mitigation]], insta
     ]
     worst = max(users, key=lambda user: user[0].severity)[0].severity
     return Step(
-        kind="configuration",
+        kind="system" if all(finding.code.startswith("ENV") for finding, _ in users) else "configuration",
         title=f"{first.name}: {first.about}",
         severity=worst,
         codes=tuple(finding.code for finding, _ in users),
@@ -72,8 +72,15 @@ def _step(edits: tuple[str, ...], users: list[tuple[Finding, Mitigation]], insta
         cost=first.cost or "not known",
         undo=("take the setting back",),
         text=tuple(map(installer.translated, edits)) or (first.about,),
+        commands=tuple(dict.fromkeys(line for finding, _ in users for line in _commands(finding))),
         established=any(finding.certainty == "established" for finding, _ in users),
     )
+
+
+def _commands(finding: Finding) -> list[str]:
+    """Commands that a check made out itself; to read more is none."""
+    commands = finding.remedy.commands if finding.remedy else ()
+    return [line for line in commands if not line.startswith("python -m diagnostics")]
 
 
 def _ranked(

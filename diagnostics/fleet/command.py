@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics import doctor
+from diagnostics import doctor, filters
 from diagnostics.facts import compat
 from diagnostics.findings import USAGE, Severity
 from diagnostics.fleet import cluster, hosts, reach
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     issues, table = doctor.load_catalogue(), compat.load()
 
     def report_of(seen: list[Node]) -> Report:
-        return doctor.select(examine_fleet(seen, issues, table, note), options.select, options.ignore)
+        return filters.select(examine_fleet(seen, issues, table, note), options.select, options.ignore)
 
     report = report_of(nodes) if options.format == "terminal" else shareable(report_of, nodes)
     _print(report, options.format)

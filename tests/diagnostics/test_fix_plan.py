@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import catalogue, doctor
+from diagnostics import catalogue, doctor, filters
 from diagnostics.__main__ import main
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
@@ -183,7 +183,7 @@ def test_an_issue_that_only_another_release_ends_is_named_beside_the_window(envi
 def test_nothing_to_do_is_said(environment):
     """A pair that passed, without a finding."""
     environment.add("vllm", "0.30.0").add("trl", "1.14.2")
-    plan = plan_of(environment, keep=lambda report: doctor.select(report, ["CFG"], []))
+    plan = plan_of(environment, keep=lambda report: filters.select(report, ["CFG"], []))
     assert (plan.outcome, plan.steps) == ("nothing", ())
     assert any("compatibility table" in line for line in plan.unseen)
 
