@@ -117,8 +117,9 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.fix_plan:
         from diagnostics.fixplan import build
 
-        build.run(report, seen, compat.load(), options.format)
-    elif options.format == "json":
+        fail_on = Severity[options.fail_on.upper()]
+        return build.run(report, seen, compat.load(), options.format, fail_on)
+    if options.format == "json":
         from diagnostics.render import json_report
 
         print(json_report.render(report))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
 from diagnostics.facts import compat as table
-from diagnostics.findings import Severity
+from diagnostics.findings import USAGE, Severity
 from diagnostics.fixplan import demands as wants
 from diagnostics.fixplan import installers, packages, settings, surroundings
 from diagnostics.fixplan import sets as pinned
@@ -228,16 +228,21 @@ def _help(found: list[Finding], sets: list[PinnedSet], outcome: str, compat: Com
     return tuple(told)
 
 
-def run(report: Report, environment: Environment, compat: Compat, form: str) -> None:
-    """Prints the plan of a report on standard output."""
+FORMATS = ("terminal", "json", "markdown")
+
+
+def run(report: Report, environment: Environment, compat: Compat, form: str, fail_on: Severity) -> int:
+    """Prints the plan of a report on standard output; returns doctor's exit code."""
     from diagnostics.fixplan import render
 
+    if form not in FORMATS:
+        print(f"diagnostics: --format {form}: --fix-plan has {', '.join(FORMATS)}", file=sys.stderr)
+        return USAGE
     plan = fix_plan(report, environment, compat)
     if form == "json":
         print(render.as_json(plan))
     elif form == "markdown":
         print(render.as_markdown(plan), end="")
-    elif form == "terminal":
-        render.terminal(plan, sys.stdout)
     else:
-        raise ValueError(f"--fix-plan has the formats terminal, json and markdown, not {form}")
+        render.terminal(plan, sys.stdout)
+    return report.exit_code(fail_on)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from diagnostics.findings import Report
     from diagnostics.fleet.hosts import Host
 
+FORMATS = ("terminal", "json", "markdown")
+
 
 def run(options: argparse.Namespace) -> int:
     """Asks the nodes and prints the report; returns the exit code."""
@@ -48,6 +50,8 @@ def _refuse(options: argparse.Namespace) -> None:
         )
     if not 0 < options.node_limit <= 3600:
         raise HostsError(f"--node-limit {options.node_limit:g}: expected seconds, up to 3600")
+    if options.format not in FORMATS:
+        raise HostsError(f"--format {options.format}: many nodes have {', '.join(FORMATS)}")
     for name in ("host_command", "host_python"):
         if options.ray and getattr(options, name):
             raise HostsError(f"--{name.replace('_', '-')}: belongs to --hosts, not to --ray")

@@ -48,6 +48,7 @@ def differences(nodes: list[Node]) -> list[Finding]:
     if len(seen) < 2:
         return []
     by_code: dict[tuple[str, Severity], list[tuple[Trait, dict[str, list[Node]]]]] = defaultdict(list)
+    among = f"{len(seen)} nodes" if len(seen) == len(nodes) else f"the {len(seen)} nodes that answered"
     for trait in traits(seen):
         groups = _groups(trait, seen)
         if len(groups) > 1:
@@ -55,8 +56,10 @@ def differences(nodes: list[Node]) -> list[Finding]:
             by_code[(trait.code + (f" {trait.name}" if alone else ""), trait.severity)].append(
                 (trait, groups)
             )
-    found = [_finding(key[0].split()[0], key[1], different, seen) for key, different in by_code.items()]
-    return [*found, *_packages(seen), *_models(seen), *_clocks(seen)]
+    found = [
+        _finding(key[0].split()[0], key[1], different, seen, among) for key, different in by_code.items()
+    ]
+    return [*found, *_packages(seen, among), *_models(seen, among), *_clocks(seen)]
 
 
 def _groups(trait: Trait, nodes: Iterable[Node]) -> dict[str, list[Node]]:
@@ -69,7 +72,7 @@ def _groups(trait: Trait, nodes: Iterable[Node]) -> dict[str, list[Node]]:
     return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position)))
 
 
-def sentence(name: str, groups: dict[str, list[Node]], total: int) -> str:
+def sentence(name: str, groups: dict[str, list[Node]], total: int, among: str) -> str:
     """What most have and who has something else.
 
     The words are those of "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5".
@@ -79,7 +82,7 @@ def sentence(name: str, groups: dict[str, list[Node]], total: int) -> str:
         shown = value.removeprefix("=") if place else _named(name, value)
         shown = f"no {name}" if value == NONE else shown
         if place == 0 and len(members) > 1:
-            told.append(f"{len(members)} of {total} nodes have {shown}")
+            told.append(f"{len(members)} of {among} have {shown}")
         else:
             verb = "has" if len(members) == 1 and members[0].word != "ranks" else "have"
             told.append(f"{_who(members)} {verb} {shown}")
@@ -101,9 +104,13 @@ def _who(members: list[Node]) -> str:
 
 
 def _finding(
-    code: str, severity: Severity, different: list[tuple[Trait, dict[str, list[Node]]]], nodes: list[Node]
+    code: str,
+    severity: Severity,
+    different: list[tuple[Trait, dict[str, list[Node]]]],
+    nodes: list[Node],
+    among: str,
 ) -> Finding:
-    lines = [sentence(trait.name, groups, len(nodes)) for trait, groups in different]
+    lines = [sentence(trait.name, groups, len(nodes), among) for trait, groups in different]
     evidence = [
         Evidence(_named(trait.name, value), _who(members))
         for trait, groups in different
@@ -140,7 +147,7 @@ def _commands(different: list[tuple[Trait, dict[str, list[Node]]]]) -> tuple[str
     return tuple(commands[:MOST_NAMED])
 
 
-def _packages(nodes: list[Node]) -> list[Finding]:
+def _packages(nodes: list[Node], among: str) -> list[Finding]:
     """All other packages in one finding: who has a lock of another day differs in fifty."""
     own = {trait.package for trait in traits(nodes)}
     names = sorted({name for node in nodes if node.facts for name in node.facts.environment.packages} - own)
@@ -150,10 +157,10 @@ def _packages(nodes: list[Node]) -> list[Finding]:
         groups = _groups(trait, nodes)
         if len(groups) > 1:
             different.append((trait, groups))
-    return [_finding("CMP953", Severity.INFO, different, nodes)] if different else []
+    return [_finding("CMP953", Severity.INFO, different, nodes, among)] if different else []
 
 
-def _models(nodes: list[Node]) -> list[Finding]:
+def _models(nodes: list[Node], among: str) -> list[Finding]:
     """Models that some nodes have in their cache and others have not."""
     if not any(node.models for node in nodes):
         return []
@@ -163,7 +170,7 @@ def _models(nodes: list[Node]) -> list[Finding]:
         groups = _groups(trait, nodes)
         if len(groups) > 1:
             different.append((trait, groups))
-    return [_finding("ENV955", Severity.INFO, different, nodes)] if different else []
+    return [_finding("ENV955", Severity.INFO, different, nodes, among)] if different else []
 
 
 def _has(model: str) -> Callable[[Node], str | None]:

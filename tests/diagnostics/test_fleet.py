@@ -342,7 +342,7 @@ def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
     assert main([*words, "--format", "json"]) == 1
     report = json.loads(capsys.readouterr().out)
     details = "\n".join(item["detail"] for item in report["findings"])
-    assert "2 of 3 nodes have vllm 0.11.0; rank 4 has 0.10.2" in details
+    assert "2 of the 3 nodes that answered have vllm 0.11.0; rank 4 has 0.10.2" in details
     assert "has 700" in details
     assert "NCCL_IB_DISABLE" in details
     problems = {item["node"]: item["problem"] for item in report["subject"]["nodes"]}
@@ -532,7 +532,7 @@ def test_a_real_ray_cluster_with_an_odd_node_and_a_dead_one(tmp_path, capsys):
     # Right after the kill Ray may still take the node for alive; then its task fails.
     assert outcomes in (["answered"] * 3 + ["dead"], ["answered"] * 3 + ["unknown"])
     (variables,) = [item for item in report["findings"] if item["code"] == "ENV953"]
-    assert "2 of 3 nodes have NCCL_SOCKET_IFNAME=eth0" in variables["detail"]
+    assert "2 of the 3 nodes that answered have NCCL_SOCKET_IFNAME=eth0" in variables["detail"]
     assert "has eth1" in variables["detail"]
     assert {"RAY951", "NET951"} & {item["code"] for item in report["findings"]}
     assert "NET953" not in {item["code"] for item in report["findings"]}
