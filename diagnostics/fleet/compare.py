@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from diagnostics.checks.codes import finding
 from diagnostics.findings import Evidence, Remedy, Severity
 from diagnostics.fixplan import installers
-from diagnostics.fleet.traits import NONE, Trait, package, traits
+from diagnostics.fleet.traits import FRAMEWORKS, NONE, Trait, package, traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from diagnostics.findings import Finding
     from diagnostics.fleet.nodes import Node
 
+# Traits that differ, each with the nodes by value.
+Different = list[tuple[Trait, dict[str, list["Node"]]]]
+
 MOST_NAMED = 8
-MOST_LINES = 30
+MOST_LINES = 16
+MOST_VALUES = 12
 SKEW_S = 1.0
 _SOURCES = {
     "NET952": (
@@ -43,23 +47,50 @@ _REMEDIES = {
 
 
 def differences(nodes: list[Node]) -> list[Finding]:
-    """All differences between the nodes that answered, one finding for each trait or kind of trait."""
+    """All differences between the nodes that answered, one finding for each kind."""
     seen = [node for node in nodes if node.facts]
     if len(seen) < 2:
         return []
-    by_code: dict[tuple[str, Severity], list[tuple[Trait, dict[str, list[Node]]]]] = defaultdict(list)
     among = f"{len(seen)} nodes" if len(seen) == len(nodes) else f"the {len(seen)} nodes that answered"
+    bare = _bare(seen)
+    # Who has nothing of it is no odd one in each of fifty packages: it is another environment.
+    installed = [node for node in seen if node not in bare]
+    by_code: dict[tuple[str, Severity], Different] = defaultdict(list)
     for trait in traits(seen):
-        groups = _groups(trait, seen)
+        groups = _groups(trait, installed if trait.package else seen)
         if len(groups) > 1:
-            alone = trait.code in {"NET952", "CMP951"}
-            by_code[(trait.code + (f" {trait.name}" if alone else ""), trait.severity)].append(
-                (trait, groups)
-            )
+            by_code[trait.code, trait.severity].append((trait, groups))
     found = [
-        _finding(key[0].split()[0], key[1], different, seen, among) for key, different in by_code.items()
+        _finding(code, severity, different, seen, among) for (code, severity), different in by_code.items()
     ]
-    return [*found, *_packages(seen, among), *_models(seen, among), *_clocks(seen)]
+    found += [_other_environment(bare, installed)] if bare else []
+    return [*found, *_packages(installed, among), *_models(seen, among), *_clocks(seen)]
+
+
+def _bare(nodes: list[Node]) -> list[Node]:
+    """Nodes with none of the frameworks that others have."""
+    bare = [node for node in nodes if not _frameworks(node)]
+    return bare if len(bare) < len(nodes) else []
+
+
+def _frameworks(node: Node) -> set[str]:
+    return set(FRAMEWORKS) & set(node.facts.environment.packages) if node.facts else set()
+
+
+def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
+    there = sorted(set.intersection(*map(_frameworks, installed)) or _frameworks(installed[0]))
+    prefixes = [(node, node.facts.environment.prefix) for node in bare if node.facts]
+    return finding(
+        "CMP951",
+        Severity.ERROR,
+        known_by="static",
+        detail=f"{_who(bare)}: none of {', '.join(there)}, which the other nodes have.",
+        evidence=tuple(Evidence(f"examined: {prefix}", node.label) for node, prefix in prefixes),
+        remedy=Remedy(
+            "If that is not the environment that runs there, name the right one: --prefix for all nodes, prefix=DIR "
+            "in the list for one. Else install it as on the other nodes."
+        ),
+    )
 
 
 def _groups(trait: Trait, nodes: Iterable[Node]) -> dict[str, list[Node]]:
@@ -72,26 +103,50 @@ def _groups(trait: Trait, nodes: Iterable[Node]) -> dict[str, list[Node]]:
     return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position)))
 
 
-def sentence(name: str, groups: dict[str, list[Node]], total: int, among: str) -> str:
-    """What most have and who has something else.
+def sentence(alike: Different, total: int, among: str) -> str:
+    """What most have and who has something else, of traits in which the same nodes differ.
 
     The words are those of "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5".
     """
     told = []
-    for place, (value, members) in enumerate(groups.items()):
-        shown = value.removeprefix("=") if place else _named(name, value)
-        shown = f"no {name}" if value == NONE else shown
+    parts = list(alike[0][1].values())
+    for place, members in enumerate(parts):
+        shown = _values(alike, place)
         if place == 0 and len(members) > 1:
             told.append(f"{len(members)} of {among} have {shown}")
         else:
             verb = "has" if len(members) == 1 and members[0].word != "ranks" else "have"
             told.append(f"{_who(members)} {verb} {shown}")
-    counts = [len(members) for members in groups.values()]
-    known = sum(counts)
-    tail = "" if counts[0] * 2 > known else " (no majority)"
+    known = sum(map(len, parts))
+    tail = "" if len(parts[0]) * 2 > known else " (no majority)"
     if known < total:
         tail += f"; of {total - known} it is not known"
-    return "; ".join(told) + tail
+    return "; ".join(told) + tail + "."
+
+
+def _values(alike: Different, place: int, *, brief: bool = True) -> str:
+    """What the nodes of one part have; in brief a single trait is named for the first part alone."""
+    told = []
+    for trait, groups in alike[:MOST_VALUES]:
+        value = list(groups)[place]
+        if value == NONE:
+            told.append(f"no {trait.name}")
+        elif brief and place and len(alike) == 1:
+            told.append(value.removeprefix("="))
+        else:
+            told.append(_named(trait.name, value))
+    more = f" and {len(alike) - MOST_VALUES} more" if len(alike) > MOST_VALUES else ""
+    return ", ".join(told) + more
+
+
+def _alike(different: Different) -> list[Different]:
+    """The traits by who differs: one other lock shows in fifty packages, and is one difference."""
+    parts: dict[tuple[tuple[int, ...], ...], Different] = defaultdict(list)
+    for trait, groups in different:
+        parts[tuple(tuple(node.position for node in members) for members in groups.values())].append(
+            (trait, groups)
+        )
+    return list(parts.values())
 
 
 def _named(name: str, value: str) -> str:
@@ -103,25 +158,19 @@ def _who(members: list[Node]) -> str:
     return named + (f" and {len(members) - MOST_NAMED} more" if len(members) > MOST_NAMED else "")
 
 
-def _finding(
-    code: str,
-    severity: Severity,
-    different: list[tuple[Trait, dict[str, list[Node]]]],
-    nodes: list[Node],
-    among: str,
-) -> Finding:
-    lines = [sentence(trait.name, groups, len(nodes), among) for trait, groups in different]
+def _finding(code: str, severity: Severity, different: Different, nodes: list[Node], among: str) -> Finding:
+    parts = _alike(different)
     evidence = [
-        Evidence(_named(trait.name, value), _who(members))
-        for trait, groups in different
-        for value, members in groups.items()
+        Evidence(_values(alike, place, brief=False), _who(members))
+        for alike in parts
+        for place, members in enumerate(alike[0][1].values())
     ]
-    more = f" And {len(lines) - MOST_LINES} more." if len(lines) > MOST_LINES else ""
+    more = f" And {len(parts) - MOST_LINES} more." if len(parts) > MOST_LINES else ""
     return finding(
         code,
         severity,
         known_by="static",
-        detail=". ".join(lines[:MOST_LINES]) + "." + more,
+        detail=" ".join(sentence(alike, len(nodes), among) for alike in parts[:MOST_LINES]) + more,
         evidence=tuple(evidence[:MOST_LINES]),
         remedy=Remedy("\n".join((_REMEDIES[code], *_SOURCES.get(code, ()))), _commands(different)),
     )
@@ -135,16 +184,22 @@ def _odd(groups: dict[str, list[Node]]) -> list[Node]:
     return [node for members in list(groups.values())[1:] for node in members]
 
 
-def _commands(different: list[tuple[Trait, dict[str, list[Node]]]]) -> tuple[str, ...]:
-    """What brings the odd nodes to what most have, in the words of their own installers."""
-    commands = []
+def _commands(different: Different) -> tuple[str, ...]:
+    """What brings each odd node to what most have: one command a node, in the words of its own installer."""
+    wanted: dict[int, list[str]] = defaultdict(list)
+    members: dict[int, Node] = {}
     for trait, groups in different:
         value = next(iter(groups))
         for node in _odd(groups) if trait.package and value != NONE else ():
-            assert node.facts
-            command = installers.find(node.facts.environment).install([f"{trait.package}=={value}"])
-            commands.append(f"{command}    # on {node.label}")
-    return tuple(commands[:MOST_NAMED])
+            wanted[node.position].append(f"{trait.package}=={value}")
+            members[node.position] = node
+    commands = []
+    for position in sorted(wanted)[:MOST_NAMED]:
+        facts = members[position].facts
+        assert facts
+        command = installers.find(facts.environment).install(wanted[position])
+        commands.append(f"{command}    # on {members[position].label}")
+    return tuple(commands)
 
 
 def _packages(nodes: list[Node], among: str) -> list[Finding]:

@@ -88,7 +88,9 @@ def test_without_a_majority_nobody_is_the_odd_one(facts):
 
 def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
     """A node without the package differs; a driver that did not answer says nothing."""
-    fleet = [node(facts, i, packages={"torch": "2.8.0"} if i else {}) for i in range(3)]
+    fleet = [
+        node(facts, i, packages={"vllm": "0.9.2", **({"torch": "2.8.0"} if i else {})}) for i in range(3)
+    ]
     assert "rank 0 (gpu-a) has no torch" in found(fleet)["CMP951"].detail
     hung = Gpus(state="timeout", problem="the driver did not answer")
     good = Gpus(state="ok", driver="570.86.15", cuda="12.8", devices=(Gpu(0, "H100"),))
@@ -98,6 +100,27 @@ def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
         node(facts, i, machine={"gpus": [hung, good, replace(good, driver="550.1")][i]}) for i in range(3)
     ]
     assert found(other)["ENV951"].detail.endswith("of 1 it is not known.")
+
+
+def test_one_command_brings_a_node_to_the_others(facts):
+    """All that differs there at once, not a command a package."""
+    most = {"vllm": "0.9.2", "torch": "2.8.0", "trl": "0.20.0"}
+    fleet = [
+        node(facts, i, packages=most | ({"vllm": "0.8.5", "torch": "2.6.0"} if i == 1 else {}))
+        for i in range(3)
+    ]
+    (command,) = found(fleet)["CMP951"].remedy.commands
+    assert "vllm==0.9.2 torch==2.8.0" in command
+    assert "trl" not in command
+
+
+def test_a_node_with_nothing_installed_is_another_environment(facts):
+    """One finding that asks for the right place, and no list of what it lacks."""
+    fleet = [node(facts, i, packages={"vllm": "0.9.2", "numpy": "2.0"} if i else {}) for i in range(3)]
+    items = compare.differences(fleet)
+    assert [item.code for item in items] == ["CMP951"]
+    assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
+    assert "--prefix" in items[0].remedy.text
 
 
 def test_gpus_variables_and_models_are_compared(facts):
