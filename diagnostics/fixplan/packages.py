@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from diagnostics.findings import Severity
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from diagnostics.fixplan.installers import Installer
     from diagnostics.fixplan.plan import PinnedSet
 
+MOST_WHY = 300
 # Of these the pair itself is the trouble; a pair that nobody ran (CMP901) is none.
 _PAIR = {"CMP902", "CMP903", "CMP905"}
 _MERGED = _PAIR | {"CMP901", "CMP904"}
@@ -119,7 +121,7 @@ def step(
         return []
     by_code = [item.by for item in wanted if item.by[:3].isupper() and item.by[3:].isdigit()]
     codes = tuple(dict.fromkeys([*(finding.code for finding in required), *by_code]))
-    why = [f"{finding.code}: {finding.detail}" for finding in required]
+    why = [shorten(f"{finding.code}: {finding.detail}", MOST_WHY, placeholder=" …") for finding in required]
     why += [f"{item}." for item in wanted if item.by in by_code]
     why += [f"Set 1, below ({sets[0].source}): {sets[0].verified[0]}."] if moving else []
     severities = [finding.severity for finding in found if finding.code in codes]

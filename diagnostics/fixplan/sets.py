@@ -236,13 +236,13 @@ def _seen(candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _different(sets: list[PinnedSet]) -> list[PinnedSet]:
-    """One set for each way of changing: only vLLM, only TRL, both."""
-    seen: set[frozenset[str]] = set()
+    """The nearest set for each way of changing; one that changes more than a nearer one is left out."""
+    seen: list[frozenset[str]] = []
     found = []
     for item in sets:
         way = frozenset(change.partition(":")[0] for change in item.changes)
-        if way not in seen:
-            seen.add(way)
+        if not any(other <= way for other in seen):
+            seen.append(way)
             found.append(item)
     return found
 

@@ -55,6 +55,7 @@ TABLE = Compat(
 BREADTH = {
     "0.22.2": {"declares": ">=0.10.0", "contract": {"pass": "0.10.0 0.11.2"}, "resolve": {"pass": "0.10.0"}},
     "0.23.1": {"declares": ">=0.10.0", "contract": {"pass": "0.10.0 0.11.0 0.11.2", "fail x": "0.12.0"}},
+    "0.27.2": {"declares": "<0.13,>=0.10.2", "contract": {"pass": "0.12.0"}},
     "0.26.2": {
         "declares": ">=0.10.2,<0.12",
         "contract": {"pass": "0.11.2 0.12.0"},
@@ -154,6 +155,8 @@ def test_sets_that_were_only_read_follow_and_say_so(environment):
     assert static[0].pins[0].requirement == "vllm==0.11.2"
     assert static[0].distance == 1
     assert "the pair was never run" in static[0].unverified
+    changed = [{change.partition(":")[0] for change in item.changes} for item in static]
+    assert changed == [{"vllm"}, {"trl"}]
 
 
 def test_a_set_names_the_known_issues_it_brings(environment):
