@@ -69,7 +69,7 @@ def fix_plan(
     ]
     conflicts = (
         *packages.conflicts(environment, wanted),
-        *_windows(own, known, environment, _releases(compat, read)),
+        *_windows(own, known, environment, _releases(compat, read), read),
         *_refusals(refused, sets, found),
     )
     ordered = tuple(sorted(steps, key=_order))
@@ -129,7 +129,11 @@ def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environm
 
 
 def _windows(
-    own: list[Finding], known: dict[str, Issue], environment: Environment, releases: set[str]
+    own: list[Finding],
+    known: dict[str, Issue],
+    environment: Environment,
+    releases: set[str],
+    breadth: dict[str, Any],
 ) -> list[Conflict]:
     """Known issues that another vLLM would end, where the installed TRL declares none that is free of them."""
     trl = environment.packages.get("trl")
@@ -156,10 +160,22 @@ def _windows(
                 f"{', '.join(codes)} would be gone with vllm{free}",
                 f"TRL {trl.version if trl else ''} declares vllm{window.versions}",
             ),
-            "No release known to the table is both. The versions stay; the settings named in the plan remain.",
+            "No release known to the table is both. The versions stay; the settings named in the plan remain."
+            + _other_trl(trl.version if trl else "", free, breadth),
         )
         for free, codes in found.items()
     ]
+
+
+def _other_trl(installed: str, free: str, breadth: dict[str, Any]) -> str:
+    """The nearest newer TRL that allows a vLLM of that range and finds all its names there."""
+    for trl in sorted(breadth, key=pinned.order):
+        names = str(breadth[trl].get("contract", {}).get("pass", "")).split()
+        declared = str(breadth[trl].get("declares", ""))
+        there = [name for name in names if wants.allows(declared, name) and wants.allows(free, name)]
+        if there and pinned.order(trl) > pinned.order(installed):
+            return f" TRL {trl} would allow vllm {max(there, key=pinned.order)}, by its source."
+    return ""
 
 
 def _releases(compat: Compat, breadth: dict[str, Any]) -> set[str]:

@@ -248,11 +248,12 @@ def _different(sets: list[PinnedSet]) -> list[PinnedSet]:
 
 
 def _nearness(item: PinnedSet) -> tuple[object, ...]:
-    newest = tuple(-part for pin in item.pins[:2] for part in _parts(pin.version))
+    newest = tuple(-part for pin in item.pins[:2] for part in order(pin.version))
     return (item.distance, "whether" in " ".join(item.unverified), len(item.changes), newest, item.source)
 
 
-def _parts(version: str) -> tuple[int, ...]:
+def order(version: str) -> tuple[int, ...]:
+    """A version's numbers, to sort by."""
     try:
         return (*Version(version).release, 0, 0, 0)[:4]
     except InvalidVersion:

@@ -182,6 +182,7 @@ def test_an_issue_that_only_another_release_ends_is_named_beside_the_window(envi
     assert "SCH001" in conflict.between[0]
     assert "vllm>=0.11" in conflict.between[0]
     assert conflict.between[1] == "TRL 0.24.0 declares vllm==0.10.2"
+    assert "TRL 0.26.2 would allow vllm 0.11.2" in conflict.resolution
 
 
 def test_nothing_to_do_is_said(environment):
