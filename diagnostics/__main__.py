@@ -97,9 +97,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from diagnostics.facts import compat, environment
 
     if options.hosts or options.ray:
-        from diagnostics.fleet import command
+        from diagnostics.fleet import command as fleet
 
-        return command.run(options)
+        return fleet.run(options)
     prefix: Path | None = options.prefix
     if options.python:
         if not options.python.exists():

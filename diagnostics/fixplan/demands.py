@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from importlib.metadata import PathDistribution
 from pathlib import Path
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from diagnostics.facts.environment import Environment, Package
+    from diagnostics.findings import Finding
 
 # A mitigation that is nothing but an installation: its requirements can join one command.
 _INSTALL = re.compile(
     r"(?:python -m )?pip install ((?:(?:'[a-z0-9-]+[<>=!][^']*'|[a-z0-9-]+==[\w.]+) ?)+)", re.ASCII
 )
+
+_COMMAND = re.compile(r"(?:\S+ -m pip|uv pip|pip) install (?:--python \S+ )?(.+)")
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,27 @@ def of_edit(code: str, edit: str, known_by: str) -> list[Demand]:
         except InvalidRequirement:
             return []
         found.append(Demand(code, canonicalize_name(requirement.name), str(requirement.specifier), known_by))
+    return found
+
+
+def of_commands(finding: Finding) -> list[Demand]:
+    """The requirements of a finding's commands, if all that they do is to install some.
+
+    An option such as --force-reinstall is more than that.
+    """
+    commands = finding.remedy.commands if finding.remedy else ()
+    lines = [line for line in commands if not line.startswith("python -m diagnostics")]
+    found = []
+    for line in lines:
+        match = _COMMAND.fullmatch(line)
+        words = shlex.split(match[1], comments=True) if match else ["-"]
+        for word in words:
+            try:
+                requirement = Requirement(word)
+            except InvalidRequirement:
+                return []
+            name = canonicalize_name(requirement.name)
+            found.append(Demand(finding.code, name, str(requirement.specifier), finding.known_by))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from diagnostics.findings import Severity
 from diagnostics.fixplan import demands as wants
 from diagnostics.fixplan.plan import Conflict, Step
+from diagnostics.fixplan.surroundings import reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,10 +106,22 @@ def repairs(found: list[Finding], environment: Environment, installer: Installer
 
 
 def step(
-    found: list[Finding], wanted: list[Demand], sets: list[PinnedSet], installer: Installer
+    found: list[Finding],
+    installs: list[Finding],
+    wanted: list[Demand],
+    sets: list[PinnedSet],
+    installer: Installer,
 ) -> list[Step]:
-    """One command for everything that is to be installed; nothing if nothing is."""
-    mine = [finding for finding in found if finding.code in _MERGED]
+    """One command for everything that is to be installed; nothing if nothing is.
+
+    Args:
+        found: All findings.
+        installs: Those whose own remedy is an installation; it joins this one.
+        wanted: Requirements beside the first set.
+        sets: Known to work together, the first is taken if the pair is in question.
+        installer: Whose command it is.
+    """
+    mine = [finding for finding in found if finding.code in _MERGED] + installs
     required = [finding for finding in mine if finding.code != "CMP901"]
     moving = bool(sets) and replaces_pair(found)
     if not sets and not wanted:
@@ -119,28 +132,33 @@ def step(
     requirements += _together(wanted)
     if not requirements:
         return []
+    chosen = sets[0] if moving else None
     by_code = [item.by for item in wanted if item.by[:3].isupper() and item.by[3:].isdigit()]
     codes = tuple(dict.fromkeys([*(finding.code for finding in required), *by_code]))
-    why = [shorten(f"{finding.code}: {finding.detail}", MOST_WHY, placeholder=" …") for finding in required]
-    why += [f"{item}." for item in wanted if item.by in by_code]
-    why += [f"Set 1, below ({sets[0].source}): {sets[0].verified[0]}."] if moving else []
     severities = [finding.severity for finding in found if finding.code in codes]
+    weakest = min((item.known_by for item in wanted), default="declared")
     return [
         Step(
             kind="packages",
-            title=_title(sets[0] if moving else None, len(requirements)),
+            title=_title(chosen, len(requirements)),
             severity=max(severities, default=Severity.WARNING),
             codes=codes,
-            why=tuple(why),
-            known_by=sets[0].evidence
-            if moving
-            else min((item.known_by for item in wanted), default="declared"),
-            cost=_cost(sets[0] if moving else None, requirements),
+            why=_why(required, [item for item in wanted if item.by in by_code], chosen),
+            known_by=chosen.evidence if chosen else weakest,
+            cost=_cost(chosen, requirements),
             undo=(installer.restore(),),
             commands=(installer.record(), installer.install(requirements)),
-            text=_caveats(requirements, installer, sets[0].fails if moving else ()),
+            text=_caveats(requirements, installer, chosen.fails if chosen else ()),
         )
     ]
+
+
+def _why(required: list[Finding], by_code: list[Demand], chosen: PinnedSet | None) -> tuple[str, ...]:
+    own = {finding.code for finding in required}
+    why = [shorten(reasons(finding)[0], MOST_WHY, placeholder=" …") for finding in required]
+    why += [f"{item}." for item in by_code if item.by not in own]
+    why += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}."] if chosen else []
+    return tuple(why)
 
 
 def _offer(mine: list[Finding], first: PinnedSet, installer: Installer) -> Step:

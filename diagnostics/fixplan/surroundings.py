@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import shlex
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from diagnostics.fixplan.plan import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from diagnostics.facts.environment import Environment
     from diagnostics.findings import Finding
 
+MOST_SEEN = 200
 _EXPLAIN = "python -m diagnostics explain"
 
 
-def steps(found: list[Finding], others: Collection[str], environment: Environment) -> list[Step]:
-    """One step for all variables to unset, one for each other finding that nobody else deals with."""
-    mine = [finding for finding in found if finding.code not in others]
-    unset = [finding for finding in mine if _unset(finding)]
-    rest = [finding for finding in mine if finding not in unset]
+def steps(found: list[Finding], environment: Environment) -> list[Step]:
+    """One step for all variables to unset, one for each other finding."""
+    unset = [finding for finding in found if _unset(finding)]
+    rest = [finding for finding in found if finding not in unset]
     return [*([_variables(unset, environment)] if unset else []), *(map(_step, rest))]
+
+
+def reasons(finding: Finding) -> list[str]:
+    """Why, in a few lines: the detail, or where there is none the title, and what was seen."""
+    return [f"{finding.code}: {' '.join(finding.detail.split()) or finding.title}", *_seen(finding)]
+
+
+def _details(finding: Finding) -> list[str]:
+    return [" ".join(finding.detail.split())] if finding.detail.strip() else []
+
+
+def _seen(finding: Finding) -> list[str]:
+    return [
+        shorten(f"{item.text} [{item.place}]", MOST_SEEN, placeholder=" …") for item in finding.evidence[:2]
+    ]
 
 
 def _unset(finding: Finding) -> list[str]:
@@ -40,7 +54,9 @@ def _variables(found: list[Finding], environment: Environment) -> Step:
         title=f"Unset {' and '.join(names)}",
         severity=max(finding.severity for finding in found),
         codes=tuple(dict.fromkeys(finding.code for finding in found)),
-        why=tuple(f"{finding.code}: {finding.title}. {finding.detail}" for finding in found),
+        why=tuple(
+            line for finding in found for line in (f"{finding.code}: {finding.title}.", *_details(finding))
+        ),
         known_by=_weakest(found),
         cost="none; also where a job script or a shell's start file sets it",
         undo=tuple(
@@ -55,12 +71,14 @@ def _variables(found: list[Finding], environment: Environment) -> Step:
 
 def _step(finding: Finding) -> Step:
     remedy = finding.remedy
+    removes = remedy is not None and any(" uninstall " in line for line in remedy.commands)
+    kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
     return Step(
-        kind="system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration",
+        kind="repair" if removes else kind,
         title=finding.title,
         severity=finding.severity,
         codes=(finding.code,),
-        why=(f"{finding.code}: {' '.join(finding.detail.split())}",),
+        why=tuple(reasons(finding)),
         known_by=finding.known_by,
         cost="not known",
         undo=("put back what was there before",),

@@ -57,50 +57,55 @@ class Trait:
 
 
 def traits(nodes: list[Node]) -> list[Trait]:
-    """All traits that nodes of this fleet have, the worst first."""
+    """All traits that nodes of this fleet have."""
     facts = [node.facts for node in nodes if node.facts]
     packages = {name for one in facts for name in one.environment.packages}
-    nccl = sorted(name for name in packages if name.startswith("nvidia-nccl"))
     variables = {name for one in facts for name in one.environment.variables} - OWN_VARIABLES
-    grave = sorted(name for name in variables if name.startswith(_HEAVY))
-    limits = sorted({name for one in facts for name in one.machine.limits})
+    limits = {name for one in facts for name in one.machine.limits}
     return [
-        *(Trait("NCCL", "NET952", Severity.ERROR, package(name), name) for name in nccl),
-        Trait(
-            "NCCL outside Python's packages",
-            "NET952",
-            Severity.WARNING,
-            lambda node: ", ".join(node.nccl) or NONE,
-        ),
-        *(
-            Trait(name, "CMP951", Severity.ERROR, package(name), name)
-            for name in FRAMEWORKS
-            if name in packages
-        ),
+        *_nccl(packages),
+        *_frameworks(packages),
         Trait("Python", "CMP952", Severity.ERROR, _facts(lambda one: one.environment.python)),
-        Trait("architecture", "ENV956", Severity.ERROR, _facts(lambda one: one.machine.architecture)),
-        Trait(
-            "NVIDIA driver",
-            "ENV951",
-            Severity.WARNING,
-            _facts(lambda one: _asked(one, one.machine.gpus.driver)),
-        ),
-        Trait(
-            "CUDA of the driver",
-            "ENV951",
-            Severity.WARNING,
-            _facts(lambda one: _asked(one, one.machine.gpus.cuda)),
-        ),
-        Trait("GPUs", "ENV952", Severity.WARNING, _facts(_gpus)),
-        *(Trait(name, "ENV953", Severity.WARNING, _variable(name)) for name in grave),
-        *(Trait(f"limit of {name}", "ENV954", Severity.WARNING, _limit(name)) for name in limits),
+        *_gpus_and_driver(),
+        *(Trait(name, "ENV953", _grave(name), _variable(name)) for name in sorted(variables)),
+        *(Trait(f"limit of {name}", "ENV954", Severity.WARNING, _limit(name)) for name in sorted(limits)),
         Trait("shared memory", "ENV954", Severity.WARNING, _facts(_shared_memory)),
-        *(Trait(name, "ENV953", Severity.INFO, _variable(name)) for name in sorted(variables - set(grave))),
+        Trait("architecture", "ENV956", Severity.ERROR, _facts(lambda one: one.machine.architecture)),
         Trait("C library", "ENV956", Severity.INFO, _facts(lambda one: one.machine.libraries.libc or None)),
         Trait("kernel", "ENV956", Severity.INFO, _facts(lambda one: one.machine.kernel)),
         Trait("processors", "ENV956", Severity.INFO, _facts(lambda one: str(one.machine.processors.count))),
         Trait("memory", "ENV956", Severity.INFO, _facts(_memory)),
     ]
+
+
+def _nccl(packages: set[str]) -> list[Trait]:
+    """NCCL as a package, of each CUDA; and as a library that the loader may find first."""
+    names = sorted(name for name in packages if name.startswith("nvidia-nccl"))
+    told = {name: "NCCL" if len(names) == 1 else f"NCCL ({name})" for name in names}
+    outside = "NCCL outside Python's packages"
+    return [
+        *(Trait(told[name], "NET952", Severity.ERROR, package(name), name) for name in names),
+        Trait(outside, "NET952", Severity.WARNING, lambda node: ", ".join(node.nccl) or NONE),
+    ]
+
+
+def _frameworks(packages: set[str]) -> list[Trait]:
+    there = [name for name in FRAMEWORKS if name in packages]
+    return [Trait(name, "CMP951", Severity.ERROR, package(name), name) for name in there]
+
+
+def _gpus_and_driver() -> list[Trait]:
+    driver = _facts(lambda one: _asked(one, one.machine.gpus.driver))
+    cuda = _facts(lambda one: _asked(one, one.machine.gpus.cuda))
+    return [
+        Trait("NVIDIA driver", "ENV951", Severity.WARNING, driver),
+        Trait("CUDA of the driver", "ENV951", Severity.WARNING, cuda),
+        Trait("GPUs", "ENV952", Severity.WARNING, _facts(_gpus)),
+    ]
+
+
+def _grave(name: str) -> Severity:
+    return Severity.WARNING if name.startswith(_HEAVY) else Severity.INFO
 
 
 def _facts(of: Callable[[Facts], str | None]) -> Callable[[Node], str | None]:

@@ -377,3 +377,34 @@ def test_a_format_that_a_plan_does_not_have_is_refused(environment, capsys):
     report = doctor.examine(seen, ISSUES, TABLE)
     assert build.run(report, seen, TABLE, "sarif", Severity.ERROR) == 2
     assert "terminal, json, markdown" in capsys.readouterr().err
+
+
+def one_more(*findings):
+    return lambda report: replace(
+        report, checks=(*report.checks, CheckResult("extra", "findings", "", findings))
+    )
+
+
+def test_a_remedy_that_installs_joins_the_one_command(environment):
+    """Whatever check it comes from; the packages of the set stand in for what it asks of them."""
+    broken_pair(environment)
+    commands = ("/env/bin/python -m pip install 'numpy<2' 'vllm==0.12.0'    # again",)
+    plan = plan_of(environment, keep=one_more(finding("ENV960", Severity.ERROR, commands=commands)))
+    packages = step(plan, "packages")
+    assert "ENV960" in packages.codes
+    assert packages.commands[1].endswith("install vllm==0.10.2 trl==0.25.1 transformers==4.57.6 'numpy<2'")
+    assert all("ENV960" not in item.codes for item in plan.steps if item is not packages)
+
+
+def test_a_remedy_that_forces_stays_a_step_of_its_own(environment):
+    """An option is more than a requirement, and removing comes before installing."""
+    broken_pair(environment)
+    forced = finding("ENV961", Severity.ERROR, commands=("pip install --force-reinstall torch",))
+    removed = finding("ENV962", Severity.ERROR, commands=("pip uninstall -y pynvml",))
+    plan = plan_of(environment, keep=one_more(forced, removed))
+    kinds = {item.codes: item.kind for item in plan.steps}
+    assert kinds["ENV961",] == "system"
+    assert kinds["ENV962",] == "repair"
+    assert [item.kind for item in plan.steps].index("repair") < [item.kind for item in plan.steps].index(
+        "packages"
+    )
