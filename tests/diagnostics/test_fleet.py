@@ -577,3 +577,12 @@ def test_an_environment_without_ray_is_one_line(environment, capsys):
     python.chmod(0o755)
     assert main(["doctor", "--ray", "auto", "--prefix", str(environment.prefix)]) == 2
     assert "Ray cannot be imported by" in capsys.readouterr().err
+
+
+def test_the_json_keeps_the_schema_of_all_reports(facts):
+    """docs/report-v1.schema.json, with nodes that answered and one that did not."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "report-v1.schema.json").read_text())
+    fleet = [node(facts, 0), node(facts, 1, packages={"vllm": "0.9.2"}), node(facts, 2, problem="refused")]
+    report = shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet)
+    jsonschema.validate(json.loads(json.dumps(report.to_json())), schema)
