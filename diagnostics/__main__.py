@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     where = doctor.add_mutually_exclusive_group()
     where.add_argument("--python", type=Path, metavar="PATH", help="the environment of that interpreter")
     where.add_argument("--prefix", type=Path, metavar="DIR", help="the environment in that folder")
-    doctor.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    doctor.add_argument("--format", choices=("terminal", "json", "markdown"), default="terminal")
     severities = [severity.word for severity in Severity]
     doctor.add_argument(
         "--fail-on", choices=severities, default="error", help="exit 1 from here on (default: error)"
@@ -65,6 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--facts-json", action="store_true", help="print what was found, judge nothing (static facts alone)"
     )
+    doctor.add_argument(
+        "--fix-plan", action="store_true", help="one ordered plan out of all findings; runs nothing"
+    )
+    from diagnostics.fleet import options as fleet
+
+    fleet.add(doctor)
     doctor.set_defaults(command=_doctor)
     from diagnostics.lint import command as lint
 
@@ -96,6 +102,10 @@ def _doctor(options: argparse.Namespace) -> int:
     from diagnostics import doctor, filters
     from diagnostics.facts import collection, compat
 
+    if options.hosts or options.ray:
+        from diagnostics.fleet import command as fleet
+
+        return fleet.run(options)
     prefix: Path | None = options.prefix
     if options.python:
         if not options.python.exists():
@@ -113,10 +123,19 @@ def _doctor(options: argparse.Namespace) -> int:
         python = options.python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
         report, incomplete = command.tried(report, options.tier, python, facts)
     report = filters.select(report, options.select, options.ignore)
+    if options.fix_plan:
+        from diagnostics.fixplan import build
+
+        fail_on = Severity[options.fail_on.upper()]
+        return build.run(report, facts.environment, compat.load(), options.format, fail_on)
     if options.format == "json":
         from diagnostics.render import json_report
 
         print(json_report.render(report))
+    elif options.format == "markdown":
+        from diagnostics.render import markdown
+
+        print(markdown.render(report), end="")
     else:
         from diagnostics.render import terminal
 

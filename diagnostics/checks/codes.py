@@ -196,6 +196,70 @@ CODES = {
         "Ray's memory monitor is off, or its threshold is so high that the kernel kills first; or Ray is told to "
         "leave device variables alone.",
     ),
+    # Of `doctor --hosts` and `doctor --ray`: 95x.
+    "NET951": (
+        "A node could not be examined",
+        "It did not answer, refused, has no Python that can run the collector, or is dead. What is on it is unknown: "
+        "it counts as no difference and as no agreement.",
+    ),
+    "NET952": (
+        "Nodes have different releases of NCCL",
+        "NCCL compares the releases of all ranks when a communicator is made and refuses one of two releases with "
+        "ncclInvalidUsage. Where a library outside Python's packages is loaded first, that one counts.",
+    ),
+    "NET953": (
+        "The clocks of nodes differ",
+        "A node's clock is surely off by more than a second from the middle of all. Log lines of several ranks can "
+        "then not be put in order, and time limits that are told as points in time end early or late.",
+    ),
+    "CMP951": (
+        "Nodes have different releases of a framework",
+        "Ranks of one run are expected to run the same code. Other releases exchange other messages: what follows goes "
+        "from a refusal (Ray) over a hang to weights that land in the wrong place.",
+    ),
+    "CMP952": (
+        "Nodes have different Pythons",
+        "What one rank pickles another can then not always read. Ray refuses a process whose Python is not "
+        "the cluster's, to the last digit (check_version_info).",
+    ),
+    "CMP953": (
+        "Nodes have different releases of other packages",
+        "The nodes were not installed from one lock. It need not matter; look here when one rank alone fails.",
+    ),
+    "ENV951": (
+        "Nodes have different drivers",
+        "Another release of NVIDIA's driver, or another CUDA that it can run: a wheel that starts on one node may not "
+        "start on another.",
+    ),
+    "ENV952": (
+        "Nodes have different GPUs",
+        "Another model, or another number of them. Collectives go at the pace of the slowest, and a launcher that "
+        "starts the same number of processes everywhere fails where there are fewer.",
+    ),
+    "ENV953": (
+        "Environment variables differ between nodes",
+        "Variables that change how NCCL, vLLM, Ray, PyTorch or the hub behave are set on some nodes only, or to other "
+        "values. What one node sees over ssh is what a bare login has, not what a launcher sets.",
+    ),
+    "ENV954": (
+        "Limits or shared memory differ between nodes",
+        "Open files, processes, locked memory (ulimit) or the size of /dev/shm. The lowest decides: one rank dies "
+        "where the others have room.",
+    ),
+    "ENV955": (
+        "A model is in the cache of some nodes only",
+        "The others download it at the start, all at once, or fail where they are offline; the rest waits at the first "
+        "collective meanwhile.",
+    ),
+    "ENV956": (
+        "Machines differ",
+        "Architecture, kernel, C library, processors or memory. Of these only the architecture keeps a run from "
+        "working by itself.",
+    ),
+    "RAY951": (
+        "Ray's cluster has dead nodes",
+        "Ray lists nodes that it lost. Actors placed on them are gone, and placement groups made for them wait.",
+    ),
 }
 
 

@@ -1,0 +1,1 @@
+"""`doctor --hosts` and `doctor --ray`: every node of a fleet examined with the same facts, and compared."""

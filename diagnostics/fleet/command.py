@@ -1,0 +1,108 @@
+"""`doctor --hosts FILE` and `doctor --ray [ADDRESS]` on the command line."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from diagnostics import doctor, filters
+from diagnostics.facts import compat
+from diagnostics.findings import USAGE, Severity
+from diagnostics.fleet import cluster, hosts, reach
+from diagnostics.fleet.cluster import ClusterError
+from diagnostics.fleet.hosts import HostsError
+from diagnostics.fleet.nodes import Node, read
+from diagnostics.fleet.report import examine_fleet, shareable
+
+if TYPE_CHECKING:
+    import argparse
+
+    from diagnostics.findings import Report
+    from diagnostics.fleet.hosts import Host
+
+FORMATS = ("terminal", "json", "markdown")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Asks the nodes and prints the report; returns the exit code."""
+    prefix = str(options.prefix or (options.python.absolute().parent.parent if options.python else ""))
+    try:
+        _refuse(options)
+        nodes, note = _of_ray(options, prefix) if options.ray else _of_hosts(options, prefix)
+    except (HostsError, ClusterError) as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
+    issues, table = doctor.load_catalogue(), compat.load()
+
+    def report_of(seen: list[Node]) -> Report:
+        return filters.select(examine_fleet(seen, issues, table, note), options.select, options.ignore)
+
+    report = report_of(nodes) if options.format == "terminal" else shareable(report_of, nodes)
+    _print(report, options.format)
+    return report.exit_code(Severity[options.fail_on.upper()])
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    if getattr(options, "fix_plan", False):
+        raise HostsError(
+            "--fix-plan: one environment at a time: run it on the node, without --hosts or --ray"
+        )
+    if not 0 < options.node_limit <= 3600:
+        raise HostsError(f"--node-limit {options.node_limit:g}: expected seconds, up to 3600")
+    if options.format not in FORMATS:
+        raise HostsError(f"--format {options.format}: many nodes have {', '.join(FORMATS)}")
+    for name in ("host_command", "host_python"):
+        if options.ray and getattr(options, name):
+            raise HostsError(f"--{name.replace('_', '-')}: belongs to --hosts, not to --ray")
+
+
+def _of_hosts(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str]:
+    found = hosts.read(options.hosts)
+    if options.host_python:
+        found = [host if host.python else replace(host, python=options.host_python) for host in found]
+    print(f"asking {len(found)} hosts, at most {options.node_limit:g} s each", file=sys.stderr)
+    answers = reach.ask(found, options.host_command, prefix, options.node_limit)
+    nodes = []
+    rank = 0
+    slots = all(host.slots for host in found)
+    for position, (host, answer) in enumerate(zip(found, answers, strict=True)):
+        many = slots and host.slots > 1
+        number = f"{rank}-{rank + host.slots - 1}" if many else str(rank)
+        secrets = tuple(filter(None, (host.target, host.name)))
+        name = f"{host.name}:{host.port}" if _shared(host, found) else host.name
+        nodes.append(
+            Node(position, "ranks" if many else "rank", number, name, secrets=secrets, **read(answer))
+        )
+        rank += host.slots if slots else 1
+    counted = "slot by slot" if slots else "one a host"
+    return nodes, (
+        f"ranks are counted in the order of the list, {counted}; environment variables and limits are those that this "
+        "way of getting in has, which a launcher may change"
+    )
+
+
+def _shared(host: Host, found: list[Host]) -> bool:
+    return sum(other.name == host.name for other in found) > 1
+
+
+def _of_ray(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str]:
+    python = f"{prefix}/bin/python" if prefix else sys.executable
+    print(f"asking Ray's nodes, at most {options.node_limit:g} s after joining", file=sys.stderr)
+    nodes = cluster.ask(python, options.ray, options.node_limit)
+    return nodes, "environment variables and limits are those that Ray's workers have on each node"
+
+
+def _print(report: Report, form: str) -> None:
+    if form == "json":
+        from diagnostics.render import json_report
+
+        print(json_report.render(report))
+    elif form == "markdown":
+        from diagnostics.render import markdown
+
+        print(markdown.render(report), end="")
+    else:
+        from diagnostics.render import terminal
+
+        terminal.render(report, sys.stdout)

