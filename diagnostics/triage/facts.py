@@ -37,7 +37,10 @@ ANCHORS = (
     "[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli", "verl.trainer", "openrlhf.cli", "trl vllm-serve",
     "trl grpo", "EasyR1",
     IGNORED,
-    "Error: ", "Exception: ", "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
+    "Error: ", "Exception: ",
+    # Where a collector of logs keeps the parts of an exception apart.
+    'Error"', 'Exception"', '"exc_type"', "exception.type", "exception.stacktrace",
+    "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
 )  # fmt: skip
 ANCHOR_PATTERNS = (
     rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from diagnostics.triage import anchors, facts
-from diagnostics.triage.tracebacks import FRAME, HEADER
+from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
+
+# A frame, also where its quotation mark is written out for JSON or HTML.
+FRAME_PATTERN = r'  File ["\\&]'
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,13 @@ class Rules:
     """All patterns, as a set for one line and as anchors for a block.
 
     Attributes:
+        by_anchor: The rules that may match where a text is found.
         anchors: RE2 patterns without groups; a line without any of them is of no interest.
     """
 
     issues: dict[str, Issue] = field(repr=False)
     rules: list[Rule] = field(default_factory=list, repr=False)
+    by_anchor: dict[str, list[int]] = field(default_factory=dict, repr=False)
     anchors: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -39,11 +44,13 @@ class Rules:
                 for key in ("any", "all", "none"):
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
         self.set = anchors.PatternSet([rule.pattern for rule in self.rules])
-        texts = {text for rule in self.rules for text in anchors.required(rule.code, rule.pattern)}
+        for index, rule in enumerate(self.rules):
+            for text in anchors.required(rule.code, rule.pattern):
+                self.by_anchor.setdefault(anchors.plainest(text), []).append(index)
         self.anchors = [
-            *sorted(map(_quoted, texts)),
+            *sorted(map(_quoted, self.by_anchor)),
             _quoted(HEADER),
-            _quoted(FRAME),
+            FRAME_PATTERN,
             *map(_quoted, facts.ANCHORS),
             *facts.ANCHOR_PATTERNS,
         ]

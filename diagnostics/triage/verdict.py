@@ -157,7 +157,7 @@ def _candidates(
         kept = [hit for hits in groups for hit in hits.kept if not _refused(hit, refused)]
         if not kept or set(issue.signature.all) - set(keys.get("all", {})):
             continue
-        kept.sort(key=lambda hit: (hit.line, hit.source))
+        kept.sort(key=lambda hit: (hit.line, hit.part, hit.source))
         ranks = sorted(
             {rank for hits in groups for rank in hits.ranks if rank}, key=lambda rank: (len(rank), rank)
         )
@@ -225,6 +225,7 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
         # Who waited in vain may have waited for what crashed elsewhere.
         KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
         candidate.first.line,
+        candidate.first.part,
         candidate.issue.code,
     )
 

@@ -11,7 +11,7 @@ from diagnostics import catalogue
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage import anchors
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.prefixes import clean
+from diagnostics.triage.prefixes import Line, clean
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import Source, find
 from diagnostics.triage.tracebacks import Assembler
@@ -181,6 +181,17 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
         ("  1%|#   | 1/100\rboom", "boom", ""),
         ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
         ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),
+        ("2026-01-31 10:00:00.123 | ERROR    | rollout:run:17 - boom", "boom", ""),
+        ("2026-01-31 10:00:00 [error    ] boom", "boom", ""),
+        ("[2026-01-31 10:00:00,123] [INFO] [config.py:17:print] [Rank 3] boom", "boom", "3"),
+        ("2026-01-31T10:00:00.123456789Z stderr F boom", "boom", ""),
+        ("Jan 31 10:00:00 node1 train[17]: boom", "boom", ""),
+        ("2026-01-31 10:00:00,123\tERROR worker.py:7 -- boom", "boom", ""),
+        ("(autoscaler +2m3s) boom", "boom", ""),
+        (" 3: boom", "boom", "3"),
+        ("> > boom", "boom", ""),
+        ("File &quot;x&quot; &lt;module&gt;", 'File "x" <module>', ""),
+        ("[36m(TaskRunner pid=9)[0m boom", "boom", ""),
     ],
 )  # fmt: skip
 def test_prefixes_are_taken_off(raw, text, rank):
@@ -193,7 +204,7 @@ def test_frames_without_a_head(rules):
     """A log cut off above: the frames that are left make a traceback."""
     assembler = Assembler()
     lines = traceback_of("ValueError: no", function="f")[1:]
-    ended = [assembler.take(line, "", "", number) for number, line in enumerate(lines, 1)][-1]
+    ended = [assembler.take(Line(line), number) for number, line in enumerate(lines, 1)][-1]
     assert (ended.type, ended.message, ended.end) == ("ValueError", "no", 4)
 
 
@@ -299,3 +310,89 @@ def test_a_log_cut_off_in_its_gzip_is_incomplete(tmp_path, rules):
     verdict = triage(find([str(path)]), rules)
     assert (verdict.state, exit_code(verdict)) == ("clean", 3)
     assert "cut off" in verdict.problems[0]
+
+
+BOX = [
+    "╭─────────────────────────────── Traceback (most recent call last) ────────────────────────────────╮",
+    "│ /opt/env/lib/python3.12/site-packages/vllm/v1/core/kv_cache_utils.py:7 in check                  │",
+    "│                                                                                                  │",
+    "│ ❱ 7     raise ValueError(                                                                        │",
+    "╰──────────────────────────────────────────────────────────────────────────────────────────────────╯",
+]
+CELL = [
+    "---------------------------------------------------------------------------",
+    "ValueError                                Traceback (most recent call last)",
+    "Cell In[3], line 1",
+    "----> 1 train()",
+    "",
+    f"File {SITE}/vllm/v1/core/kv_cache_utils.py:7, in check(config)",
+    "      6 def check(config):",
+    "----> 7     raise ValueError(",
+    "",
+]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*BOX, ROOT],
+        [*BOX, "ValueError: No available memory for the cache", "blocks. Try increasing `gpu_memory_utilization`."],
+        [*CELL, ROOT],
+        [json.dumps({"level": "error", "rank": 3, "message": "\n".join(["failed:", *traceback_of(ROOT)])})],
+        [json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in traceback_of(ROOT)],
+        [json.dumps({"event": "failed", "exception": [{"exc_type": "ValueError", "exc_value": ROOT[12:], "frames": [
+            {"filename": f"{SITE}/vllm/v1/core/kv_cache_utils.py", "lineno": 7, "name": "check"}]}]})],
+        [json.dumps({"severity": "ERROR", "error": {
+            "type": "ValueError", "message": ROOT[12:], "stack_trace": "\n".join(traceback_of(ROOT))}})],
+        [f"remote failed: {chr(10).join(traceback_of(ROOT))!r}"],
+        ["Traceback (most recent call last):", "", f'> File "{SITE}/vllm/v1/core/kv_cache_utils.py", line 7, in check',
+         "    raise ValueError(", "          └ <class 'ValueError'>", "", ROOT],
+        ["multiprocessing.pool.RemoteTraceback: ", '"""', *traceback_of(ROOT), '"""', "",
+         "The above exception was the direct cause of the following exception:", "", *traceback_of(ROOT)],
+    ],
+    ids=["rich", "rich_broken", "ipython", "json", "docker", "structlog", "fields", "repr", "loguru", "pool"],
+)  # fmt: skip
+def test_tracebacks_in_other_dress(judge, lines):
+    """As rich, IPython, Loguru, structlog, collectors of logs and `repr` print them: the same root, with its frames."""
+    verdict = judge(["step 1", *lines, "step 2"])
+    assert codes(verdict) == ["MEM005"]
+    about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
+    assert about.frames[-1][1] == "check"
+
+
+def test_a_logger_between_the_lines_of_a_traceback(judge):
+    """What PyTorch logs with the same rank, and looks like an exception, does not end the traceback."""
+    lines = traceback_of(
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+    )
+    lines.insert(
+        2, "[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called"
+    )
+    lines.insert(3, "INFO 01-31 10:00:00 [loggers.py:123] Error: none so far")
+    verdict = judge(prefixed("[rank0]: ", lines))
+    assert (verdict.state, codes(verdict)) == ("wrapper", ["RAY010"])
+
+
+def test_one_line_broken_by_the_terminal(judge):
+    """The part that tells is on both sides of the break."""
+    lines = [line[start : start + 66] for line in traceback_of(ROOT) for start in range(0, len(line), 66)]
+    assert codes(judge(["step 1", *lines])) == ["MEM005"]
+
+
+def test_lines_below_each_other_are_not_one(judge):
+    """Two lines of a log that is not broken at a width are not put together."""
+    wide = "x" * 300
+    verdict = judge([wide, "ValueError: No available memory for the cache", "blocks. Try increasing"])
+    assert verdict.state == "unknown"
+
+
+def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
+    """A text that is in a thousand lines which no pattern matches, and then in one that it does."""
+    noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was mended"] * 1000
+    verdict = judge(
+        [
+            *noise,
+            *traceback_of("TypeError: EngineArgs.__init__() got an unexpected keyword argument 'device'"),
+        ]
+    )
+    assert codes(verdict) == ["CMP022"]

@@ -110,6 +110,7 @@ def produce(group: Group, options: argparse.Namespace) -> None:
                 f"{group.name}_{name}",
                 codes[f"{label}_{name}"],
                 stripped(text, python, folder, options.model),
+                options.logs,
             )
 
 
@@ -132,10 +133,12 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
                 f"{program.name}_{name}",
                 1 if label != "clean" else 0,
                 stripped(log.read_text(errors="replace"), python, folder, options.model),
+                options.logs,
             )
         if not logs:
             text = (Path(folder) / "out").read_text(errors="replace")
-            keep(program.label, program.name, done.returncode, stripped(text, python, folder, options.model))
+            text = stripped(text, python, folder, options.model)
+            keep(program.label, program.name, done.returncode, text, options.logs)
 
 
 def filled(text: str, options: argparse.Namespace, folder: str) -> str:
@@ -143,12 +146,12 @@ def filled(text: str, options: argparse.Namespace, folder: str) -> str:
     return text.replace("@MODEL", str(options.model)).replace("@DIR", folder).replace("@ROOT", str(ROOT))
 
 
-def keep(label: str, name: str, code: int, text: str) -> None:
+def keep(label: str, name: str, code: int, text: str, logs: Path) -> None:
     """Writes a log, unless the case ended otherwise than its label says."""
     wrong = (code == 0) != (label == "clean") or code == 99
     print(f"{label:<8} {name}: exit {code}{' UNEXPECTED' if wrong else ''}: {last(text)}", flush=True)
     if not wrong:
-        path = LOGS / label / f"{name}.log"
+        path = logs / label / f"{name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text[-LONGEST:])
 
@@ -168,6 +171,12 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, required=True)
     parser.add_argument(
         "--model", type=Path, required=True, help="a tiny model, as benchmarks/programs/tiny.py makes it"
+    )
+    parser.add_argument(
+        "--logs",
+        type=Path,
+        default=LOGS,
+        help="where to, so that new logs can be judged before they join the others",
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP")
     options = parser.parse_args()
