@@ -114,15 +114,14 @@ class _Scanner:
         self.ignored: dict[str, int] = {}
         self.part = 0
         self.part_of = 0
+        self.ended: dict[int, Traceback] = {}
         self.boxed: _Boxed | None = None
         match = _RANK_FILE.search(name)
         self.rank = next(filter(None, match.groups()), "") if match else ""
 
     def block(self, data: bytes, number: int) -> None:
         """Looks through a block: from anchor to anchor, and line by line while a traceback is open."""
-        if number == 1 and len(data) <= wrapped.LARGEST:
-            self._rejoin(data)
-        position, size = 0, len(data)
+        first, position, size = number, 0, len(data)
         while position < size:
             if (self.boxed or self.assembler.open) and number <= self.inside_until:
                 end = _line_end(data, position)
@@ -144,6 +143,8 @@ class _Scanner:
                 end = end if whole or end - match.start() <= 2 * _WINDOW else match.start() + 2 * _WINDOW
             number += data.count(b"\n", position, end)
             position = end
+        if first == 1 and size <= wrapped.LARGEST:
+            self._rejoin(data)
         self.seen.lines = max(self.seen.lines, number if data[-1:] != b"\n" else number - 1)
 
     def line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
@@ -235,7 +236,7 @@ class _Scanner:
         lines = data.decode("utf-8", "replace").split("\n")
         for index, text in wrapped.rejoined(lines):
             if self.first_look.search(text.encode(), 0):
-                self._joined(text, lines[index], index + 1, None)
+                self._joined(text, lines[index], index + 1, self.ended.get(index + 1))
 
     def _joined(self, text: str, first: str, number: int, about: Traceback | None) -> None:
         alone = set(self.rules.set.match(first))
@@ -275,6 +276,8 @@ class _Scanner:
         for path, _ in traceback.frames:
             self.seen.frameworks.update(facts.frameworks(short_path(path)))
         self.seen.last = traceback
+        if len(self.ended) < MOST_HITS:
+            self.ended[number] = traceback
         if len(self.seen.failures) < MOST_HITS and traceback.shape not in self.shapes:
             self.shapes.add(traceback.shape)
             self.seen.failures.append(traceback)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from diagnostics import catalogue
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage import anchors
 from diagnostics.triage.command import exit_code, triage
+from diagnostics.triage.folders import Passed
 from diagnostics.triage.prefixes import Line, clean
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import Source, find
@@ -396,3 +398,80 @@ def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
         ]
     )
     assert codes(verdict) == ["CMP022"]
+
+
+def test_the_root_in_one_ranks_file_of_many(judge):
+    """Seven ranks say that a peer is gone; the first place to look is the one that has another traceback."""
+    gone = (
+        "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
+    )
+    cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
+    verdict = judge(
+        *[traceback_of(gone, "torch/distributed/x.py")] * 3, cause, *[traceback_of(gone, "torch/x.py")] * 4
+    )
+    assert verdict.state == "unknown"
+    assert verdict.anchors[0].source == "rank_3.log"
+    elsewhere = judge(cause, *[traceback_of(gone, "torch/distributed/x.py")] * 7)
+    assert elsewhere.fingerprint == verdict.fingerprint
+
+
+def test_a_folder_with_all_that_a_run_leaves(tmp_path):
+    """Logs by name and first bytes; the rest is passed over, and that is said."""
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
+    (tmp_path / "checkpoint-1" / "rng_state").write_bytes(b"\x00\x01" * 100)
+    (tmp_path / "curve.png").write_bytes(b"\x89PNG")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "log").write_text("\n".join(traceback_of("KeyError: 1")))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "slurm-17_3.out.1").write_text("\n".join(traceback_of(ROOT)))
+    (tmp_path / "latest.log").symlink_to(tmp_path / "logs" / "slurm-17_3.out.1")
+    (tmp_path / "gone.log").symlink_to(tmp_path / "nothing.log")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "utf16.txt").write_text("all is well\n", "utf-16")
+    os.mkfifo(tmp_path / "pipe.log")
+    passed = Passed()
+    assert [source.name for source in find([str(tmp_path)], passed)] == ["latest.log", "utf16.txt"]
+    assert passed.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
+    done = run(tmp_path)
+    assert (done.returncode, b"passed over 5 files" in done.stdout.replace(b"\n", b" ")) == (1, True)
+
+
+def test_runs_in_folders_are_grouped_as_runs(tmp_path):
+    """Each folder a run of several ranks: the same failure of another rank, elsewhere and later, is the same group."""
+    cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
+    for name, rank in (("a", 0), ("b", 1)):
+        (tmp_path / name).mkdir()
+        for other in (0, 1):
+            lines = prefixed(f"2026-01-31 10:00:0{rank} ", cause) if other == rank else ["started"]
+            (tmp_path / name / f"rank_{other}.log").write_text(
+                "\n".join(lines).replace("/opt", f"/srv/{name}")
+            )
+    groups = json.loads(run(tmp_path, "--group", "--format", "json").stdout)["groups"]
+    assert [group["logs"] for group in groups] == [["a", "b"]]
+
+
+def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
+    """A device, a pipe without a writer, what can't be read, what unpacks without end."""
+    os.mkfifo(tmp_path / "pipe")
+    assert triage(find([str(tmp_path / "pipe")]), rules).state == "empty"
+    for path in ("/dev/zero", "/proc/self/mem"):
+        verdict = triage(find([path]), rules)
+        assert (len(verdict.problems), exit_code(verdict)) == (1, 3)
+    done = run("x" * 300)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+
+
+def test_a_bomb_is_left_early(tmp_path, rules, monkeypatch):
+    """A megabyte of gzip that would be a gigabyte."""
+    monkeypatch.setattr("diagnostics.triage.sources._BOMB_BYTES", 1 << 20)
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"\0" * (20 << 20)))
+    assert "is no log" in triage(find([str(path)]), rules).problems[0]
+
+
+def test_what_powershell_writes(tmp_path, rules):
+    """UTF-16 with its mark."""
+    path = tmp_path / "a.log"
+    path.write_text("\r\n".join(traceback_of(ROOT)), "utf-16")
+    assert codes(triage(find([str(path)]), rules)) == ["MEM005"]
