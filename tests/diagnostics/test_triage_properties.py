@@ -14,8 +14,9 @@ from diagnostics.triage import evaluate
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
+from diagnostics.triage.sources import Source
 from diagnostics.triage.verdict import judge
-from tests.diagnostics.corpus import sweep, transforms
+from tests.diagnostics.corpus import fuzz, sweep, transforms
 from tests.diagnostics.corpus.sweep import Memory
 
 LOGS = Path(__file__).parent / "logs"
@@ -53,7 +54,7 @@ def test_what_happens_to_a_log_on_its_way_changes_nothing(rules, share):
         lines = path.read_bytes().decode().removesuffix("\n").split("\n")
         expected = sweep.said(rules, lines)
         numbers = random.Random(path.name)
-        for name, transform in numbers.sample(list(sweep.chosen(numbers)), 8):
+        for name, transform in numbers.sample(list(sweep.chosen(numbers)), 3):
             if sweep.said(rules, transform(lines, numbers)) != expected:
                 wrong.append((path.name, name))
     assert not wrong
@@ -136,21 +137,29 @@ def test_what_is_long_takes_no_longer_than_its_length(rules, data):
     assert time.process_time() - start < 5
 
 
+HOSTILE_FILES = dict(fuzz.files(random.Random(1), 200_000))
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE_FILES))
+def test_hostile_files_come_to_an_end(rules, tmp_path, name):
+    """Broken gzip, deep nesting, tracebacks without end, huge integers: a verdict, soon."""
+    path = tmp_path / "a.log"
+    path.write_bytes(HOSTILE_FILES[name])
+    assert fuzz.judged(rules, Source(name, path)) < 5
+
+
+def test_damaged_lines(rules):
+    """Lines and whole logs of the corpus, cut, joined, flipped and with something hostile in them."""
+    fuzz.fuzz_lines(rules, 4000, random.Random(1))
+    fuzz.fuzz_files(rules, 60, random.Random(2))
+
+
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_a_hundred_thousand_damaged_lines(rules):
-    """Lines of the corpus, cut, joined and flipped at random."""
-    numbers = random.Random(1)
-    lines = [line for path in FAILING for line in path.read_bytes().splitlines()]
-    for _ in range(100):
-        mixed = []
-        for _ in range(1000):
-            one, two = numbers.choice(lines), numbers.choice(lines)
-            line = bytearray(one[: numbers.randrange(len(one) + 1)] + two[numbers.randrange(len(two) + 1) :])
-            if line:
-                line[numbers.randrange(len(line))] = numbers.randrange(256)
-            mixed.append(bytes(line))
-        assert triage([Memory(b"\n".join(mixed))], rules).lines > 0
+    """The same at length, and logs of the corpus through every transformation."""
+    fuzz.fuzz_lines(rules, 100_000, random.Random(3))
+    fuzz.fuzz_files(rules, 1000, random.Random(4))
 
 
 def test_the_corpus_is_judged_as_labelled():

@@ -92,7 +92,8 @@ def produce(group: Group, options: argparse.Namespace) -> None:
     python = python_of(group.where, options)
     with tempfile.TemporaryDirectory() as folder:
         cases = [(f"{label}_{name}", filled(source, options, folder)) for label, name, source in group.cases]
-        plan = {"preamble": group.preamble, "folder": folder, "timeout_s": group.timeout_s, "cases": cases}
+        preamble = filled(group.preamble, options, folder)
+        plan = {"preamble": preamble, "folder": folder, "timeout_s": group.timeout_s, "cases": cases}
         (Path(folder) / "plan.json").write_text(json.dumps(plan))
         command = [str(python), "-P", str(HERE / "child.py"), f"{folder}/plan.json"]
         done = subprocess.run(
@@ -164,6 +165,7 @@ def last(text: str) -> str:
 def main() -> None:
     """Runs the groups that are named, or all."""
     from groups import GROUPS
+    from later import LATER_GROUPS, LATER_PROGRAMS
     from programs import PROGRAMS
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -180,10 +182,10 @@ def main() -> None:
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP")
     options = parser.parse_args()
-    for group in GROUPS:
+    for group in (*GROUPS, *LATER_GROUPS):
         if not options.groups or group.name in options.groups:
             produce(group, options)
-    for program in PROGRAMS:
+    for program in (*PROGRAMS, *LATER_PROGRAMS):
         if not options.groups or program.name in options.groups:
             produce_programs(program, options)
 
