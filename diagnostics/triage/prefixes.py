@@ -23,6 +23,8 @@ _PREFIX = re.compile(
         (
             # Loguru's own format: time | LEVEL    | module:function:line - message
             rf"(?P<loguru>{_STAMP}) \| (?P<loguru_level>{_LEVELS}) *\| (?:[^|]{{1,200}}? - )?",
+            # [2026-01-31 10:00:00,123 W 17 18] (raylet) worker.cc:105: of Ray's own processes
+            rf"(?P<core_stamp>\[{_STAMP}) (?P<core>[EWIDFC]) \d+ \d+\] (?:\(\w+\) )?[\w./-]+:\d+: (?:\[\d+\] )?",
             # 2026-01-31T10:00:00.123+01:00 and its relatives; of Kubernetes with the stream after it
             rf"(?P<stamp>\[?{_STAMP}\]?)(?: - | std(?:out|err) [FP] |[ \t]?:?)",
             rf"(?P<clock>\[?{_CLOCK}\]?) ",
@@ -62,11 +64,11 @@ _QUOTED = re.compile(r"(?:> ?)+")
 _INDENTED = re.compile(
     rf" {{1,16}}(?=\[rank\d|\(\w[\w.: -]{{0,60}} pid=\d|\[?\d{{4}}-\d\d-\d\d[T ]|{_LEVELS} \d\d-\d\d )"
 )
-_CLOCKS = ("stamp", "clock", "kernel", "syslog", "loguru")
-_STATED = ("loguru_level", "vllm", "colon", "square", "structlog", "plain", "ray", "actions", "glog")
+_CLOCKS = ("core_stamp", "stamp", "clock", "kernel", "syslog", "loguru")
+_STATED = ("core", "loguru_level", "vllm", "colon", "square", "structlog", "plain", "ray", "actions", "glog")
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
-_FAILURES = {"E", "F", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
+_FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class Line:
     def error(self) -> bool:
         """A prefix says error or worse."""
         return self.level in _FAILURES
+
+    @property
+    def harmless(self) -> bool:
+        """A prefix says that it is no more than a warning."""
+        return bool(self.level) and not self.error
 
 
 def clean(raw: str) -> Line:

@@ -52,7 +52,9 @@ def _note(verdict: Verdict) -> str:
     told = [
         f"{model.FRAMEWORKS[key]}: {edit[key]}" for key in verdict.frameworks for edit in edits if key in edit
     ]
-    return f"{note}; {'; '.join(told) or WHERE_ROOTS_ARE}"
+    first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
+    named = [f"torchrun names the first that failed: {first}"] if first else []
+    return "; ".join([note, *named, *(told or [WHERE_ROOTS_ARE])])
 
 
 def _subject(verdict: Verdict, logs: list[str]) -> dict[str, Any]:

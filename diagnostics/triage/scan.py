@@ -76,6 +76,7 @@ class Seen:
         failures: Tracebacks that ended, the first of each shape; none that Python itself ignored.
         last: The traceback that ended last.
         errors: The first lines that speak of an error outside any traceback, and the last one.
+        first_failed: What torchrun's table says of the rank that failed first.
         problem: Why the log could not be read to its end; empty if it was.
     """
 
@@ -87,6 +88,7 @@ class Seen:
     errors: list[Hit] = field(default_factory=list)
     versions: dict[str, tuple[str, int]] = field(default_factory=dict)
     frameworks: Counter[str] = field(default_factory=Counter)
+    first_failed: dict[str, str] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -116,6 +118,7 @@ class _Scanner:
         self.part_of = 0
         self.ended: dict[int, Traceback] = {}
         self.boxed: _Boxed | None = None
+        self.table_until = 0
         match = _RANK_FILE.search(name)
         self.rank = next(filter(None, match.groups()), "") if match else ""
 
@@ -123,7 +126,8 @@ class _Scanner:
         """Looks through a block: from anchor to anchor, and line by line while a traceback is open."""
         first, position, size = number, 0, len(data)
         while position < size:
-            if (self.boxed or self.assembler.open) and number <= self.inside_until:
+            inside = bool(self.boxed or self.assembler.open) and number <= self.inside_until
+            if inside or number <= self.table_until:
                 end = _line_end(data, position)
                 self.line(data, position, end, position, number)
                 self.inside += 1
@@ -180,6 +184,7 @@ class _Scanner:
             self.ignored[line.stream] = number
         if self.boxed:
             self._after_box(line)
+        self._table(line.text, number)
         traceback = None
         if self.tracebacks < MOST_TRACEBACKS and self.inside < MOST_INSIDE:
             traceback = self.assembler.take(line, number)
@@ -193,12 +198,19 @@ class _Scanner:
             self.seen.versions.setdefault(package, (version, number))
         if traceback is None:
             self.seen.frameworks.update(facts.frameworks(line.text))
-            if _FATAL.search(line.text):
+            if not line.harmless and _FATAL.search(line.text):
                 # Of what Python ignored it printed no more than this.
                 self.ignored.pop(line.stream, None)
                 self._error(
                     Hit(self.seen.source, number, line.text.strip()[:400], line.rank or self.rank, None)
                 )
+
+    def _table(self, text: str, number: int) -> None:
+        """Takes up what torchrun says of the rank that failed first."""
+        if facts.FIRST_FAILED in text:
+            self.table_until = number + facts.FIRST_FAILED_LINES
+        elif number <= self.table_until and (row := facts.FIRST_FAILED_ROW.fullmatch(text)):
+            self.seen.first_failed.setdefault(row["key"], row["value"])
 
     def _is_ignored(self, traceback: Traceback) -> bool:
         """Whether Python said just before, in the same stream, that it ignores what follows."""

@@ -78,6 +78,7 @@ class Verdict:
         candidates: At most three, the likeliest first.
         followed: What the root brought about.
         anchors: Where to look where the root is not known.
+        first_failed: (key, value) of torchrun's table of the rank that failed first.
     """
 
     state: str
@@ -89,6 +90,7 @@ class Verdict:
     fingerprint: str
     lines: int
     problems: tuple[str, ...]
+    first_failed: tuple[tuple[str, str], ...] = ()
 
 
 def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
@@ -120,6 +122,7 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
         fingerprint=_fingerprint(state, candidates, seen, _own(rest)),
         lines=sum(log.lines for log in seen),
         problems=tuple(log.problem for log in seen if log.problem),
+        first_failed=next((tuple(log.first_failed.items()) for log in seen if log.first_failed), ()),
     )
 
 

@@ -14,6 +14,7 @@ from diagnostics.triage import anchors
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.folders import Passed
 from diagnostics.triage.prefixes import Line, clean
+from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import Source, find
 from diagnostics.triage.tracebacks import Assembler
@@ -190,6 +191,7 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
         ("Jan 31 10:00:00 node1 train[17]: boom", "boom", ""),
         ("2026-01-31 10:00:00,123\tERROR worker.py:7 -- boom", "boom", ""),
         ("(autoscaler +2m3s) boom", "boom", ""),
+        ("[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] boom", "boom", ""),
         (" 3: boom", "boom", "3"),
         ("> > boom", "boom", ""),
         ("File &quot;x&quot; &lt;module&gt;", 'File "x" <module>', ""),
@@ -475,3 +477,27 @@ def test_what_powershell_writes(tmp_path, rules):
     path = tmp_path / "a.log"
     path.write_text("\r\n".join(traceback_of(ROOT)), "utf-16")
     assert codes(triage(find([str(path)]), rules)) == ["MEM005"]
+
+
+def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
+    """In the words of the framework that the log shows, and with the rank that torchrun names."""
+    lines = [
+        "[INFO:swift] Global seed set to 42",
+        *traceback_of("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "torch/run.py"),
+        "Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-31_10:00:00", "  host      : node3",
+        "  rank      : 3 (local_rank: 1)", "  exitcode  : 1 (pid: 77)", "  error_file: <N/A>",
+    ]  # fmt: skip
+    verdict = judge(lines)
+    note = report(verdict, ["a.log"]).notes[0]
+    assert verdict.state == "wrapper"
+    assert "first that failed: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
+    assert "ms-swift: torchrun's --log_dir" in note
+
+
+def test_a_warning_of_rays_own_processes_is_no_failure(judge):
+    """What its folder holds after a run that went well, too."""
+    line = (
+        "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
+        " RPC Error message: failed to connect to all addresses"
+    )
+    assert judge([line]).state == "clean"

@@ -184,6 +184,34 @@ ENGINES = (
     ),
     Program("MEM006", "engine031_longer", NOW, HUGE.replace("50_000_000", "1_600_000"), environ=SPACE),
 )
+NO_FOLDER = "import transformers\ntransformers.AutoConfig.from_pretrained('/data/models/tiny')"
+JSON_LOGGER = """
+import json, logging, sys
+class Json(logging.Formatter):
+    def format(self, record):
+        told = {'ts': self.formatTime(record), 'level': record.levelname, 'msg': record.getMessage(), 'pid': record.process}
+        if record.exc_info: told['exc_info'] = self.formatException(record.exc_info)
+        return json.dumps(told)
+handler = logging.StreamHandler(); handler.setFormatter(Json()); logging.basicConfig(level=10, handlers=[handler])
+log = logging.getLogger('trainer'); log.info('started')
+try:
+    @CASE
+except BaseException:
+    log.exception('the run failed'); raise SystemExit(1)
+"""
+# The same failures as others print them.
+DRESSED = (
+    Program("ENV012", "rich_missing", "here", "from rich.traceback import install\ninstall(show_locals=True)\nimport flash_attn"),
+    Program("ENV005", "rich_no_folder", "here", "from rich.traceback import install\ninstall()\n" + NO_FOLDER),
+    Program("NET011", "rich_clients", "here", "from rich.traceback import install\ninstall(width=80)\nimport datetime\nimport torch.distributed as d\nd.TCPStore('127.0.0.1', 0, 2, is_master=True, timeout=datetime.timedelta(seconds=2))"),
+    Program("unknown", "rich_key", "here", "from rich.traceback import install\ninstall()\ndef score(row): return row['answer']\nscore({'prompt': 'w1'})"),
+    Program("ENV005", "json_no_folder", "here", JSON_LOGGER.replace("@CASE", NO_FOLDER.replace("\n", "; "))),
+    Program("NUM020", "json_multinomial", "here", JSON_LOGGER.replace("@CASE", "import torch; torch.multinomial(torch.tensor([float('nan'), 1.0]), 1)")),
+    Program("unknown", "json_key", "here", JSON_LOGGER.replace("@CASE", "{'prompt': 'w1'}['answer']")),
+    Program("clean", "json_fine", "here", JSON_LOGGER.replace("@CASE", "[log.info('step %d', n) for n in range(30)]; log.error('no run is logged: no key')")),
+    Program("ENV012", "rich_handler", "here", "import logging\nfrom rich.logging import RichHandler\nlogging.basicConfig(level=10, handlers=[RichHandler(rich_tracebacks=True)])\nlog = logging.getLogger('trainer'); log.info('started')\ntry:\n    import flash_attn\nexcept ImportError:\n    log.exception('the rollout failed'); raise SystemExit(1)"),
+    Program("clean", "rich_handler_fine", "here", "import logging\nfrom rich.logging import RichHandler\nlogging.basicConfig(level=10, handlers=[RichHandler()])\nlog = logging.getLogger('trainer')\nfor n in range(30): log.info('step %d of a run whose line is so long that it is broken at the width of the terminal: %s', n, {'reward': n / 7})\nlog.error('no checkpoint was written')"),
+)  # fmt: skip
 LATER_GROUPS = (
     Group(
         "swift46",
@@ -204,4 +232,4 @@ LATER_GROUPS = (
     Group("noisy017", OLD, TRL, NOISY[:4]),
     Group("served116", NOW, TRL, SERVED),
 )
-LATER_PROGRAMS = (*RAYS, *LAUNCHES, *SMALL, *ENGINES)
+LATER_PROGRAMS = (*RAYS, *LAUNCHES, *SMALL, *DRESSED, *ENGINES)
