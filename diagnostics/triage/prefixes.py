@@ -81,6 +81,7 @@ class Line:
         rank: The rank in the prefixes, or an empty string.
         level: The level that a logger put before it, or an empty string.
         clocks: How many times of day were before it.
+        prefix: All that was before it.
     """
 
     text: str
@@ -88,6 +89,7 @@ class Line:
     rank: str = ""
     level: str = ""
     clocks: int = 0
+    prefix: str = ""
 
     @property
     def error(self) -> bool:
@@ -125,7 +127,7 @@ def clean(raw: str) -> Line:
         elif kind in _STATED:
             level = found[kind].upper()
         clocks += any(found[name] for name in _CLOCKS)
-    return Line(text[start:].rstrip(), "/".join(stream), rank, level, clocks)
+    return Line(text[start:].rstrip(), "/".join(stream), rank, level, clocks, text[:start])
 
 
 def _plain(text: str) -> str:

@@ -197,7 +197,7 @@ class _Scanner:
         for package, version in facts.versions(line.text):
             self.seen.versions.setdefault(package, (version, number))
         if traceback is None:
-            self.seen.frameworks.update(facts.frameworks(line.text))
+            self.seen.frameworks.update(facts.frameworks(line.prefix + line.text))
             if not line.harmless and _FATAL.search(line.text):
                 # Of what Python ignored it printed no more than this.
                 self.ignored.pop(line.stream, None)

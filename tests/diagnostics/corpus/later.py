@@ -27,8 +27,6 @@ def arguments(**more):
 SWIFT_CASES = (
     ("CFG001", "async_colocate", "arguments(use_vllm=True, vllm_mode='colocate', async_generate=True)"),
     ("CFG017", "mode_without_vllm", "arguments(vllm_mode='colocate')"),
-    ("clean", "colocate", "print(arguments(use_vllm=True, vllm_mode='colocate').vllm_mode)"),
-    ("unknown", "no_reward", "arguments(reward_funcs=['none_of_mine'], dataset=['nowhere.jsonl'])"),
 )
 VERL = """
 from verl.workers.config import FSDPActorConfig
