@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.triage.tracebacks import CHAIN
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,8 +42,10 @@ ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
     "[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli", "verl.trainer", "openrlhf.cli", "trl vllm-serve",
     "trl grpo", "EasyR1",
-    IGNORED, FIRST_FAILED,
+    IGNORED, FIRST_FAILED, *CHAIN,
     "Error: ", "Exception: ",
+    # In colours: Python's from 3.13 on, IPython's.
+    "Error\x1b", "Exception\x1b", "m(most recent call last)",
     # Where a collector of logs keeps the parts of an exception apart.
     'Error"', 'Exception"', '"exc_type"', "exception.type", "exception.stacktrace",
     "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",

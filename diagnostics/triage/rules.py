@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from diagnostics.triage.tracebacks import HEADER
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
 
+_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 # A frame, also where its quotation mark is written out for JSON or HTML.
 FRAME_PATTERN = r'  File ["\\&]'
 
@@ -59,9 +61,15 @@ class Rules:
 
 def unquoted(anchor: str) -> str:
     """The text that a quoted anchor finds."""
-    return anchor.replace("\\", "")
+    return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else match[1], anchor)
 
 
 def _quoted(text: str) -> str:
     """A text as a pattern of bytes: RE2 reads the UTF-8 of it letter by letter."""
-    return "".join(f"\\{letter}" if not letter.isalnum() and letter.isascii() else letter for letter in text)
+    return "".join(map(_quoted_letter, text))
+
+
+def _quoted_letter(letter: str) -> str:
+    if letter.isalnum() or not letter.isascii():
+        return letter
+    return f"\\{letter}" if letter.isprintable() else f"\\x{ord(letter):02x}"

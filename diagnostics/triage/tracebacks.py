@@ -14,10 +14,10 @@ FRAME = '  File "'
 _IN_FRAME = re.compile(
     r'\s*(?:> ?)?File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
     # IPython: File /opt/run/a.py:7, in f(x); before 8.0 /opt/run/a.py in f(x)
-    r"|File (?P<cell_path>[^\s:]{1,600}):\d+, in (?P<cell_function>[\w.<>]{1,200})"
+    r"|\s*File (?P<cell_path>[^\s:]{1,600}):\d+,? in (?P<cell_function>[\w.<>]{1,200})"
     r"|(?P<old_path>[/~][^\s:]{1,600}\.py|<ipython-input-[^>\s]{1,80}>) in (?P<old_function>[\w.<>]{1,200})"
-    # rich: │ /opt/run/a.py:7 in f   │
-    r"|[│|] (?P<box_path>\S{1,600}\.py):\d+ in (?P<box_function>\S{1,200})"
+    # rich: │ /opt/run/a.py:7 in f   │, or with the function in the next line
+    r"|[│|] (?P<box_path>\S{1,600}\.py):\d+ in(?: (?P<box_function>[\w.<>]{1,200})| *[│|]?$)"
 )
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
 _EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
@@ -28,8 +28,8 @@ _HEADLESS = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeou
 _NO_MESSAGE = re.compile(r"\d+(?::|%\|)| *\d+%\|")
 # The margin in which groups of exceptions are printed.
 _MARGIN = re.compile(r"\s+[|+] ")
-_BOX = "│╭╰┃❱"
-_CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
+BOX = "│╭╰┃❱"
+CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 # So many further lines of the log may pass before an unfinished traceback is given up.
 PATIENCE = 400
 _MOST_FRAMES = 200
@@ -117,7 +117,7 @@ class Assembler:
         if HEADER in text:
             bare = line.text.lstrip()
             return self._begun(line, number, len(line.text) - len(bare) if bare.startswith(HEADER) else 0)
-        if text.startswith(_CHAIN):
+        if text.startswith(CHAIN):
             self._links[stream] = (self._links.get(stream, (0, 0))[0], number)
             return None
         frame = _IN_FRAME.match(text)
@@ -152,7 +152,7 @@ class Assembler:
         if line.level not in {"", level} or line.clocks > clocks:
             # A record of a logger's own, between the lines of the traceback.
             return None
-        if not text or text[0] in " \t|+^~" or text[0] in _BOX:
+        if not text or text[0] in " \t|+^~" or text[0] in BOX:
             traceback.source = text or traceback.source
             return traceback if text else None
         match = _EXCEPTION.fullmatch(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.triage.prefixes import clean
-from diagnostics.triage.tracebacks import HEADER
+from diagnostics.triage.tracebacks import BOX, HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def rejoined(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
         return
     index = 0
     while index < len(plain) - 1:
-        pieces = _pieces(plain, index, width)
+        pieces = _pieces(plain, index, width) if plain[index].lstrip()[:1] not in BOX else []
         if len(pieces) > 1:
             yield from ((index, text) for text in together(pieces))
         index += 1
@@ -44,7 +44,7 @@ def goes_on(piece: str) -> bool:
     """Whether a line may be the rest of the one before: it has no beginning of its own."""
     line = clean(piece)
     begun = line.level or line.clocks or line.stream or HEADER in piece or piece.lstrip().startswith('File "')
-    return bool(piece.strip()) and not begun
+    return bool(piece.strip()) and not begun and piece.lstrip()[0] not in BOX
 
 
 def _pieces(lines: Sequence[str], index: int, width: int) -> list[str]:

@@ -93,6 +93,7 @@ def test_a_cause_stands_before_its_consequence(judge):
     verdict = judge(chain)
     assert verdict.state == "unknown"
     assert verdict.anchors[0].text == "KeyError: 'prompt' (in own/rewards.py, score)"
+    assert [anchor.traceback.link for anchor in verdict.anchors] == [0, 1]
     assert exit_code(verdict) == 3
 
 
@@ -336,9 +337,24 @@ CELL = [
 ]
 
 
+# Python's own colours from 3.13 on, and those of IPython in its mode Plain.
+COLOURED = [
+    "Traceback (most recent call last):",
+    f'  File \x1b[35m"{SITE}/vllm/a.py"\x1b[0m, line \x1b[35m7\x1b[0m, in \x1b[35mcheck\x1b[0m',
+    f"\x1b[1;35mValueError\x1b[0m: \x1b[35m{ROOT[12:]}\x1b[0m",
+]
+PLAIN = [
+    "Traceback \x1b[36m(most recent call last)\x1b[39m:",
+    f"\x1b[36m  \x1b[39m\x1b[36mFile \x1b[32m{SITE}/vllm/a.py:7\x1b[36m in \x1b[39m\x1b[35mcheck\x1b[39m",
+    f"\x1b[31mValueError\x1b[39m\x1b[31m:\x1b[39m {ROOT[12:]}",
+]
+
+
 @pytest.mark.parametrize(
     "lines",
     [
+        COLOURED,
+        PLAIN,
         [*BOX, ROOT],
         [*BOX, "ValueError: No available memory for the cache", "blocks. Try increasing `gpu_memory_utilization`."],
         [*CELL, ROOT],
@@ -354,7 +370,10 @@ CELL = [
         ["multiprocessing.pool.RemoteTraceback: ", '"""', *traceback_of(ROOT), '"""', "",
          "The above exception was the direct cause of the following exception:", "", *traceback_of(ROOT)],
     ],
-    ids=["rich", "rich_broken", "ipython", "json", "docker", "structlog", "fields", "repr", "loguru", "pool"],
+    ids=[
+        "python3.13", "ipython_plain", "rich", "rich_broken", "ipython", "json", "docker", "structlog", "fields", "repr",
+        "loguru", "pool",
+    ],
 )  # fmt: skip
 def test_tracebacks_in_other_dress(judge, lines):
     """As rich, IPython, Loguru, structlog, collectors of logs and `repr` print them: the same root, with its frames."""

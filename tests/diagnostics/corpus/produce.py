@@ -70,6 +70,8 @@ def stripped(text: str, python: Path, folder: str, model: Path) -> str:
     )
     text = text.replace("\0", "/opt/env/lib").replace(str(Path.home()), "/home/user")
     text = text.replace(platform.node(), "host")
+    # Ray lists what else runs on the machine.
+    text = re.sub(r"(?m)^\d+(\t\d+\.\d\d\t).*$", r"17\1python train.py", text)
     return re.sub(r"\b(?:172|10|192)\.\d+\.\d+\.\d+\b", "10.0.0.1", text)
 
 
