@@ -39,6 +39,8 @@ _PREFIX = re.compile(
             rf"(?P<vllm>{_LEVELS}) \d\d-\d\d {_CLOCK} (?:\[[\w./-]+:\d+\]|[\w./-]+:\d+\]) ?",
             # [E131 10:00:00.123 ProcessGroupNCCL.cpp:607] of PyTorch, E0131 … of glog
             rf"\[?(?P<glog>[EWIF])\d{{3,4}} {_CLOCK} (?:\d+ )?[\w./-]+:\d+\] ?",
+            # [01/31/26 10:00:00] ERROR    message of rich, and the lines below it
+            rf"(?:\[\d\d/\d\d/\d\d {_CLOCK}\]| {{19}}) (?P<rich>{_LEVELS}) +",
             rf"\[(?P<colon>{_LEVELS})[:|][^\]]{{0,80}}\](?: >>)? ?",
             rf"\[(?P<square>{_LEVELS})\] ?",
             r"\[(?P<structlog>debug|info|warning|error|critical|exception) *\] ",
@@ -65,7 +67,19 @@ _INDENTED = re.compile(
     rf" {{1,16}}(?=\[rank\d|\(\w[\w.: -]{{0,60}} pid=\d|\[?\d{{4}}-\d\d-\d\d[T ]|{_LEVELS} \d\d-\d\d )"
 )
 _CLOCKS = ("core_stamp", "stamp", "clock", "kernel", "syslog", "loguru")
-_STATED = ("core", "loguru_level", "vllm", "colon", "square", "structlog", "plain", "ray", "actions", "glog")
+_STATED = (
+    "core",
+    "loguru_level",
+    "vllm",
+    "colon",
+    "square",
+    "structlog",
+    "plain",
+    "ray",
+    "actions",
+    "glog",
+    "rich",
+)
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}

@@ -100,6 +100,7 @@ def scan(source: Source, rules: Rules) -> Seen:
             scanner.block(block.data, block.first_line)
     except SourceError as error:
         scanner.seen.problem = str(error)
+    scanner.finish()
     return scanner.seen
 
 
@@ -150,6 +151,14 @@ class _Scanner:
         if first == 1 and size <= wrapped.LARGEST:
             self._rejoin(data)
         self.seen.lines = max(self.seen.lines, number if data[-1:] != b"\n" else number - 1)
+
+    def finish(self) -> None:
+        """Counts a traceback whose end is missing as an error, where nothing better is there."""
+        cut = [one for one in self.assembler.open.values() if one.headed and one.frames and not one.ignored]
+        if cut and not self.seen.failures and not self.seen.errors:
+            path, function = cut[0].frames[-1]
+            text = f"a traceback without its end, in {short_path(path)}, {function}"
+            self._error(Hit(self.seen.source, cut[0].line, text, cut[0].rank or self.rank, None))
 
     def line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
         """Looks at one line, or at what is around an anchor in a very long one; tells whether it was the whole."""

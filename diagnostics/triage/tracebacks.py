@@ -28,6 +28,8 @@ _HEADLESS = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeou
 _NO_MESSAGE = re.compile(r"\d+(?::|%\|)| *\d+%\|")
 # The margin in which groups of exceptions are printed.
 _MARGIN = re.compile(r"\s+[|+] ")
+# How a box begins, also where it is drawn without Unicode.
+_LIDS = ("╭", "+--")
 BOX = "│╭╰┃❱"
 CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 # So many further lines of the log may pass before an unfinished traceback is given up.
@@ -52,6 +54,7 @@ class Traceback:
         ignored: Python printed it because nobody could catch it, and went on.
         indent: How far all of it is indented, as code is in Markdown.
         record: Level and times of day before its first line.
+        headed: It has its head, and not frames alone, which a program may print that goes well.
         source: The line of code below its last frame.
         boxed: rich printed it in a box, whose message is broken at the width of the terminal.
     """
@@ -70,6 +73,7 @@ class Traceback:
     record: tuple[str, int] = ("", 0)
     boxed: bool = False
     source: str = ""
+    headed: bool = True
 
     @property
     def shape(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -116,14 +120,16 @@ class Assembler:
         text = text[margin.end() :] if margin else text
         if HEADER in text:
             bare = line.text.lstrip()
-            return self._begun(line, number, len(line.text) - len(bare) if bare.startswith(HEADER) else 0)
+            return self._begun(
+                line, number, len(line.text) - len(bare) if bare.startswith((HEADER, *_LIDS)) else 0
+            )
         if text.startswith(CHAIN):
             self._links[stream] = (self._links.get(stream, (0, 0))[0], number)
             return None
         frame = _IN_FRAME.match(text)
         if frame and (traceback or frame["path"]):
             # The head was cut off, or Ray printed the frames of a task without one.
-            traceback = traceback or self._begun(line, number, 0)
+            traceback = traceback or self._begun(line, number, 0, headed=False)
             traceback.last_seen, traceback.source = number, ""
             if not traceback.frames and frame["path"] and not margin:
                 traceback.indent = max(
@@ -134,12 +140,13 @@ class Assembler:
             return traceback
         return self._inside(traceback, text, line, number) if traceback else None
 
-    def _begun(self, line: Line, number: int, indent: int) -> Traceback:
+    def _begun(self, line: Line, number: int, indent: int, *, headed: bool = True) -> Traceback:
         if len(self.open) >= _MOST_OPEN:
             self.open.clear()
         traceback = Traceback(
             line.stream, line.rank, number, link=self._link(line.stream, number), last_seen=number, indent=indent,
-            record=(line.level, line.clocks), boxed=line.text.startswith(("╭", "+--")),
+            record=(line.level, line.clocks), boxed=line.text.lstrip().startswith(_LIDS),
+            headed=headed,
         )  # fmt: skip
         self.open[line.stream] = traceback
         return traceback

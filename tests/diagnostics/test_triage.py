@@ -357,6 +357,9 @@ PLAIN = [
         PLAIN,
         [*BOX, ROOT],
         [*BOX, "ValueError: No available memory for the cache", "blocks. Try increasing `gpu_memory_utilization`."],
+        ["[01/31/26 10:00:00] ERROR    the engine failed                     train.py:8",
+         *prefixed(" " * 29, [line.replace("─" * 40, "").replace(" " * 40, "") for line in BOX]),
+         *prefixed(" " * 29, ["ValueError: No available memory for the cache    ", "blocks. Try increasing"])],
         [*CELL, ROOT],
         [json.dumps({"level": "error", "rank": 3, "message": "\n".join(["failed:", *traceback_of(ROOT)])})],
         [json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in traceback_of(ROOT)],
@@ -371,8 +374,8 @@ PLAIN = [
          "The above exception was the direct cause of the following exception:", "", *traceback_of(ROOT)],
     ],
     ids=[
-        "python3.13", "ipython_plain", "rich", "rich_broken", "ipython", "json", "docker", "structlog", "fields", "repr",
-        "loguru", "pool",
+        "python3.13", "ipython_plain", "rich", "rich_broken", "rich_handler", "ipython", "json", "docker", "structlog",
+        "fields", "repr", "loguru", "pool",
     ],
 )  # fmt: skip
 def test_tracebacks_in_other_dress(judge, lines):
@@ -520,3 +523,10 @@ def test_a_warning_of_rays_own_processes_is_no_failure(judge):
         " RPC Error message: failed to connect to all addresses"
     )
     assert judge([line]).state == "clean"
+
+
+def test_a_traceback_without_its_end_is_not_clean(judge):
+    """The log was cut off in the middle of it; frames that a program prints without a head are its own affair."""
+    lines = traceback_of(ROOT)[:-1]
+    assert judge(["step 1", *lines]).state == "unknown"
+    assert judge(["step 1", *lines[1:]]).state == "clean"
