@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.triage import anchors, envelopes, facts, wrapped
 from diagnostics.triage.first_look import MOST_HITS, FirstLook
-from diagnostics.triage.prefixes import clean
+from diagnostics.triage.prefixes import Line, clean
 from diagnostics.triage.rules import FRAME_PATTERN
 from diagnostics.triage.sources import SourceError
 from diagnostics.triage.tracebacks import HEADER, PATIENCE, Assembler, Traceback, short_path
 
 if TYPE_CHECKING:
-    from diagnostics.triage.prefixes import Line
     from diagnostics.triage.rules import Rules
     from diagnostics.triage.sources import Source
 
@@ -40,7 +39,12 @@ _RANK_FILE = re.compile(
 
 @dataclass(frozen=True)
 class Hit:
-    """A line that a pattern matches; `part` tells the order of lines that stood in one, in JSON for one."""
+    """A line that a pattern matches.
+
+    Attributes:
+        part: The order of lines that stood in one, in JSON for one.
+        harmless: A logger called it a warning, or less.
+    """
 
     source: str
     line: int
@@ -48,6 +52,7 @@ class Hit:
     rank: str
     traceback: Traceback | None
     part: int = 0
+    harmless: bool = False
 
 
 @dataclass
@@ -234,11 +239,12 @@ class _Scanner:
         indexes = self.rules.set.match(line.text)
         about = about or (self.assembler.before(line.stream, number) if indexes else None)
         for index in indexes:
-            self._hit(index, line.text, number, line.rank or self.rank, about)
+            self._hit(index, line, number, about)
 
-    def _hit(self, index: int, text: str, number: int, rank: str, about: Traceback | None) -> None:
+    def _hit(self, index: int, line: Line, number: int, about: Traceback | None) -> None:
         hits = self.seen.hits.setdefault(index, Hits())
-        hits.add(Hit(self.seen.source, number, self._shown(index, text), rank, about, self.part))
+        text, rank = self._shown(index, line.text), line.rank or self.rank
+        hits.add(Hit(self.seen.source, number, text, rank, about, self.part, line.harmless))
 
     def _shown(self, index: int, text: str) -> str:
         """A line as evidence: of a long one the part that tells."""
@@ -264,7 +270,7 @@ class _Scanner:
         for index in self.rules.set.match(text):
             known = self.seen.hits.get(index)
             if index not in alone and not (known and any(hit.line == number for hit in known.kept)):
-                self._hit(index, text, number, self.rank, about)
+                self._hit(index, Line(text), number, about)
 
     def _after_box(self, line: Line) -> None:
         """After a traceback in a box, which was printed at the width of a terminal, its message may go on."""

@@ -155,6 +155,7 @@ def _candidates(
     seen: Sequence[Seen], rules: Rules, versions: dict[str, tuple[str, str]]
 ) -> Iterable[Candidate]:
     by_code: dict[str, dict[str, dict[str, list[Hits]]]] = {}
+    failed = any(log.failures or log.errors for log in seen)
     for log in seen:
         for index, hits in log.hits.items():
             rule = rules.rules[index]
@@ -166,6 +167,9 @@ def _candidates(
         refused = [hit for group in keys.get("none", {}).values() for hits in group for hit in hits.kept]
         groups = [hits for group in keys.get("any", {}).values() for hits in group]
         kept = [hit for hits in groups for hit in hits.kept if not _refused(hit, refused)]
+        if not failed and issue.kind == "crash" and all(map(_is_warning, kept)):
+            # Somebody caught it and said so, and the run went on.
+            continue
         if not kept or set(issue.signature.all) - set(keys.get("all", {})):
             continue
         kept.sort(key=lambda hit: (hit.line, hit.part, hit.source))
@@ -182,6 +186,10 @@ def _candidates(
             ranks=tuple(ranks),
             releases=releases,
         )
+
+
+def _is_warning(hit: Hit) -> bool:
+    return hit.harmless and hit.traceback is None
 
 
 def _refused(hit: Hit, refused: list[Hit]) -> bool:

@@ -175,3 +175,13 @@ def test_the_corpus_names_nobody():
         assert not re.search(r"/home/(?!user)|/root/|/work/|/tmp/(?!ray|torch|vllm_dist)\w", text), path
         addresses = re.findall(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", text)
         assert all(address.startswith(("127.", "10.0.0.", "0.")) for address in addresses), path
+
+
+def test_what_was_said_at_first_sight_is_kept():
+    """Of logs that are still there, in the figures beside the others; an interval drawn again is around its value."""
+    about, first = evaluate.first_judgement(LOGS)
+    assert about
+    assert len(first) >= 60
+    assert all((LOGS / outcome.log).exists() for outcome in first)
+    low, high = evaluate.drawn_again(first)
+    assert low <= evaluate.figures(first)["macro_recall"] <= high <= 1

@@ -113,7 +113,7 @@ RAYS = (
         + "@ray.remote\nclass TaskRunner:\n    def run(self): return {'prompt': 1}['responses']\nray.get(TaskRunner.remote().run.remote())",
     ),
     Program(
-        "unknown",
+        "RAY022",  # on a machine so busy that the node came too late
         "ray_nested",
         "peers",
         START
