@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # After so many tracebacks of one log no further ones are put together; signatures are still looked for.
 MOST_TRACEBACKS = 4000
 # Nor after so many lines that were looked at one by one since a traceback was open.
-MOST_INSIDE = 400_000
+MOST_INSIDE = 200_000
 MOST_KEPT = 40
 # Of a long line this much on each side of an anchor is looked at.
 _WINDOW = 4096
@@ -33,7 +33,7 @@ _FATAL = re.compile(
     r"|Segmentation fault|core dumped|terminate called)"
 )
 _RANK_FILE = re.compile(
-    r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?!\d)|(?:^|/)(\d{1,4})/(?:stdout|stderr)", re.IGNORECASE
+    r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)", re.IGNORECASE
 )
 
 

@@ -530,3 +530,23 @@ def test_a_traceback_without_its_end_is_not_clean(judge):
     lines = traceback_of(ROOT)[:-1]
     assert judge(["step 1", *lines]).state == "unknown"
     assert judge(["step 1", *lines[1:]]).state == "clean"
+
+
+def test_a_ray_sessions_folder(tmp_path, rules):
+    """The root is in a worker's file; a hash in a name is no rank; the raylet's own lines are in the same folder."""
+    (tmp_path / "worker-77ab09-01000000-25323.err").write_text("\n".join(traceback_of(ROOT)))
+    (tmp_path / "worker-520709-ffffffff-23513.out").write_text(":job_id:01000000\n")
+    (tmp_path / "raylet.out").write_text("[2026-01-31 10:00:00,123 I 17 18] (raylet) main.cc:7: ready\n")
+    wrapper = traceback_of("ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)")
+    (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
+    verdict = triage(find([str(tmp_path)]), rules)
+    assert codes(verdict) == ["MEM005"]
+    assert [one.issue.code for one in verdict.followed] == ["RAY010"]
+    assert verdict.candidates[0].ranks == ()
+
+
+def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
+    """A warning of a run that went on; the same as an error is one."""
+    told = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
+    assert judge([f"WARNING:root:{told}", "{'train_loss': 0.1}"]).state == "clean"
+    assert codes(judge([f"ERROR:root:{told}"])) == ["ENV004"]
