@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics.triage.folders import Passed
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
@@ -26,16 +28,17 @@ _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean":
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
+    passed = Passed()
     try:
-        sources = find(options.logs)
+        if options.group:
+            return _group(_runs(options.logs, passed), as_json=options.format == "json")
+        sources = find(options.logs, passed)
     except SourceError as error:
         print(f"diagnostics: {error}", file=sys.stderr)
         return USAGE
     rules = Rules(catalogue.load())
-    if options.group:
-        return _group(sources, rules, as_json=options.format == "json")
     verdict = triage(sources, rules)
-    told = report(verdict, [source.name for source in sources])
+    told = report(verdict, [source.name for source in sources], str(passed))
     if options.format == "json":
         from diagnostics.render import json_report
 
@@ -58,12 +61,26 @@ def exit_code(verdict: Verdict) -> int:
     return INCOMPLETE if code == FINE and verdict.problems else code
 
 
-def _group(sources: Sequence[Source], rules: Rules, *, as_json: bool) -> int:
-    """Each log alone; those with the same fingerprint together, the largest group first."""
+def _runs(arguments: Sequence[str], passed: Passed) -> dict[str, list[Source]]:
+    """The logs of each run: in a folder that is named, each file and each folder is a run."""
+    runs: dict[str, list[Source]] = {}
+    for argument in arguments:
+        for source in find([argument], passed):
+            folder, inside, _ = source.name.partition("/")
+            is_run = inside and source.path is not None and Path(argument).is_dir()
+            name = folder if is_run else source.name
+            name = f"{argument}/{name}" if name in runs and not is_run else name
+            runs.setdefault(name, []).append(source)
+    return runs
+
+
+def _group(runs: dict[str, list[Source]], *, as_json: bool) -> int:
+    """Each run alone; those with the same fingerprint together, the largest group first."""
+    rules = Rules(catalogue.load())
     groups: dict[str, list[tuple[str, Verdict]]] = {}
-    for source in sources:
-        verdict = triage([source], rules)
-        groups.setdefault(verdict.fingerprint, []).append((source.name, verdict))
+    for name, sources in runs.items():
+        verdict = triage(sources, rules)
+        groups.setdefault(verdict.fingerprint, []).append((name, verdict))
     ordered = sorted(groups.items(), key=lambda item: (not item[0], -len(item[1]), item[0]))
     if as_json:
         print(

@@ -3,6 +3,9 @@
 The folder has one folder for each label: a code, `clean` for runs that went well and unrelated logs, `unknown` for
 failures that no entry describes. A log counts as found where the first candidate is its label; where two codes are
 right, the folder's name has both, as `SYN010+ENG001`: the root first, then what must not be taken for it.
+
+`first_judgement.json` in the folder keeps, of logs that were made when the rules were there already, what triage said
+when it saw them for the first time. Those figures do not change when rules are mended, and are printed beside.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import sys
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from diagnostics import catalogue
 from diagnostics.catalogue.model import FAMILIES
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 NEGATIVE = ("clean", "unknown")
+FIRST = "first_judgement.json"
+_DRAWS = 2000
 GOALS = {"recall": 0.95, "precision": 0.97}
 
 
@@ -73,6 +79,41 @@ def wilson(hits: int, of: int) -> Share:
     return Share(hits, of, round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4))
 
 
+def first_judgement(folder: Path) -> tuple[str, list[Outcome]]:
+    """What was said of logs that the rules had never seen: a sentence about how, and the outcomes."""
+    path = folder / FIRST
+    if not path.exists():
+        return "", []
+    told = json.loads(path.read_text())
+    return told["about"], [
+        Outcome(log, log.partition("/")[0], said, ()) for log, said in sorted(told["said"].items())
+    ]
+
+
+def drawn_again(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """A 95 % interval of the macro recall: its codes, and of each its logs, drawn again with replacement.
+
+    Logs of one code resemble each other, so that codes are drawn first. The draws are the same each time.
+    """
+    by_code: dict[str, list[bool]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.label not in NEGATIVE:
+            by_code[outcome.label].append(outcome.right)
+    if not by_code:
+        return 0.0, 1.0
+    numbers, codes = random.Random(1), sorted(by_code)
+    means = sorted(
+        sum(
+            sum(drawn) / len(drawn)
+            for code in numbers.choices(codes, k=len(codes))
+            for drawn in [numbers.choices(by_code[code], k=len(by_code[code]))]
+        )
+        / len(codes)
+        for _ in range(_DRAWS)
+    )
+    return round(means[_DRAWS // 40], 4), round(means[-_DRAWS // 40 - 1], 4)
+
+
 def evaluate(folder: Path) -> list[Outcome]:
     """Judges every log below a folder by itself.
 
@@ -106,6 +147,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "clean": len(by_code.get("clean", ())),
         "unknown": len(by_code.get("unknown", ())),
         "macro_recall": sum(_right(found) / len(found) for found in codes.values()) / max(1, len(codes)),
+        "macro_recall_interval": drawn_again(outcomes),
         "recall": asdict(
             wilson(
                 _right(alarm for found in codes.values() for alarm in found), sum(map(len, codes.values()))
@@ -147,10 +189,15 @@ def table(told: dict[str, object]) -> str:
     lines.append("")
     lines.append(
         f"{told['positive']} logs of {told['codes']} codes, {told['clean']} clean or unrelated, {told['unknown']} of"
-        f" failures without an entry. Macro recall {told['macro_recall']:.3f}; false alarms on clean logs:"
-        f" {told['false_alarms_on_clean']}."
+        f" failures without an entry. Macro recall {told['macro_recall']:.3f} {_interval(told)}; false alarms on clean"
+        f" logs: {told['false_alarms_on_clean']}."
     )
     return "\n".join(lines)
+
+
+def _interval(told: dict[str, object]) -> str:
+    low, high = cast("tuple[float, float]", told["macro_recall_interval"])
+    return f"[{low:.2f}, {high:.2f}]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,6 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"evaluate: {error}", file=sys.stderr)
         return USAGE
     told = figures(outcomes)
+    about, first = first_judgement(options.folder)
+    if first:
+        told["first_judgement"] = figures(first)
     if options.format == "json":
         print(json.dumps(told, indent=1))
     else:
@@ -174,6 +224,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(
                     f"wrong: {outcome.log}: said {outcome.said}, then {', '.join(outcome.others) or 'nothing'}"
                 )
+        if first:
+            print(f"\nAt first sight. {about}\n\n{table(figures(first))}")
+            for outcome in first:
+                if not outcome.right:
+                    print(f"wrong at first sight: {outcome.log}: said {outcome.said}")
     return FINE if good(told) else FINDINGS
 
 

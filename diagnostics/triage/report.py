@@ -21,12 +21,12 @@ NOTES = {
     "empty": "nothing to read: the log is empty; look for the file that the run really wrote (nohup.out, one a rank)",
     "clean": "no failure in these logs that is known, and no traceback",
     "unknown": "a failure that no entry describes; below is where to look first",
-    "wrapper": f"root not in these logs, only what follows from it; {WHERE_ROOTS_ARE}",
+    "wrapper": "root not in these logs, only what follows from it",
 }
 
 
-def report(verdict: Verdict, logs: list[str]) -> Report:
-    """The report of one run's logs."""
+def report(verdict: Verdict, logs: list[str], passed: str = "") -> Report:
+    """The report of one run's logs; `passed` says what in folders was passed over."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
     checks = [
         CheckResult(
@@ -37,8 +37,24 @@ def report(verdict: Verdict, logs: list[str]) -> Report:
         )
     ]
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
-    notes = [NOTES[verdict.state]] if verdict.state in NOTES else []
+    notes = [_note(verdict)] if verdict.state in NOTES else []
+    notes += [passed] if passed else []
     return Report(tool="triage", subject=_subject(verdict, logs), checks=tuple(checks), notes=tuple(notes))
+
+
+def _note(verdict: Verdict) -> str:
+    """What the state means; of a wrapper, where the root is, in the words of the framework that the log shows."""
+    note = NOTES[verdict.state]
+    if verdict.state != "wrapper":
+        return note
+    searches = [one for one in verdict.candidates[0].issue.mitigations if one.name.startswith("find_")]
+    edits = [dict(search.edits) for search in searches]
+    told = [
+        f"{model.FRAMEWORKS[key]}: {edit[key]}" for key in verdict.frameworks for edit in edits if key in edit
+    ]
+    first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
+    named = [f"torchrun names the first that failed: {first}"] if first else []
+    return "; ".join([note, *named, *(told or [WHERE_ROOTS_ARE])])
 
 
 def _subject(verdict: Verdict, logs: list[str]) -> dict[str, Any]:

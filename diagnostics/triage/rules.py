@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from diagnostics.triage import anchors, facts
-from diagnostics.triage.tracebacks import FRAME, HEADER
+from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
+
+_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
+# A frame, also where its quotation mark is written out for JSON or HTML.
+FRAME_PATTERN = r'  File ["\\&]'
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,13 @@ class Rules:
     """All patterns, as a set for one line and as anchors for a block.
 
     Attributes:
+        by_anchor: The rules that may match where a text is found.
         anchors: RE2 patterns without groups; a line without any of them is of no interest.
     """
 
     issues: dict[str, Issue] = field(repr=False)
     rules: list[Rule] = field(default_factory=list, repr=False)
+    by_anchor: dict[str, list[int]] = field(default_factory=dict, repr=False)
     anchors: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -39,11 +46,13 @@ class Rules:
                 for key in ("any", "all", "none"):
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
         self.set = anchors.PatternSet([rule.pattern for rule in self.rules])
-        texts = {text for rule in self.rules for text in anchors.required(rule.code, rule.pattern)}
+        for index, rule in enumerate(self.rules):
+            for text in anchors.required(rule.code, rule.pattern):
+                self.by_anchor.setdefault(anchors.plainest(text), []).append(index)
         self.anchors = [
-            *sorted(map(_quoted, texts)),
+            *sorted(map(_quoted, self.by_anchor)),
             _quoted(HEADER),
-            _quoted(FRAME),
+            FRAME_PATTERN,
             *map(_quoted, facts.ANCHORS),
             *facts.ANCHOR_PATTERNS,
         ]
@@ -52,9 +61,15 @@ class Rules:
 
 def unquoted(anchor: str) -> str:
     """The text that a quoted anchor finds."""
-    return anchor.replace("\\", "")
+    return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else match[1], anchor)
 
 
 def _quoted(text: str) -> str:
     """A text as a pattern of bytes: RE2 reads the UTF-8 of it letter by letter."""
-    return "".join(f"\\{letter}" if not letter.isalnum() and letter.isascii() else letter for letter in text)
+    return "".join(map(_quoted_letter, text))
+
+
+def _quoted_letter(letter: str) -> str:
+    if letter.isalnum() or not letter.isascii():
+        return letter
+    return f"\\{letter}" if letter.isprintable() else f"\\x{ord(letter):02x}"

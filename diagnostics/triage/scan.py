@@ -7,41 +7,52 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.triage import anchors, facts
-from diagnostics.triage.prefixes import clean
-from diagnostics.triage.rules import unquoted
+from diagnostics.triage import anchors, envelopes, facts, wrapped
+from diagnostics.triage.first_look import MOST_HITS, FirstLook
+from diagnostics.triage.prefixes import Line, clean
+from diagnostics.triage.rules import FRAME_PATTERN
 from diagnostics.triage.sources import SourceError
-from diagnostics.triage.tracebacks import FRAME, HEADER, PATIENCE, Assembler, Traceback, short_path
+from diagnostics.triage.tracebacks import HEADER, PATIENCE, Assembler, Traceback, short_path
 
 if TYPE_CHECKING:
-    from diagnostics.triage.prefixes import Line
     from diagnostics.triage.rules import Rules
     from diagnostics.triage.sources import Source
 
-# An anchor seen so often says nothing new: it is no longer looked for, and its count is a lower bound.
-MOST_HITS = 400
 # After so many tracebacks of one log no further ones are put together; signatures are still looked for.
 MOST_TRACEBACKS = 4000
+# Nor after so many lines that were looked at one by one since a traceback was open.
+MOST_INSIDE = 200_000
 MOST_KEPT = 40
 # Of a long line this much on each side of an anchor is looked at.
 _WINDOW = 4096
+_SHOWN = 400
+# So far below "Exception ignored in" its traceback begins; further where ranks print between each other.
+_IGNORED_NEXT, _IGNORED_NEAR = 12, 40
 _FATAL = re.compile(
-    r"(?:\b[A-Za-z_][\w.]*(?:Error|Exception)\b: |Fatal Python error|Segmentation fault|core dumped|terminate called)"
+    r"(?:\b[A-Za-z_][\w.]{0,120}(?:Error|Exception)\b: |Fatal Python error"
+    r"|Segmentation fault|core dumped|terminate called)"
 )
 _RANK_FILE = re.compile(
-    r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?!\d)|(?:^|/)(\d{1,4})/(?:stdout|stderr)", re.IGNORECASE
+    r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)", re.IGNORECASE
 )
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A line that a pattern matches."""
+    """A line that a pattern matches.
+
+    Attributes:
+        part: The order of lines that stood in one, in JSON for one.
+        harmless: A logger called it a warning, or less.
+    """
 
     source: str
     line: int
     text: str
     rank: str
     traceback: Traceback | None
+    part: int = 0
+    harmless: bool = False
 
 
 @dataclass
@@ -70,6 +81,7 @@ class Seen:
         failures: Tracebacks that ended, the first of each shape; none that Python itself ignored.
         last: The traceback that ended last.
         errors: The first lines that speak of an error outside any traceback, and the last one.
+        first_failed: What torchrun's table says of the rank that failed first.
         problem: Why the log could not be read to its end; empty if it was.
     """
 
@@ -81,6 +93,7 @@ class Seen:
     errors: list[Hit] = field(default_factory=list)
     versions: dict[str, tuple[str, int]] = field(default_factory=dict)
     frameworks: Counter[str] = field(default_factory=Counter)
+    first_failed: dict[str, str] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -92,6 +105,7 @@ def scan(source: Source, rules: Rules) -> Seen:
             scanner.block(block.data, block.first_line)
     except SourceError as error:
         scanner.seen.problem = str(error)
+    scanner.finish()
     return scanner.seen
 
 
@@ -100,88 +114,176 @@ class _Scanner:
         self.seen = Seen(name)
         self.rules = rules
         self.assembler = Assembler()
-        self.anchors = list(rules.anchors)
-        self.literals = {unquoted(anchor) for anchor in rules.anchors if anchor not in facts.ANCHOR_PATTERNS}
-        self.prefilter: Any = rules.prefilter
-        self.counts: Counter[str] = Counter()
+        self.first_look = FirstLook(rules)
         self.tracebacks = 0
+        self.inside = 0
         self.shapes: set[Any] = set()
         self.inside_until = 0
-        self.ignored_line = 0
+        self.ignored: dict[str, int] = {}
+        self.part = 0
+        self.part_of = 0
+        self.ended: dict[int, Traceback] = {}
+        self.boxed: _Boxed | None = None
+        self.table_until = 0
         match = _RANK_FILE.search(name)
         self.rank = next(filter(None, match.groups()), "") if match else ""
 
     def block(self, data: bytes, number: int) -> None:
         """Looks through a block: from anchor to anchor, and line by line while a traceback is open."""
-        position, size = 0, len(data)
+        first, position, size = number, 0, len(data)
         while position < size:
-            if self.assembler.open and number <= self.inside_until:
+            inside = bool(self.boxed or self.assembler.open) and number <= self.inside_until
+            if inside or number <= self.table_until:
                 end = _line_end(data, position)
-                self.line(data[position : min(end, position + 2 * _WINDOW)], number)
+                self.line(data, position, end, position, number)
+                self.inside += 1
+                if self.inside == MOST_INSIDE:
+                    self._stop_assembling()
             else:
-                match = self.prefilter.search(data, position)
+                match = self.first_look.search(data, position)
                 if match is None:
                     number += data.count(b"\n", position)
                     break
-                start = data.rfind(b"\n", 0, match.start()) + 1
-                start = max(start, position)
+                start = max(data.rfind(b"\n", 0, match.start()) + 1, position)
                 number += data.count(b"\n", position, start)
                 position = start
-                end = _line_end(data, match.end() - 1)
-                piece = data[max(start, match.start() - _WINDOW) : min(end, match.end() + _WINDOW)]
-                self.line(piece, number)
-                self._count(match.group())
-                end = end if end - match.end() <= _WINDOW else match.end() + _WINDOW
+                end = _line_end(data, match.start())
+                whole = self.line(data, start, end, match.start(), number)
+                self.first_look.count(match.group(), self.seen.hits)
+                end = end if whole or end - match.start() <= 2 * _WINDOW else match.start() + 2 * _WINDOW
             number += data.count(b"\n", position, end)
             position = end
+        if first == 1 and size <= wrapped.LARGEST:
+            self._rejoin(data)
         self.seen.lines = max(self.seen.lines, number if data[-1:] != b"\n" else number - 1)
 
-    def _count(self, found: bytes) -> None:
-        """Counts an anchor and drops it once it has been seen too often; those that are patterns count as one."""
-        text = found.decode("utf-8", "replace")
-        name = text if text in self.literals else ""
-        self.counts[name] += 1
-        if self.counts[name] == MOST_HITS and name != HEADER and not FRAME.startswith(name or "-"):
-            self._drop(
-                {name} if name else {anchor for anchor in self.anchors if anchor in facts.ANCHOR_PATTERNS}
-            )
+    def finish(self) -> None:
+        """Counts a traceback whose end is missing as an error, where nothing better is there."""
+        cut = [one for one in self.assembler.open.values() if one.headed and one.frames and not one.ignored]
+        if cut and not self.seen.failures and not self.seen.errors:
+            path, function = cut[0].frames[-1]
+            text = f"a traceback without its end, in {short_path(path)}, {function}"
+            self._error(Hit(self.seen.source, cut[0].line, text, cut[0].rank or self.rank, None))
 
-    def _drop(self, names: set[str]) -> None:
-        self.anchors = [anchor for anchor in self.anchors if not {anchor, unquoted(anchor)} & names]
-        self.prefilter = anchors.union(self.anchors) if self.anchors else _NOTHING
-
-    def line(self, raw: bytes, number: int) -> None:
-        """Looks at one line, or at what is around an anchor in a very long one."""
+    def line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
+        """Looks at one line, or at what is around an anchor in a very long one; tells whether it was the whole."""
+        if (
+            end - start > 2 * _WINDOW
+            and end - start <= envelopes.LONGEST
+            and self._envelope(data[start:end], number)
+        ):
+            return True
+        raw = data[max(start, anchor - _WINDOW) : min(end, anchor + 2 * _WINDOW)]
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         if "\r" in text and len(parts := [part for part in text.split("\r") if part.strip()]) > 1:
             for part in parts[-20:]:
                 self._text(clean(part), number)
-            return
-        self._text(clean(text), number)
+        elif not self._envelope(raw, number):
+            self._text(clean(text), number)
+        return len(raw) == end - start
+
+    def _envelope(self, raw: bytes, number: int) -> bool:
+        """Looks at the lines within a line, if it is of that kind."""
+        if b"\\n" not in raw and b'{"' not in raw[:400]:
+            return False
+        inner = envelopes.opened(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
+        for line in inner or ():
+            self._text(line, number)
+        return inner is not None
 
     def _text(self, line: Line, number: int) -> None:
-        if line.text.startswith(facts.IGNORED):
-            self.ignored_line = number
+        self.part = self.part + 1 if number == self.part_of else 0
+        self.part_of = number
+        if line.text.lstrip().startswith(facts.IGNORED) and len(self.ignored) < 4096:
+            self.ignored[line.stream] = number
+        if self.boxed:
+            self._after_box(line)
+        self._table(line.text, number)
         traceback = None
-        if self.tracebacks < MOST_TRACEBACKS:
-            traceback = self.assembler.take(line.text, line.stream, line.rank, number)
+        if self.tracebacks < MOST_TRACEBACKS and self.inside < MOST_INSIDE:
+            traceback = self.assembler.take(line, number)
         if traceback:
             self.inside_until = number + PATIENCE
-            traceback.ignored = bool(self.ignored_line) and traceback.line - self.ignored_line in {1, 2}
-            if traceback.ignored:
+            if self._is_ignored(traceback):
                 return
-            self._traceback(traceback, number)
-        rank = line.rank or self.rank
-        about = traceback or self.assembler.before(line.stream, number)
-        for index in self.rules.set.match(line.text):
-            hits = self.seen.hits.setdefault(index, Hits())
-            hits.add(Hit(self.seen.source, number, line.text.strip()[:400], rank, about))
+            self._traceback(traceback, line, number)
+        self._match(line, number, traceback)
         for package, version in facts.versions(line.text):
             self.seen.versions.setdefault(package, (version, number))
         if traceback is None:
-            self.seen.frameworks.update(facts.frameworks(line.text))
-            if _FATAL.search(line.text):
-                self._error(Hit(self.seen.source, number, line.text.strip()[:400], rank, None))
+            self.seen.frameworks.update(facts.frameworks(line.prefix + line.text))
+            if not line.harmless and _FATAL.search(line.text):
+                # Of what Python ignored it printed no more than this.
+                self.ignored.pop(line.stream, None)
+                self._error(
+                    Hit(self.seen.source, number, line.text.strip()[:400], line.rank or self.rank, None)
+                )
+
+    def _table(self, text: str, number: int) -> None:
+        """Takes up what torchrun says of the rank that failed first."""
+        if facts.FIRST_FAILED in text:
+            self.table_until = number + facts.FIRST_FAILED_LINES
+        elif number <= self.table_until and (row := facts.FIRST_FAILED_ROW.fullmatch(text)):
+            self.seen.first_failed.setdefault(row["key"], row["value"])
+
+    def _is_ignored(self, traceback: Traceback) -> bool:
+        """Whether Python said just before, in the same stream, that it ignores what follows."""
+        said = self.ignored.get(traceback.stream)
+        if said is not None:
+            near = _IGNORED_NEAR if traceback.stream else _IGNORED_NEXT
+            traceback.ignored = traceback.ignored or 0 <= traceback.line - said <= near
+            del self.ignored[traceback.stream]
+        return traceback.ignored
+
+    def _match(self, line: Line, number: int, about: Traceback | None) -> None:
+        indexes = self.rules.set.match(line.text)
+        about = about or (self.assembler.before(line.stream, number) if indexes else None)
+        for index in indexes:
+            self._hit(index, line, number, about)
+
+    def _hit(self, index: int, line: Line, number: int, about: Traceback | None) -> None:
+        hits = self.seen.hits.setdefault(index, Hits())
+        text, rank = self._shown(index, line.text), line.rank or self.rank
+        hits.add(Hit(self.seen.source, number, text, rank, about, self.part, line.harmless))
+
+    def _shown(self, index: int, text: str) -> str:
+        """A line as evidence: of a long one the part that tells."""
+        text = text.strip()
+        if len(text) > _SHOWN:
+            rule = self.rules.rules[index]
+            places = [
+                place for one in anchors.required(rule.code, rule.pattern) if (place := text.find(one)) >= 0
+            ]
+            start = max(0, min(places, default=0) - _SHOWN // 2)
+            text = text[start:]
+        return text[:_SHOWN]
+
+    def _rejoin(self, data: bytes) -> None:
+        """Looks for what was broken over lines at the width of a terminal."""
+        lines = data.decode("utf-8", "replace").split("\n")
+        for index, text in wrapped.rejoined(lines):
+            if self.first_look.search(text.encode(), 0):
+                self._joined(text, lines[index], index + 1, self.ended.get(index + 1))
+
+    def _joined(self, text: str, first: str, number: int, about: Traceback | None) -> None:
+        alone = set(self.rules.set.match(first))
+        for index in self.rules.set.match(text):
+            known = self.seen.hits.get(index)
+            if index not in alone and not (known and any(hit.line == number for hit in known.kept)):
+                self._hit(index, Line(text), number, about)
+
+    def _after_box(self, line: Line) -> None:
+        """After a traceback in a box, which was printed at the width of a terminal, its message may go on."""
+        assert self.boxed is not None
+        boxed = self.boxed
+        if line.stream != boxed.traceback.stream:
+            return
+        boxed.pieces.append(line.text)
+        if not wrapped.goes_on(line.text) or len(boxed.pieces) > 4:
+            self.boxed = None
+            return
+        for text in wrapped.together(boxed.pieces):
+            self._joined(text, boxed.pieces[0], boxed.traceback.end, boxed.traceback)
 
     def _error(self, hit: Hit) -> None:
         kept = self.seen.errors
@@ -189,29 +291,35 @@ class _Scanner:
             kept.pop()
         kept.append(hit)
 
-    def _traceback(self, traceback: Traceback, number: int) -> None:
+    def _traceback(self, traceback: Traceback, line: Line, number: int) -> None:
         if traceback.end != number:
             return
+        if traceback.boxed:
+            self.boxed = _Boxed(traceback, [line.text])
         self.tracebacks += 1
         if self.tracebacks == MOST_TRACEBACKS:
-            self.assembler.open.clear()
-            self._drop({HEADER, FRAME})
+            self._stop_assembling()
         traceback.rank = traceback.rank or self.rank
         for path, _ in traceback.frames:
             self.seen.frameworks.update(facts.frameworks(short_path(path)))
         self.seen.last = traceback
+        if len(self.ended) < MOST_HITS:
+            self.ended[number] = traceback
         if len(self.seen.failures) < MOST_HITS and traceback.shape not in self.shapes:
             self.shapes.add(traceback.shape)
             self.seen.failures.append(traceback)
 
-
-class _Nothing:
-    @staticmethod
-    def search(data: bytes, position: int) -> None:
-        """Finds nothing: every anchor has been seen too often."""
+    def _stop_assembling(self) -> None:
+        self.assembler.open.clear()
+        self.first_look.drop({HEADER, FRAME_PATTERN})
 
 
-_NOTHING = _Nothing()
+@dataclass
+class _Boxed:
+    """A traceback in a box whose message may have been broken, and what followed it."""
+
+    traceback: Traceback
+    pieces: list[str]
 
 
 def _line_end(data: bytes, position: int) -> int:

@@ -78,6 +78,7 @@ class Verdict:
         candidates: At most three, the likeliest first.
         followed: What the root brought about.
         anchors: Where to look where the root is not known.
+        first_failed: (key, value) of torchrun's table of the rank that failed first.
     """
 
     state: str
@@ -89,6 +90,7 @@ class Verdict:
     fingerprint: str
     lines: int
     problems: tuple[str, ...]
+    first_failed: tuple[tuple[str, str], ...] = ()
 
 
 def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
@@ -112,23 +114,32 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(seen) if state in {"unknown", "wrapper"} else (),
+        anchors=_anchors(seen, _own(rest)) if state in {"unknown", "wrapper"} else (),
         versions=versions,
         frameworks=tuple(
             name for name, _ in sorted(frameworks.items(), key=lambda item: (-item[1], item[0]))
         ),
-        fingerprint=_fingerprint(state, candidates, seen),
+        fingerprint=_fingerprint(state, candidates, seen, _own(rest)),
         lines=sum(log.lines for log in seen),
         problems=tuple(log.problem for log in seen if log.problem),
+        first_failed=next((tuple(log.first_failed.items()) for log in seen if log.first_failed), ()),
     )
 
 
 def _others(failures: Iterable[Traceback], wrappers: Iterable[Candidate]) -> bool:
     """Whether a traceback is there that is neither a wrapper's own nor merely what ending processes print."""
-    own = {id(hit.traceback) for wrapper in wrappers for hit in wrapper.hits}
-    return any(
-        id(failure) not in own and failure.type.rpartition(".")[2] not in _ENDING for failure in failures
-    )
+    own = _own(wrappers)
+    return any(not _follows(failure, own) for failure in failures)
+
+
+def _own(wrappers: Iterable[Candidate]) -> set[int]:
+    """The tracebacks, by identity, that are those of wrappers."""
+    return {id(hit.traceback) for wrapper in wrappers for hit in wrapper.hits}
+
+
+def _follows(failure: Traceback, own: set[int]) -> bool:
+    """Whether a traceback only follows from another: a wrapper's, or what ending processes print."""
+    return id(failure) in own or failure.type.rpartition(".")[2] in _ENDING
 
 
 def _versions(seen: Iterable[Seen]) -> dict[str, tuple[str, str]]:
@@ -144,6 +155,7 @@ def _candidates(
     seen: Sequence[Seen], rules: Rules, versions: dict[str, tuple[str, str]]
 ) -> Iterable[Candidate]:
     by_code: dict[str, dict[str, dict[str, list[Hits]]]] = {}
+    failed = any(log.failures or log.errors for log in seen)
     for log in seen:
         for index, hits in log.hits.items():
             rule = rules.rules[index]
@@ -155,9 +167,12 @@ def _candidates(
         refused = [hit for group in keys.get("none", {}).values() for hits in group for hit in hits.kept]
         groups = [hits for group in keys.get("any", {}).values() for hits in group]
         kept = [hit for hits in groups for hit in hits.kept if not _refused(hit, refused)]
+        if not failed and issue.kind == "crash" and all(map(_is_warning, kept)):
+            # Somebody caught it and said so, and the run went on.
+            continue
         if not kept or set(issue.signature.all) - set(keys.get("all", {})):
             continue
-        kept.sort(key=lambda hit: (hit.line, hit.source))
+        kept.sort(key=lambda hit: (hit.line, hit.part, hit.source))
         ranks = sorted(
             {rank for hits in groups for rank in hits.ranks if rank}, key=lambda rank: (len(rank), rank)
         )
@@ -171,6 +186,10 @@ def _candidates(
             ranks=tuple(ranks),
             releases=releases,
         )
+
+
+def _is_warning(hit: Hit) -> bool:
+    return hit.harmless and hit.traceback is None
 
 
 def _refused(hit: Hit, refused: list[Hit]) -> bool:
@@ -225,22 +244,35 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
         # Who waited in vain may have waited for what crashed elsewhere.
         KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
         candidate.first.line,
+        candidate.first.part,
         candidate.issue.code,
     )
 
 
-def _anchors(seen: Sequence[Seen]) -> tuple[Hit, ...]:
-    """The first causes, then the last exceptions, then first lines that speak of errors; eight at the most."""
+def _anchors(seen: Sequence[Seen], own: set[int]) -> tuple[Hit, ...]:
+    """The first causes, then the last exceptions, then first lines that speak of errors; eight at the most.
+
+    What merely follows comes last, and what many ranks say alike comes once.
+    """
     found = []
     for log in seen:
         firsts = [failure for failure in log.failures if failure.link == 0][:2]
-        for failure in [*firsts, *([log.last] if log.last else [])]:
-            text = f"{failure.type}: {failure.message}".rstrip(": ")
-            inner = f" (in {_where(failure)})" if failure.frames else ""
-            found.append(Hit(log.source, failure.end, text[:300] + inner, failure.rank, failure))
+        found += [
+            (_follows(one, own), _hit(log, one)) for one in [*firsts, *([log.last] if log.last else [])]
+        ]
+    found.sort(key=lambda item: item[0])
     for log in seen:
-        found += log.errors[:1] + log.errors[-1:]
-    return tuple({(hit.source, hit.line): hit for hit in found}.values())[:8]
+        found += [(True, hit) for hit in log.errors[:1] + log.errors[-1:]]
+    said: dict[str, Hit] = {}
+    for _, hit in found:
+        said.setdefault(_VALUES.sub("_", hit.text), hit)
+    return tuple({(hit.source, hit.line): hit for hit in said.values()}.values())[:8]
+
+
+def _hit(log: Seen, failure: Traceback) -> Hit:
+    text = f"{failure.type}: {failure.message}".rstrip(": ")
+    inner = f" (in {_where(failure)})" if failure.frames else ""
+    return Hit(log.source, failure.end, text[:300] + inner, failure.rank, failure)
 
 
 def _where(failure: Traceback) -> str:
@@ -248,21 +280,26 @@ def _where(failure: Traceback) -> str:
     return f"{short_path(path)}, {function}" if function else short_path(path)
 
 
-def _fingerprint(state: str, candidates: list[Candidate], seen: Sequence[Seen]) -> str:
+def _fingerprint(state: str, candidates: list[Candidate], seen: Sequence[Seen], own: set[int]) -> str:
     """The same for the same failure, whatever the ranks, paths, times and values: what jobs are grouped by."""
     if state in {"clean", "empty"}:
         return ""
     if candidates:
         told = candidates[0].issue.code
     else:
-        shapes = sorted(_told(log) for log in seen)
-        told = Counter(shapes).most_common(1)[0][0]
+        shapes = sorted(shape for shape in (_told(log, own) for log in seen) if shape)
+        causes = [shape for shape in shapes if not shape[0]] or shapes
+        told = Counter(causes).most_common(1)[0][0][1]
     return "v1:" + hashlib.sha256(f"{state}|{told}".encode()).hexdigest()[:16]
 
 
-def _told(log: Seen) -> str:
-    failure = next((failure for failure in log.failures if failure.link == 0), log.last)
-    if failure:
+def _told(log: Seen, own: set[int]) -> tuple[bool, str] | None:
+    """What a log's first cause is like; before it, whether there is only what follows from another's."""
+    causes = sorted(
+        (failure for failure in log.failures if failure.link == 0), key=lambda failure: _follows(failure, own)
+    )
+    if failure := next(iter(causes), log.last):
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
-        return "|".join([failure.type, _VALUES.sub("_", failure.message)[:200], *frames])
-    return _VALUES.sub("_", log.errors[0].text) if log.errors else ""
+        told = "|".join([failure.type, _VALUES.sub("_", failure.message)[:200], *frames])
+        return _follows(failure, own), told
+    return (True, _VALUES.sub("_", log.errors[0].text)) if log.errors else None

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ from diagnostics import catalogue
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage import anchors
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.prefixes import clean
+from diagnostics.triage.folders import Passed
+from diagnostics.triage.prefixes import Line, clean
+from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import Source, find
 from diagnostics.triage.tracebacks import Assembler
@@ -90,6 +93,7 @@ def test_a_cause_stands_before_its_consequence(judge):
     verdict = judge(chain)
     assert verdict.state == "unknown"
     assert verdict.anchors[0].text == "KeyError: 'prompt' (in own/rewards.py, score)"
+    assert [anchor.traceback.link for anchor in verdict.anchors] == [0, 1]
     assert exit_code(verdict) == 3
 
 
@@ -181,6 +185,18 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
         ("  1%|#   | 1/100\rboom", "boom", ""),
         ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
         ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),
+        ("2026-01-31 10:00:00.123 | ERROR    | rollout:run:17 - boom", "boom", ""),
+        ("2026-01-31 10:00:00 [error    ] boom", "boom", ""),
+        ("[2026-01-31 10:00:00,123] [INFO] [config.py:17:print] [Rank 3] boom", "boom", "3"),
+        ("2026-01-31T10:00:00.123456789Z stderr F boom", "boom", ""),
+        ("Jan 31 10:00:00 node1 train[17]: boom", "boom", ""),
+        ("2026-01-31 10:00:00,123\tERROR worker.py:7 -- boom", "boom", ""),
+        ("(autoscaler +2m3s) boom", "boom", ""),
+        ("[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] boom", "boom", ""),
+        (" 3: boom", "boom", "3"),
+        ("> > boom", "boom", ""),
+        ("File &quot;x&quot; &lt;module&gt;", 'File "x" <module>', ""),
+        ("[36m(TaskRunner pid=9)[0m boom", "boom", ""),
     ],
 )  # fmt: skip
 def test_prefixes_are_taken_off(raw, text, rank):
@@ -193,7 +209,7 @@ def test_frames_without_a_head(rules):
     """A log cut off above: the frames that are left make a traceback."""
     assembler = Assembler()
     lines = traceback_of("ValueError: no", function="f")[1:]
-    ended = [assembler.take(line, "", "", number) for number, line in enumerate(lines, 1)][-1]
+    ended = [assembler.take(Line(line), number) for number, line in enumerate(lines, 1)][-1]
     assert (ended.type, ended.message, ended.end) == ("ValueError", "no", 4)
 
 
@@ -299,3 +315,238 @@ def test_a_log_cut_off_in_its_gzip_is_incomplete(tmp_path, rules):
     verdict = triage(find([str(path)]), rules)
     assert (verdict.state, exit_code(verdict)) == ("clean", 3)
     assert "cut off" in verdict.problems[0]
+
+
+BOX = [
+    "╭─────────────────────────────── Traceback (most recent call last) ────────────────────────────────╮",
+    "│ /opt/env/lib/python3.12/site-packages/vllm/v1/core/kv_cache_utils.py:7 in check                  │",
+    "│                                                                                                  │",
+    "│ ❱ 7     raise ValueError(                                                                        │",
+    "╰──────────────────────────────────────────────────────────────────────────────────────────────────╯",
+]
+CELL = [
+    "---------------------------------------------------------------------------",
+    "ValueError                                Traceback (most recent call last)",
+    "Cell In[3], line 1",
+    "----> 1 train()",
+    "",
+    f"File {SITE}/vllm/v1/core/kv_cache_utils.py:7, in check(config)",
+    "      6 def check(config):",
+    "----> 7     raise ValueError(",
+    "",
+]
+
+
+# Python's own colours from 3.13 on, and those of IPython in its mode Plain.
+COLOURED = [
+    "Traceback (most recent call last):",
+    f'  File \x1b[35m"{SITE}/vllm/a.py"\x1b[0m, line \x1b[35m7\x1b[0m, in \x1b[35mcheck\x1b[0m',
+    f"\x1b[1;35mValueError\x1b[0m: \x1b[35m{ROOT[12:]}\x1b[0m",
+]
+PLAIN = [
+    "Traceback \x1b[36m(most recent call last)\x1b[39m:",
+    f"\x1b[36m  \x1b[39m\x1b[36mFile \x1b[32m{SITE}/vllm/a.py:7\x1b[36m in \x1b[39m\x1b[35mcheck\x1b[39m",
+    f"\x1b[31mValueError\x1b[39m\x1b[31m:\x1b[39m {ROOT[12:]}",
+]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        COLOURED,
+        PLAIN,
+        [*BOX, ROOT],
+        [*BOX, "ValueError: No available memory for the cache", "blocks. Try increasing `gpu_memory_utilization`."],
+        ["[01/31/26 10:00:00] ERROR    the engine failed                     train.py:8",
+         *prefixed(" " * 29, [line.replace("─" * 40, "").replace(" " * 40, "") for line in BOX]),
+         *prefixed(" " * 29, ["ValueError: No available memory for the cache    ", "blocks. Try increasing"])],
+        [*CELL, ROOT],
+        [json.dumps({"level": "error", "rank": 3, "message": "\n".join(["failed:", *traceback_of(ROOT)])})],
+        [json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in traceback_of(ROOT)],
+        [json.dumps({"event": "failed", "exception": [{"exc_type": "ValueError", "exc_value": ROOT[12:], "frames": [
+            {"filename": f"{SITE}/vllm/v1/core/kv_cache_utils.py", "lineno": 7, "name": "check"}]}]})],
+        [json.dumps({"severity": "ERROR", "error": {
+            "type": "ValueError", "message": ROOT[12:], "stack_trace": "\n".join(traceback_of(ROOT))}})],
+        [f"remote failed: {chr(10).join(traceback_of(ROOT))!r}"],
+        ["Traceback (most recent call last):", "", f'> File "{SITE}/vllm/v1/core/kv_cache_utils.py", line 7, in check',
+         "    raise ValueError(", "          └ <class 'ValueError'>", "", ROOT],
+        ["multiprocessing.pool.RemoteTraceback: ", '"""', *traceback_of(ROOT), '"""', "",
+         "The above exception was the direct cause of the following exception:", "", *traceback_of(ROOT)],
+    ],
+    ids=[
+        "python3.13", "ipython_plain", "rich", "rich_broken", "rich_handler", "ipython", "json", "docker", "structlog",
+        "fields", "repr", "loguru", "pool",
+    ],
+)  # fmt: skip
+def test_tracebacks_in_other_dress(judge, lines):
+    """As rich, IPython, Loguru, structlog, collectors of logs and `repr` print them: the same root, with its frames."""
+    verdict = judge(["step 1", *lines, "step 2"])
+    assert codes(verdict) == ["MEM005"]
+    about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
+    assert about.frames[-1][1] == "check"
+
+
+def test_a_logger_between_the_lines_of_a_traceback(judge):
+    """What PyTorch logs with the same rank, and looks like an exception, does not end the traceback."""
+    lines = traceback_of(
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+    )
+    lines.insert(
+        2, "[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called"
+    )
+    lines.insert(3, "INFO 01-31 10:00:00 [loggers.py:123] Error: none so far")
+    verdict = judge(prefixed("[rank0]: ", lines))
+    assert (verdict.state, codes(verdict)) == ("wrapper", ["RAY010"])
+
+
+def test_one_line_broken_by_the_terminal(judge):
+    """The part that tells is on both sides of the break."""
+    lines = [line[start : start + 66] for line in traceback_of(ROOT) for start in range(0, len(line), 66)]
+    assert codes(judge(["step 1", *lines])) == ["MEM005"]
+
+
+def test_lines_below_each_other_are_not_one(judge):
+    """Two lines of a log that is not broken at a width are not put together."""
+    wide = "x" * 300
+    verdict = judge([wide, "ValueError: No available memory for the cache", "blocks. Try increasing"])
+    assert verdict.state == "unknown"
+
+
+def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
+    """A text that is in a thousand lines which no pattern matches, and then in one that it does."""
+    noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was mended"] * 1000
+    verdict = judge(
+        [
+            *noise,
+            *traceback_of("TypeError: EngineArgs.__init__() got an unexpected keyword argument 'device'"),
+        ]
+    )
+    assert codes(verdict) == ["CMP022"]
+
+
+def test_the_root_in_one_ranks_file_of_many(judge):
+    """Seven ranks say that a peer is gone; the first place to look is the one that has another traceback."""
+    gone = (
+        "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
+    )
+    cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
+    verdict = judge(
+        *[traceback_of(gone, "torch/distributed/x.py")] * 3, cause, *[traceback_of(gone, "torch/x.py")] * 4
+    )
+    assert verdict.state == "unknown"
+    assert verdict.anchors[0].source == "rank_3.log"
+    elsewhere = judge(cause, *[traceback_of(gone, "torch/distributed/x.py")] * 7)
+    assert elsewhere.fingerprint == verdict.fingerprint
+
+
+def test_a_folder_with_all_that_a_run_leaves(tmp_path):
+    """Logs by name and first bytes; the rest is passed over, and that is said."""
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
+    (tmp_path / "checkpoint-1" / "rng_state").write_bytes(b"\x00\x01" * 100)
+    (tmp_path / "curve.png").write_bytes(b"\x89PNG")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "log").write_text("\n".join(traceback_of("KeyError: 1")))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "slurm-17_3.out.1").write_text("\n".join(traceback_of(ROOT)))
+    (tmp_path / "latest.log").symlink_to(tmp_path / "logs" / "slurm-17_3.out.1")
+    (tmp_path / "gone.log").symlink_to(tmp_path / "nothing.log")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "utf16.txt").write_text("all is well\n", "utf-16")
+    os.mkfifo(tmp_path / "pipe.log")
+    passed = Passed()
+    assert [source.name for source in find([str(tmp_path)], passed)] == ["latest.log", "utf16.txt"]
+    assert passed.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
+    done = run(tmp_path)
+    assert (done.returncode, b"passed over 5 files" in done.stdout.replace(b"\n", b" ")) == (1, True)
+
+
+def test_runs_in_folders_are_grouped_as_runs(tmp_path):
+    """Each folder a run of several ranks: the same failure of another rank, elsewhere and later, is the same group."""
+    cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
+    for name, rank in (("a", 0), ("b", 1)):
+        (tmp_path / name).mkdir()
+        for other in (0, 1):
+            lines = prefixed(f"2026-01-31 10:00:0{rank} ", cause) if other == rank else ["started"]
+            (tmp_path / name / f"rank_{other}.log").write_text(
+                "\n".join(lines).replace("/opt", f"/srv/{name}")
+            )
+    groups = json.loads(run(tmp_path, "--group", "--format", "json").stdout)["groups"]
+    assert [group["logs"] for group in groups] == [["a", "b"]]
+
+
+def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
+    """A device, a pipe without a writer, what can't be read, what unpacks without end."""
+    os.mkfifo(tmp_path / "pipe")
+    assert triage(find([str(tmp_path / "pipe")]), rules).state == "empty"
+    for path in ("/dev/zero", "/proc/self/mem"):
+        verdict = triage(find([path]), rules)
+        assert (len(verdict.problems), exit_code(verdict)) == (1, 3)
+    done = run("x" * 300)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+
+
+def test_a_bomb_is_left_early(tmp_path, rules, monkeypatch):
+    """A megabyte of gzip that would be a gigabyte."""
+    monkeypatch.setattr("diagnostics.triage.sources._BOMB_BYTES", 1 << 20)
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"\0" * (20 << 20)))
+    assert "is no log" in triage(find([str(path)]), rules).problems[0]
+
+
+def test_what_powershell_writes(tmp_path, rules):
+    """UTF-16 with its mark."""
+    path = tmp_path / "a.log"
+    path.write_text("\r\n".join(traceback_of(ROOT)), "utf-16")
+    assert codes(triage(find([str(path)]), rules)) == ["MEM005"]
+
+
+def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
+    """In the words of the framework that the log shows, and with the rank that torchrun names."""
+    lines = [
+        "[INFO:swift] Global seed set to 42",
+        *traceback_of("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "torch/run.py"),
+        "Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-31_10:00:00", "  host      : node3",
+        "  rank      : 3 (local_rank: 1)", "  exitcode  : 1 (pid: 77)", "  error_file: <N/A>",
+    ]  # fmt: skip
+    verdict = judge(lines)
+    note = report(verdict, ["a.log"]).notes[0]
+    assert verdict.state == "wrapper"
+    assert "first that failed: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
+    assert "ms-swift: torchrun's --log_dir" in note
+
+
+def test_a_warning_of_rays_own_processes_is_no_failure(judge):
+    """What its folder holds after a run that went well, too."""
+    line = (
+        "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
+        " RPC Error message: failed to connect to all addresses"
+    )
+    assert judge([line]).state == "clean"
+
+
+def test_a_traceback_without_its_end_is_not_clean(judge):
+    """The log was cut off in the middle of it; frames that a program prints without a head are its own affair."""
+    lines = traceback_of(ROOT)[:-1]
+    assert judge(["step 1", *lines]).state == "unknown"
+    assert judge(["step 1", *lines[1:]]).state == "clean"
+
+
+def test_a_ray_sessions_folder(tmp_path, rules):
+    """The root is in a worker's file; a hash in a name is no rank; the raylet's own lines are in the same folder."""
+    (tmp_path / "worker-77ab09-01000000-25323.err").write_text("\n".join(traceback_of(ROOT)))
+    (tmp_path / "worker-520709-ffffffff-23513.out").write_text(":job_id:01000000\n")
+    (tmp_path / "raylet.out").write_text("[2026-01-31 10:00:00,123 I 17 18] (raylet) main.cc:7: ready\n")
+    wrapper = traceback_of("ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)")
+    (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
+    verdict = triage(find([str(tmp_path)]), rules)
+    assert codes(verdict) == ["MEM005"]
+    assert [one.issue.code for one in verdict.followed] == ["RAY010"]
+    assert verdict.candidates[0].ranks == ()
+
+
+def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
+    """A warning of a run that went on; the same as an error is one."""
+    told = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
+    assert judge([f"WARNING:root:{told}", "{'train_loss': 0.1}"]).state == "clean"
+    assert codes(judge([f"ERROR:root:{told}"])) == ["ENV004"]

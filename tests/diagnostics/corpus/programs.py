@@ -159,7 +159,11 @@ if __name__ == '__main__':
 """
 )
 # Up to 0.10 the engine itself refuses the prompt; later what renders prompts does.
-OLDER = IN_PROCESS.replace("'TOK011'", "'TOK012'")
+OLDER = "".join(
+    line
+    for line in IN_PROCESS.replace("'TOK011'", "'TOK012'").splitlines(keepends=True)
+    if "'CMP022'" not in line
+)
 SPACE = (("VLLM_CPU_KVCACHE_SPACE", "1"),)
 ENGINES = (
     Program(
@@ -187,7 +191,7 @@ ENGINES = (
         environ=(*SPACE, ("VLLM_WORKER_MULTIPROC_METHOD", "spawn")),
     ),
     Program("", "engine085", OLD, OLDER.replace("@MORE", MODEL), environ=(*SPACE, ("VLLM_USE_V1", "0"))),
-    Program("MEM006", "engine0102_huge", BEFORE, HUGE, environ=SPACE),
+    Program("MEM010", "engine0102_huge", BEFORE, HUGE, environ=SPACE),
     Program("", "engine0102mp", BEFORE, OLDER.replace("@MORE", HIDDEN), environ=SPACE),
     Program("ENV010", "engine0102_broken", BEFORE, BROKEN, environ=SPACE),
 )

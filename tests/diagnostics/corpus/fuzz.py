@@ -1,0 +1,163 @@
+"""Damaged lines and files without number: `python tests/diagnostics/corpus/fuzz.py --lines 100000 --files 2000`.
+
+Each is judged; nothing may be raised, and none may take longer than its size allows. Prints time and most memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from diagnostics import catalogue
+from diagnostics.triage.command import triage
+from diagnostics.triage.report import report
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import Source
+from tests.diagnostics.corpus import transforms
+from tests.diagnostics.corpus.sweep import LOGS, Memory
+
+HEADER = b"Traceback (most recent call last):\n"
+FRAME = b'  File "/opt/env/lib/python3.12/site-packages/vllm/a.py", line 7, in f\n'
+CHAIN = b"During handling of the above exception, another exception occurred:\n\n"
+STATES = {"known", "wrapper", "unknown", "clean", "empty"}
+
+
+def damaged_line(lines: list[bytes], numbers: random.Random) -> bytes:
+    """Two lines cut and joined, with bytes flipped, and sometimes something hostile in it."""
+    one, two = numbers.choice(lines), numbers.choice(lines)
+    line = bytearray(one[: numbers.randrange(len(one) + 1)] + two[numbers.randrange(len(two) + 1) :])
+    for _ in range(numbers.randrange(3)):
+        if line:
+            line[numbers.randrange(len(line))] = numbers.randrange(256)
+    if numbers.random() < 0.1:
+        place = numbers.randrange(len(line) + 1)
+        line[place:place] = numbers.choice(HOSTILE)
+    return bytes(line)
+
+
+HOSTILE = (
+    b"\0" * 50, b"\xff\xfe\xfd", b"\xed\xa0\x80", b"\r" * 50, b"\x1b[" * 50, b"\x1b]" + b"x" * 300, b"[" * 200,
+    b"(" * 200, b"{" * 200, b'{"a":' * 100, b"9" * 5000, b'{"rank": ' + b"9" * 5000 + b"}", b"\\n" * 200, b"&lt;" * 100,
+    b"> " * 200, b"pid=" * 100, b"[rank" * 100, b"a.b" * 2000, b"_" * 3000, b"Error: " * 100, HEADER.strip(),
+    FRAME.strip(), b'"' * 99, "\u2028\u0085\u202e\U0001f600".encode(), b"\x0b\x0c\x1c\x1d\x85",
+)  # fmt: skip
+
+
+def files(numbers: random.Random, size: int):
+    """Named files of about `size` bytes, each hostile in its own way."""
+    yield "random", numbers.randbytes(size)
+    yield "zeros", b"\0" * size
+    yield "newlines", b"\n" * size
+    yield "one line", b"x" * size
+    yield "one line of errors", b"ValueError: No available memory for the cache blocks " * (size // 53)
+    yield (
+        "one line of JSON",
+        b'{"message": "' + b"a\\n" * (size // 3) + b'Traceback (most recent call last)"}',
+    )
+    yield "deep JSON", b'{"a":' * (size // 6) + b"1" + b"}" * (size // 6)
+    yield "deep JSON lines", (b'{"a":' * 800 + b'"Error: "' + b"}" * 800 + b"\n") * (size // 5000)
+    yield "deep lists", b'{"Error: ":' + b"[" * size + b"]" * size + b"}"
+    yield "huge integers", (b'{"Error: x": ' + b"9" * 9000 + b"}\n") * (size // 9000)
+    yield "heads", HEADER * (size // len(HEADER))
+    yield "frames", FRAME * (size // len(FRAME))
+    yield "tracebacks", (HEADER + FRAME + b"KeyError: %d\n" % numbers.randrange(99)) * (size // 120)
+    yield "chain", (HEADER + FRAME + b"KeyError: 1\n\n" + CHAIN) * (size // 200)
+    yield "streams", b"".join(b"(a pid=%d) " % n + HEADER for n in range(size // 48))
+    yield "groups", b"  " * 400 + b"| Traceback (most recent call last):\n" * (size // 40)
+    yield (
+        "boxes",
+        "╭─── Traceback (most recent call last) ───╮\n│ /a/b.py:1 in f │\n╰──╯\nKeyError: 1\nx\n".encode()
+        * (size // 130),
+    )
+    yield "returns", b" 50%|#####     | 5/10 Error: \r" * (size // 30)
+    yield "escapes", b"\x1b[31mError: \x1b[0m\x1b]8;;x" * (size // 25)
+    yield "quotes", b"> " * (size // 2) + b"Error: "
+    yield "prefixes", b"[rank0]: " * (size // 9) + b"Error: \n"
+    yield "dots", b"a." * (size // 2) + b"Error: \n"
+    yield "versions", b"vllm==0.8.5\ntorch 2.%d\n" % numbers.randrange(99) * (size // 20)
+    yield "wrapped", (b"Error: " + b"y" * 73 + b"\n") * (size // 81)
+    yield "surrogates", b"\xed\xa0\x80\xff Error: \n" * (size // 13)
+    yield "cut gzip", gzip.compress(numbers.randbytes(size))[: size // 2]
+    yield "wrong gzip", b"\x1f\x8b" + numbers.randbytes(size)
+    yield "bomb", gzip.compress(b"\0" * (size * 20))
+    yield "nested gzip", gzip.compress(gzip.compress(b"Error: \n" * size))
+    yield "utf16", ("Error: \u20ac\n" * (size // 20)).encode("utf-16")
+    yield "half utf16", b"\xff\xfe" + numbers.randbytes(size | 1)
+
+
+def judged(rules: Rules, source: Memory | Source) -> float:
+    """The CPU seconds of a verdict and its report; raises where there is none."""
+    start = time.process_time()
+    verdict = triage([source], rules)
+    assert verdict.state in STATES
+    json.dumps(report(verdict, [source.name]).subject)
+    return time.process_time() - start
+
+
+def fuzz_lines(rules: Rules, count: int, numbers: random.Random) -> float:
+    """Judges damaged lines of the corpus, a thousand a log, and some logs by themselves; CPU seconds."""
+    lines = [line for path in sorted(LOGS.glob("*/*.log")) for line in path.read_bytes().splitlines()]
+    spent = 0.0
+    for _ in range(0, count, 1000):
+        made = [damaged_line(lines, numbers) for _ in range(1000)]
+        spent += judged(rules, Memory(b"\n".join(made)))
+    return spent
+
+
+def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
+    """Judges logs of the corpus with pieces cut out, doubled, flipped and put through random transformations."""
+    paths = sorted(LOGS.glob("*/*.log"))
+    names = list(transforms.PLAIN)
+    spent = 0.0
+    for _ in range(count):
+        data = bytearray(numbers.choice(paths).read_bytes())
+        for _ in range(numbers.randrange(1, 20)):
+            place = numbers.randrange(len(data) + 1)
+            data[place : place + numbers.randrange(200)] = (
+                numbers.choice(HOSTILE) if numbers.random() < 0.5 else b""
+            )
+        lines = bytes(data).decode("utf-8", "surrogateescape").split("\n")
+        if numbers.random() < 0.5:
+            name = numbers.choice(names)
+            lines = transforms.PLAIN[name](
+                [line.encode("utf-8", "replace").decode() for line in lines], numbers
+            )
+        spent += judged(rules, Memory(transforms.joined(lines)))
+    return spent
+
+
+def main() -> None:
+    """Runs it and prints figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--size", type=int, default=10_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    rules, numbers = Rules(catalogue.load()), random.Random(options.seed)
+    figures: dict[str, object] = {"lines": options.lines, "files": options.files, "size": options.size}
+    figures["hostile_cpu_s"] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files(numbers, options.size):
+            path = Path(folder) / "a.log"
+            path.write_bytes(data)
+            del data
+            figures["hostile_cpu_s"][name] = round(judged(rules, Source(name, path)), 2)
+    # What is made in memory to be judged counts too.
+    figures["most_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
+    figures["lines_cpu_s"] = round(fuzz_lines(rules, options.lines, numbers), 1)
+    figures["files_cpu_s"] = round(fuzz_files(rules, options.files, numbers), 1)
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

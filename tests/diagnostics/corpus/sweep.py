@@ -1,0 +1,90 @@
+"""Every transformation over every log, with random seeds: `python tests/diagnostics/corpus/sweep.py --seeds 5`.
+
+Prints what was judged otherwise after a transformation, and the count of each. The tests run a fixed choice of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from diagnostics import catalogue
+from diagnostics.triage.command import triage
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import Block
+from tests.diagnostics.corpus import transforms
+
+LOGS = Path(__file__).resolve().parents[1] / "logs"
+SHARED = ("[rank{rank}]: ", "(WorkerDict pid={pid}, ip=10.0.0.{rank}) ", "(EngineCore_{rank} pid={pid}) ",
+          "{rank}: ", "trainer-{rank}  | ", "2026-01-31T10:00:{clock}Z [rank{rank}]: ")  # fmt: skip
+
+
+class Memory:
+    """A log that is not in a file."""
+
+    def __init__(self, data: bytes, name: str = "log") -> None:
+        self.data, self.name, self.path = data, name, None
+
+    def blocks(self):
+        if self.data:
+            yield Block(self.data, 1)
+
+
+def said(rules: Rules, lines: list[str]) -> tuple[str, str]:
+    """State and first candidate."""
+    verdict = triage([Memory(transforms.joined(lines))], rules)
+    return verdict.state, verdict.candidates[0].issue.code if verdict.candidates else ""
+
+
+def chosen(numbers: random.Random):
+    """Transformations with random values: ranks, noise, and each of the plain ones."""
+    yield from transforms.PLAIN.items()
+    prefix = numbers.choice(SHARED)
+    yield f"ranks {prefix}", transforms.ranks(prefix, numbers.randrange(2, 5))
+    yield "noise", transforms.noise(numbers.randrange(1, 40))
+    first, second = numbers.choice(SHARED), transforms.noise(numbers.randrange(1, 40))
+    both = transforms.ranks(first, numbers.randrange(1, 4))
+    yield f"ranks+noise {first}", lambda lines, seeded: second(both(lines, seeded), seeded)
+
+
+def main() -> int:
+    """Runs the sweep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--show", type=int, default=60)
+    parser.add_argument("--broken", action="store_true", help="also lines broken at a width, which may fail")
+    parser.add_argument("logs", nargs="*", type=Path)
+    options = parser.parse_args()
+    rules = Rules(catalogue.load())
+    failed: Counter[str] = Counter()
+    done = shown = 0
+    paths = options.logs or sorted(LOGS.glob("*/*.log"))
+    for path in paths:
+        # As files are read; a return is no end of a line.
+        lines = path.read_bytes().decode("utf-8", "replace").removesuffix("\n").split("\n")
+        expected = said(rules, lines)
+        for seed in range(options.first, options.first + options.seeds):
+            numbers = random.Random(f"{path.name} {seed}")
+            cases = [*chosen(numbers), *(transforms.BROKEN.items() if options.broken else ())]
+            for name, transform in cases:
+                done += 1
+                got = said(rules, transform(lines, random.Random(seed)))
+                if got != expected:
+                    failed[name] += 1
+                    shown += 1
+                    if shown <= options.show:
+                        print(f"{path.parent.name}/{path.name} seed {seed}: {name}: {expected} became {got}")
+    print(f"{done} cases of {len(paths)} logs, {sum(failed.values())} judged otherwise")
+    for name, count in failed.most_common():
+        print(f"{count:>6}  {name}")
+    return min(1, sum(failed.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
