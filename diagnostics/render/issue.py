@@ -30,7 +30,7 @@ def render(issue: Issue, stream: TextIO) -> None:
     console.print(Text(f"{issue.code}  {issue.title}", style="bold"))
     frameworks = ", ".join(model.FRAMEWORKS[name] for name in issue.frameworks)
     console.print(Text(f"{issue.kind}; {family}; concerns {frameworks}", style="dim"))
-    _section(console, "Why", issue.cause.splitlines())
+    _section(console, "Why", [" ".join(issue.cause.split())])
     for paragraph in issue.detail.split("\n\n") if issue.detail else []:
         console.print()
         _section(console, "", [" ".join(paragraph.split())])

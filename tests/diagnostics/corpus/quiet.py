@@ -174,6 +174,6 @@ QUIET = (
         "pool",
         "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as pool:\n    pool.map(int, ['1', 'a'])",
     ),
-    ("unknown", "segfault", "import ctypes, faulthandler\nfaulthandler.enable()\nctypes.string_at(0)"),
-    ("unknown", "abort", "import faulthandler, os\nfaulthandler.enable()\nos.abort()"),
+    ("ENG011", "segfault", "import ctypes, faulthandler\nfaulthandler.enable()\nctypes.string_at(0)"),
+    ("ENG011", "abort", "import faulthandler, os\nfaulthandler.enable()\nos.abort()"),
 )
