@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.facts.environment import NoEnvironmentError
-from diagnostics.findings import FINE, USAGE, Severity
+from diagnostics.findings import FINE, USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m diagnostics", description="Diagnosis of GRPO runs on vLLM."
     )
+    from diagnostics.render import output
+
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor", help="judge an environment from its metadata, importing nothing of it"
@@ -44,17 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     where = doctor.add_mutually_exclusive_group()
     where.add_argument("--python", type=Path, metavar="PATH", help="the environment of that interpreter")
     where.add_argument("--prefix", type=Path, metavar="DIR", help="the environment in that folder")
-    doctor.add_argument("--format", choices=("terminal", "json"), default="terminal")
-    severities = [severity.word for severity in Severity]
-    doctor.add_argument(
-        "--fail-on", choices=severities, default="error", help="exit 1 from here on (default: error)"
-    )
-    doctor.add_argument(
-        "--select", action="append", default=[], metavar="CODE", help="only these codes or families"
-    )
-    doctor.add_argument(
-        "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
-    )
+    output.add_options(doctor)
     doctor.set_defaults(command=_doctor)
     from diagnostics.lint import command as lint
 
@@ -67,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     triage.add_argument(
         "logs", nargs="+", metavar="LOG", help="logs of one run, gzip too; a folder of them; - for stdin"
     )
-    triage.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    output.add_options(triage)
     triage.add_argument(
         "--group", action="store_true", help="each log is a run of its own: group those that failed alike"
     )
@@ -83,8 +75,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from diagnostics import doctor
+    from diagnostics import doctor, filters
     from diagnostics.facts import compat, environment
+    from diagnostics.render import output
 
     prefix: Path | None = options.prefix
     if options.python:
@@ -92,18 +85,14 @@ def _doctor(options: argparse.Namespace) -> int:
             raise NoEnvironmentError(f"--python {options.python}: no such file")
         prefix = options.python.absolute().parent.parent
     seen = environment.collect(prefix, os.environ)
-    report = doctor.select(
-        doctor.examine(seen, doctor.load_catalogue(), compat.load()), options.select, options.ignore
-    )
-    if options.format == "json":
-        from diagnostics.render import json_report
-
-        print(json_report.render(report))
-    else:
-        from diagnostics.render import terminal
-
-        terminal.render(report, sys.stdout)
-    return report.exit_code(Severity[options.fail_on.upper()])
+    report = doctor.examine(seen, doctor.load_catalogue(), compat.load())
+    try:
+        report = output.filtered(report, options)
+    except filters.BaselineError as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
+    output.write(report, options)
+    return report.exit_code(output.fail_on(options))
 
 
 def _triage(options: argparse.Namespace) -> int:

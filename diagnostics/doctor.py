@@ -13,7 +13,7 @@ from diagnostics.checks.surroundings import broken_metadata, variables
 from diagnostics.findings import CheckResult, Finding, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from diagnostics.catalogue.model import Issue
     from diagnostics.facts.compat import Compat
@@ -47,24 +47,6 @@ def examine(environment: Environment, issues: dict[str, Issue], compat: Compat) 
         f"compatibility table of {compat.generated}" if compat.generated else compat.problem,
     )
     return Report(tool="doctor", subject=subject, checks=checks, notes=notes)
-
-
-def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:
-    """Keeps the findings whose code begins with one of `selected` and with none of `ignored`."""
-    selected, ignored = tuple(selected), tuple(ignored)
-
-    def kept(finding: Finding) -> bool:
-        wanted = not selected or finding.code.startswith(selected)
-        return wanted and not (ignored and finding.code.startswith(ignored))
-
-    checks = []
-    for check in report.checks:
-        findings = tuple(finding for finding in check.findings if kept(finding))
-        left_out = len(check.findings) - len(findings)
-        outcome = "ignored" if left_out and not findings else check.outcome
-        reason = f"{left_out} findings left out by --select or --ignore" if left_out else check.reason
-        checks.append(CheckResult(check.check, outcome, reason, findings))
-    return Report(report.tool, report.subject, tuple(checks), report.notes)
 
 
 def load_catalogue() -> dict[str, Issue]:

@@ -6,8 +6,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
+from diagnostics import catalogue, filters
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics.render import output
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
@@ -33,18 +34,24 @@ def run(options: argparse.Namespace) -> int:
         return USAGE
     rules = Rules(catalogue.load())
     if options.group:
+        if options.format not in {"terminal", "json"}:
+            print(
+                f"diagnostics: --group --format {options.format}: expected terminal or json", file=sys.stderr
+            )
+            return USAGE
         return _group(sources, rules, as_json=options.format == "json")
     verdict = triage(sources, rules)
     told = report(verdict, [source.name for source in sources])
-    if options.format == "json":
-        from diagnostics.render import json_report
-
-        print(json_report.render(told))
-    else:
-        from diagnostics.render import triage as terminal
-
-        terminal.render(told, sys.stdout)
-    return exit_code(verdict)
+    try:
+        told = output.filtered(told, options)
+    except filters.BaselineError as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
+    output.write(told, options)
+    code = exit_code(verdict)
+    if code == FINDINGS and not any(finding.severity >= output.fail_on(options) for finding in told.findings):
+        return INCOMPLETE if verdict.problems else FINE
+    return code
 
 
 def triage(sources: Sequence[Source], rules: Rules) -> Verdict:

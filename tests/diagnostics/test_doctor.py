@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import catalogue, doctor
+from diagnostics import catalogue, doctor, filters
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat, load
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
@@ -187,7 +187,7 @@ def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
 
 def test_what_was_ignored_does_not_read_as_ok(environment):
     """The check says how many findings were left out."""
-    report = doctor.select(examine(environment.add("vllm", "0.7.3")), (), ("SCH", "CMP"))
+    report = filters.select(examine(environment.add("vllm", "0.7.3")), (), ("SCH", "CMP"))
     assert codes(report) == []
     assert outcome(report, "known issues") == "ignored"
 

@@ -47,6 +47,7 @@ ASK_VERL = """
 import contextlib, io, json, os, sys, warnings
 warnings.simplefilter("ignore")
 import verl
+from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from verl.utils.config import validate_config
 base = OmegaConf.load(os.path.join(os.path.dirname(verl.__file__), "trainer/config/_generated_ppo_trainer.yaml"))
@@ -61,7 +62,7 @@ for case in json.load(sys.stdin):
         with contextlib.redirect_stdout(io.StringIO()):
             validate_config(base, use_reference_policy=False, use_critic=False)
         answers.append("")
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, InstantiationException) as error:
         answers.append(str(error))
 print("\\n" + json.dumps([verl.__version__, answers]))
 """
