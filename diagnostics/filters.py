@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.facts.environment import redact
 from diagnostics.findings import CheckResult, Report
 
 if TYPE_CHECKING:
@@ -35,19 +36,25 @@ def without_known(report: Report, baseline: Path) -> Report:
     """Leaves out the findings that an earlier report had.
 
     Raises:
-        BaselineError: The file is no report of this tool.
+        BaselineError: The file is no report of this command.
     """
-    known = _fingerprints(baseline)
-    return _keep(report, lambda finding: fingerprint(finding.to_json()) not in known, "in the baseline")
+    known = _fingerprints(baseline, report.tool)
+    return _keep(
+        report, lambda finding: fingerprint(finding.to_json(), report.tool) not in known, "in the baseline"
+    )
 
 
-def fingerprint(finding: dict[str, Any]) -> str:
+def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
     """What makes two findings of two days the same: code, files, keys and values, but no line numbers.
 
     Args:
         finding: As it stands in a report's JSON.
+        tool: Of a triage the code alone counts: a log's lines have times, ranks and numbers of processes in them.
     """
-    evidence = sorted((item["text"], _file(item["place"])) for item in finding["evidence"])
+    if tool == "triage":
+        return hashlib.sha256(json.dumps([finding["code"]]).encode()).hexdigest()[:32]
+    # A report has no home folder in it, and what is compared to it has.
+    evidence = sorted((redact(item["text"]), _file(item["place"])) for item in finding["evidence"])
     return hashlib.sha256(json.dumps([finding["code"], evidence]).encode()).hexdigest()[:32]
 
 
@@ -56,14 +63,18 @@ def _file(place: str) -> str:
     return (head if colon and tail.isdecimal() else place).rpartition("/")[2]
 
 
-def _fingerprints(baseline: Path) -> set[str]:
+def _fingerprints(baseline: Path, tool: str) -> set[str]:
     try:
         document = json.loads(baseline.read_text(encoding="utf-8"))
-        return {fingerprint(finding) for finding in document["findings"]}
+        known = {fingerprint(finding, tool) for finding in document["findings"]}
+        made_by = document["tool"]
     except OSError as error:
         raise BaselineError(f"{baseline}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BaselineError(f"{baseline}: expected a report, as --format json writes it") from None
+    if made_by != tool:
+        raise BaselineError(f"{baseline}: a report of {str(made_by)[:40]}, expected one of {tool}")
+    return known
 
 
 def _keep(report: Report, kept: Callable[[Finding], bool], why: str) -> Report:

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 
 from diagnostics import doctor, filters
 from diagnostics.facts import compat
-from diagnostics.findings import USAGE, Severity
+from diagnostics.findings import USAGE
 from diagnostics.fleet import cluster, hosts, reach
 from diagnostics.fleet.cluster import ClusterError
 from diagnostics.fleet.hosts import HostsError
 from diagnostics.fleet.nodes import Node, read
 from diagnostics.fleet.report import examine_fleet, shareable
+from diagnostics.render import output
 
 if TYPE_CHECKING:
     import argparse
 
     from diagnostics.findings import Report
     from diagnostics.fleet.hosts import Host
-
-FORMATS = ("terminal", "json", "markdown")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,11 +35,15 @@ def run(options: argparse.Namespace) -> int:
     issues, table = doctor.load_catalogue(), compat.load()
 
     def report_of(seen: list[Node]) -> Report:
-        return filters.select(examine_fleet(seen, issues, table, note), options.select, options.ignore)
+        return output.filtered(examine_fleet(seen, issues, table, note), options)
 
-    report = report_of(nodes) if options.format == "terminal" else shareable(report_of, nodes)
-    _print(report, options.format)
-    return report.exit_code(Severity[options.fail_on.upper()])
+    try:
+        report = report_of(nodes) if options.format == "terminal" else shareable(report_of, nodes)
+    except filters.BaselineError as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
+    output.write(report, options)
+    return report.exit_code(output.fail_on(options))
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -50,8 +53,6 @@ def _refuse(options: argparse.Namespace) -> None:
         )
     if not 0 < options.node_limit <= 3600:
         raise HostsError(f"--node-limit {options.node_limit:g}: expected seconds, up to 3600")
-    if options.format not in FORMATS:
-        raise HostsError(f"--format {options.format}: many nodes have {', '.join(FORMATS)}")
     for name in ("host_command", "host_python"):
         if options.ray and getattr(options, name):
             raise HostsError(f"--{name.replace('_', '-')}: belongs to --hosts, not to --ray")
@@ -91,18 +92,3 @@ def _of_ray(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str]:
     print(f"asking Ray's nodes, at most {options.node_limit:g} s after joining", file=sys.stderr)
     nodes = cluster.ask(python, options.ray, options.node_limit)
     return nodes, "environment variables and limits are those that Ray's workers have on each node"
-
-
-def _print(report: Report, form: str) -> None:
-    if form == "json":
-        from diagnostics.render import json_report
-
-        print(json_report.render(report))
-    elif form == "markdown":
-        from diagnostics.render import markdown
-
-        print(markdown.render(report), end="")
-    else:
-        from diagnostics.render import terminal
-
-        terminal.render(report, sys.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ _SUFFIXES = {
     ".bash": "shell", ".slurm": "shell", ".sbatch": "shell",
 }  # fmt: skip
 _NESTED = 3
+# What follows where a command ended too early: a flag, or an override, which no command is called.
+_LOST = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 FRAMEWORKS = ("trl", "ms-swift", "verl", "easyr1", "openrlhf", "vllm", "own", "accelerate", "deepspeed")
 _TRL_KEYS = {
     "num_generations",
@@ -150,9 +153,13 @@ def _of_commands(found: list[shell.Command], file: str, depth: int) -> list[Sett
     before: list[Settings] = []
     for command in found:
         first = command.words[0]
-        if before and first.clean.startswith("--"):
-            rest = " ".join(word.clean.replace(shell.HOLE, "...") for word in command.words[1:])
-            before[-1].lost.append(Value(rest or True, Place(file, first.line), first.clean))
+        if before and _LOST.match(first.clean):
+            key, _, given = first.clean.partition("=")
+            rest = " ".join(word.clean for word in command.words[1:])
+            told = (given or rest).replace(shell.HOLE, "...")
+            before[-1].lost.append(
+                Value(told or True, Place(file, first.line), key.replace(shell.HOLE, "..."))
+            )
             continue
         before = commands.settings(command, file, nested)
         made += before

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from diagnostics.findings import Severity
 from diagnostics.render.personal import strip
 from diagnostics.render.places import spots
+from diagnostics.render.verdicts import unresolved
 
 if TYPE_CHECKING:
     from diagnostics.findings import Finding, Report
@@ -27,6 +28,8 @@ def render(report: Report) -> str:
         for check in report.checks
         if check.outcome == "crashed"
     ]
+    if told := unresolved(report):
+        lines.append(f"::warning title={_property(report.tool)}::{_data(strip(told))}")
     return "\n".join(lines)
 
 

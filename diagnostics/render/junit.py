@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from diagnostics.render.personal import strip
+from diagnostics.render.verdicts import unresolved
 
 if TYPE_CHECKING:
     from diagnostics.findings import CheckResult, Finding, Report, Severity
@@ -18,6 +19,11 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def render(report: Report, fail_on: Severity) -> str:
     """One JUnit document."""
     cases = [_case(report, check, fail_on) for check in report.checks]
+    if told := unresolved(report):
+        # Nothing known was found: that is no test that passed.
+        case = ET.Element("testcase", {"classname": f"grpo-doctor.{report.tool}", "name": "verdict"})
+        ET.SubElement(case, "error", {"message": _clean(told), "type": "unresolved"})
+        cases.append(case)
     counts = {
         "tests": len(cases),
         "failures": sum(case.find("failure") is not None for case in cases),
@@ -25,7 +31,9 @@ def render(report: Report, fail_on: Severity) -> str:
         "skipped": sum(case.find("skipped") is not None for case in cases),
     }
     attributes = {name: str(count) for name, count in counts.items()}
-    root = ET.Element("testsuites", {"name": "grpo-doctor", **attributes})
+    # As Jenkins' schema has it: no `skipped` up here, and the reason of a skipped case is its text.
+    whole = {name: count for name, count in attributes.items() if name != "skipped"}
+    root = ET.Element("testsuites", {"name": "grpo-doctor", **whole})
     suite = ET.SubElement(root, "testsuite", {"name": report.tool, **attributes})
     suite.extend(cases)
     ET.indent(root)
@@ -35,10 +43,10 @@ def render(report: Report, fail_on: Severity) -> str:
 def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
     case = ET.Element("testcase", {"classname": f"grpo-doctor.{report.tool}", "name": _clean(check.check)})
     if check.outcome == "crashed":
-        ET.SubElement(case, "error", {"message": _clean(check.reason)})
+        ET.SubElement(case, "error", {"message": _clean(check.reason), "type": "crashed"})
         return case
     if check.outcome in {"skipped", "ignored"}:
-        ET.SubElement(case, "skipped", {"message": _clean(check.reason)})
+        ET.SubElement(case, "skipped").text = _clean(check.reason)
         return case
     bad = [finding for finding in check.findings if finding.severity >= fail_on]
     rest = [finding for finding in check.findings if finding.severity < fail_on]

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from diagnostics.render.personal import strip
+from diagnostics.render.verdicts import unresolved
 
 if TYPE_CHECKING:
     from diagnostics.findings import Finding, Report
@@ -20,8 +21,13 @@ def render(report: Report) -> str:
         rows += [f"| {f.severity.word} | {f.code} | {_text(f.title)} |" for f in report.findings]
         parts.append("\n".join(rows))
         parts += map(_finding, report.findings)
-    else:
+    elif not unresolved(report):
         parts.append("Nothing found.")
+    if told := unresolved(report):
+        parts.append(_text(f"Verdict: {told}."))
+    if anchors := report.subject.get("anchors"):
+        parts.append("Where to look first:")
+        parts.append(_block("\n".join(f"{anchor['text']}    # {anchor['place']}" for anchor in anchors)))
     unseen = [check for check in report.checks if check.outcome in {"crashed", "skipped"}]
     if unseen:
         lines = [f"- {_text(f'{check.check}: {check.outcome}: {check.reason}')}" for check in unseen]

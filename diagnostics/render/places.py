@@ -25,9 +25,17 @@ def spots(finding: Finding) -> list[Spot]:
         head, colon, tail = item.place.rpartition(":")
         file, line = (head, int(tail)) if colon and tail.isascii() and tail.isdecimal() else (item.place, 0)
         path = Path(file)
-        if line or path.is_file():
+        # A place can be prose, too: where an entry's claim was shown.
+        if (line and " " not in file) or _is_file(path):
             found.append(Spot(_relative(path), min(line, 10**9)))
     return list(dict.fromkeys(found))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _relative(path: Path) -> str:

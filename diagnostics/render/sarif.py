@@ -11,6 +11,7 @@ from diagnostics.filters import fingerprint
 from diagnostics.findings import Severity
 from diagnostics.render.personal import strip
 from diagnostics.render.places import spots
+from diagnostics.render.verdicts import unresolved
 
 if TYPE_CHECKING:
     from diagnostics.findings import Finding, Report
@@ -38,7 +39,7 @@ def render(report: Report) -> str:
                 ],
             }
         },
-        "results": [_result(finding, codes.index(finding.code)) for finding in findings],
+        "results": [_result(finding, codes.index(finding.code), report.tool) for finding in findings],
         "invocations": [_invocation(report)],
         "columnKind": "unicodeCodePoints",
     }
@@ -61,14 +62,14 @@ def _rule(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, index: int) -> dict[str, Any]:
+def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
     remedy = f" What to do: {finding.remedy.text.splitlines()[0]}" if finding.remedy else ""
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _LEVELS[finding.severity],
         "message": {"text": strip(f"{' '.join(finding.detail.split()) or finding.title}{remedy}")},
-        "partialFingerprints": {"grpoDoctor/v1": fingerprint(finding.to_json())},
+        "partialFingerprints": {"grpoDoctor/v1": fingerprint(finding.to_json(), tool)},
         "properties": {
             "severity": finding.severity.word,
             "certainty": finding.certainty,
@@ -97,13 +98,16 @@ def _location(file: str, line: int) -> dict[str, Any]:
 def _invocation(report: Report) -> dict[str, Any]:
     """Whether the tool came to its end, and what it could not look at."""
     unseen = [check for check in report.checks if check.outcome in {"crashed", "skipped"}]
+    notifications = [
+        {
+            "level": "error" if check.outcome == "crashed" else "note",
+            "message": {"text": strip(f"{check.check}: {check.outcome}: {check.reason}")},
+        }
+        for check in unseen
+    ]
+    if told := unresolved(report):
+        notifications.append({"level": "warning", "message": {"text": strip(told)}})
     return {
         "executionSuccessful": not any(check.outcome == "crashed" for check in unseen),
-        "toolExecutionNotifications": [
-            {
-                "level": "error" if check.outcome == "crashed" else "note",
-                "message": {"text": strip(f"{check.check}: {check.outcome}: {check.reason}")},
-            }
-            for check in unseen
-        ],
+        "toolExecutionNotifications": notifications,
     }

@@ -50,6 +50,8 @@ def render(report: Report, stream: TextIO) -> None:
     for check in report.checks:
         if check.outcome == "crashed":
             console.print(Text(f"CRASHED {redact(check.reason)}", style="bold red"))
+        elif check.outcome == "ignored":
+            console.print(Text(f"ignored {check.reason}", style="dim"))
     for note in report.notes:
         console.print(Text(f"note: {note}", style="dim"))
     if subject["fingerprint"]:

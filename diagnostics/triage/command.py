@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
+from diagnostics import catalogue, filters
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics.render import output
 from diagnostics.triage.folders import Passed
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
@@ -29,6 +30,9 @@ _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean":
 def run(options: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
     passed = Passed()
+    if options.group and options.format not in {"terminal", "json"}:
+        print(f"diagnostics: --group --format {options.format}: expected terminal or json", file=sys.stderr)
+        return USAGE
     try:
         if options.group:
             return _group(_runs(options.logs, passed), as_json=options.format == "json")
@@ -39,15 +43,16 @@ def run(options: argparse.Namespace) -> int:
     rules = Rules(catalogue.load())
     verdict = triage(sources, rules)
     told = report(verdict, [source.name for source in sources], str(passed))
-    if options.format == "json":
-        from diagnostics.render import json_report
-
-        print(json_report.render(told))
-    else:
-        from diagnostics.render import triage as terminal
-
-        terminal.render(told, sys.stdout)
-    return exit_code(verdict)
+    try:
+        told = output.filtered(told, options)
+    except filters.BaselineError as error:
+        print(f"diagnostics: {error}", file=sys.stderr)
+        return USAGE
+    output.write(told, options)
+    code = exit_code(verdict)
+    if code == FINDINGS and not any(finding.severity >= output.fail_on(options) for finding in told.findings):
+        return INCOMPLETE if verdict.problems else FINE
+    return code
 
 
 def triage(sources: Sequence[Source], rules: Rules) -> Verdict:

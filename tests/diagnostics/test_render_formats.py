@@ -25,9 +25,10 @@ def finding(
     )
 
 
-def report(*findings, outcome="findings", reason=""):
+def report(*findings, outcome="findings", reason="", subject=None):
     checks = (CheckResult("groups", outcome, reason, findings), CheckResult("other", "ok"))
-    return Report("lint", {"files": [], "packages": {"trl": "1.9.0"}}, checks, ("a note",))
+    subject = {"files": [], "packages": {"trl": "1.9.0"}} | (subject or {})
+    return Report("triage" if "verdict" in subject else "lint", subject, checks, ("a note",))
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -71,21 +72,36 @@ def test_sarif_has_what_its_readers_need():
     assert run["invocations"][0]["executionSuccessful"] is False
 
 
-SCHEMA = os.environ.get("GRPO_DOCTOR_SARIF_SCHEMA", "")
-
-
-@pytest.mark.skipif(
-    not SCHEMA, reason="GRPO_DOCTOR_SARIF_SCHEMA: a file with OASIS's sarif-schema-2.1.0.json"
+SARIF, JUNIT = (os.environ.get(f"GRPO_DOCTOR_{name}_SCHEMA", "") for name in ("SARIF", "JUNIT"))
+TRIAGED = st.sampled_from(
+    [{}, {"verdict": "unknown", "anchors": [{"text": "KeyError: <&>", "place": "a:1"}]}]
 )
-@settings(max_examples=100, deadline=None)
-@given(st.lists(FINDINGS, max_size=3))
-def test_sarif_keeps_its_schema(found):
+OUTCOMES = st.sampled_from(["ok", "findings", "ignored", "skipped", "crashed"])
+
+
+@pytest.mark.skipif(not SARIF, reason="GRPO_DOCTOR_SARIF_SCHEMA: a SARIF 2.1.0 schema; nox brings one")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
+def test_sarif_keeps_its_schema(found, subject, outcome):
     """The published schema of SARIF 2.1.0, on any report."""
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(Path(SCHEMA).read_text(encoding="utf-8"))
-    validator = jsonschema.Draft4Validator(schema, format_checker=jsonschema.FormatChecker())
-    document = json.loads(sarif.render(report(*found)))
+    schema = json.loads(Path(SARIF).read_text(encoding="utf-8"))
+    kind = jsonschema.validators.validator_for(schema)
+    validator = kind(schema, format_checker=jsonschema.FormatChecker())
+    document = json.loads(sarif.render(report(*found, outcome=outcome, subject=subject)))
     assert [error.message for error in validator.iter_errors(document)] == []
+
+
+@pytest.mark.skipif(not JUNIT, reason="GRPO_DOCTOR_JUNIT_SCHEMA: Jenkins' junit.xsd; nox brings one")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
+def test_junit_keeps_its_schema(found, subject, outcome):
+    """Jenkins' schema, on any report."""
+    etree = pytest.importorskip("lxml.etree")
+    schema = etree.XMLSchema(etree.parse(JUNIT))
+    text = junit.render(report(*found, outcome=outcome, subject=subject), Severity.ERROR)
+    schema.validate(etree.fromstring(text.encode()))
+    assert [error.message for error in schema.error_log] == []
 
 
 def test_junit_fails_by_what_fails_the_command():

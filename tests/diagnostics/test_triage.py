@@ -537,7 +537,9 @@ def test_a_ray_sessions_folder(tmp_path, rules):
     (tmp_path / "worker-77ab09-01000000-25323.err").write_text("\n".join(traceback_of(ROOT)))
     (tmp_path / "worker-520709-ffffffff-23513.out").write_text(":job_id:01000000\n")
     (tmp_path / "raylet.out").write_text("[2026-01-31 10:00:00,123 I 17 18] (raylet) main.cc:7: ready\n")
-    wrapper = traceback_of("ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)")
+    wrapper = traceback_of(
+        "ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)"
+    )
     (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
     verdict = triage(find([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]

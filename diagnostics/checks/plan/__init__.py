@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.checks.plan import batches, engines, lengths, memory, options, resources, sampling, servers
+from diagnostics.checks.plan import (
+    batches,
+    engines,
+    lengths,
+    memory,
+    options,
+    refusals,
+    resources,
+    sampling,
+    servers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +60,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         options.verl_sync,
         options.openrlhf_spelling,
         options.exclusive,
+        refusals.refused,
         options.lost,
     ),
     "engine": (engines.parked_sequence, engines.shared_evaluation, engines.ray_address),

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 # Programs of verl that call validate_config; its experiments have batches of their own kind.
 _VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
 _GROUPS = ("trl", "ms-swift")
+# Options of TRL that came after 0.14, where a prompt had a whole group of its own and nothing had to divide. Trainers
+# copied from that release are still in use, under scripts that look the same.
+_SINCE_GROUPS = {
+    "vllm_mode", "vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_tensor_parallel_size",
+    "steps_per_generation", "generation_batch_size", "loss_type", "scale_rewards", "mask_truncated_completions",
+    "num_iterations", "epsilon", "epsilon_high", "top_p", "top_k", "min_p", "repetition_penalty",
+    "num_generations_eval", "vllm_importance_sampling_correction", "vllm_enable_sleep_mode", "num_completions_to_print",
+}  # fmt: skip
 
 
 def whole_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
@@ -51,6 +59,8 @@ def _generation(plan: RunPlan, versions: Versions) -> tuple[int | None, tuple[st
     steps = plan.whole(steps_name)
     if per_device is None or processes is None:
         return None, (), True
+    if not _groups_divide(plan, versions):
+        return per_device * processes, ("batch.per_device", "devices.train"), _groups_divide(plan, versions)
     counts_steps = versions.within(plan.framework, ">=0.17" if plan.framework == "trl" else ">=3.4.0")
     with_steps = None if steps is None else per_device * processes * steps
     names = ("batch.per_device", "devices.train")
@@ -61,6 +71,14 @@ def _generation(plan: RunPlan, versions: Versions) -> tuple[int | None, tuple[st
     group = plan.whole("group.size") or 1
     sure = counts_steps or (per_device * processes) % group != 0
     return with_steps, (*names, steps_name), True if sure else None
+
+
+def _groups_divide(plan: RunPlan, versions: Versions) -> bool | None:
+    """Tells whether the release asks for whole groups: TRL from 0.15 on; None where nothing shows which it is."""
+    if plan.framework != "trl":
+        return True
+    known = versions.within("trl", ">=0.15")
+    return True if known is None and _SINCE_GROUPS & set(plan.settings.items) else known
 
 
 def _near(total: int, group: int) -> str:
@@ -168,6 +186,7 @@ def verl_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     prompts, mini = plan.whole("batch.prompts"), plan.whole("batch.mini")
     out: list[Finding] = []
+    checked = _verl_checks(plan, versions)
     if prompts and mini and prompts < mini:
         out += found(
             plan,
@@ -176,6 +195,7 @@ def verl_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
             f"The {prompts} prompts of a rollout do not fill one mini-batch of {mini}.",
             values(plan, "batch.prompts", "batch.mini", "batch.dynamic"),
             remedy=f"Set actor_rollout_ref.actor.ppo_mini_batch_size to {prompts} or less.",
+            gate=checked,
         )
     devices, group = plan.whole("devices.train"), plan.whole("group.size")
     megatron = plan.settings.items.get("actor_rollout_ref.actor.strategy")
@@ -190,9 +210,17 @@ def verl_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
             f"{prompts} prompts x {group} completions are no multiple of the {devices} devices.",
             values(plan, "batch.prompts", "group.size", "devices.train"),
             remedy="Make data.train_batch_size x rollout.n a multiple of the number of devices.",
-            gate=versions.within("verl", ">=0.2") is not False,
+            gate=checked,
         )
     return out
+
+
+def _verl_checks(plan: RunPlan, versions: Versions) -> bool | None:
+    """Tells whether the release has these checks: from 0.3 on; the micro-batch's old name may be one before that."""
+    known = versions.within("verl", ">=0.3")
+    actor = "actor_rollout_ref.actor.ppo_micro_batch_size"
+    older = actor in plan.settings.items and f"{actor}_per_gpu" not in plan.settings.items
+    return known if known is not None or older else True
 
 
 def _names_megatron(plan: RunPlan) -> bool:
@@ -255,7 +283,7 @@ def _easyr1_per_device(plan: RunPlan) -> list[Finding]:
 def openrlhf_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG102: OpenRLHF's check that every actor gets a micro-batch of a rollout."""
     del versions
-    if plan.framework != "openrlhf" or plan.get("batch.dynamic"):
+    if plan.framework != "openrlhf":
         return []
     prompts, group, micro = (
         plan.whole(name) for name in ("batch.prompts", "group.size", "batch.experience_micro")

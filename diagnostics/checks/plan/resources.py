@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.versions import Versions
 
-# Up to there a mode that contradicts the rest is changed with a warning; from there on it is refused.
-STRICT = ">=3.12"
+# Before that a mode that contradicts the rest is changed with a warning; from there on it is refused.
+STRICT = ">=3.11.1"
 
 
 def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG001: ms-swift 3.2 to 3.4, where `num_infer_workers` and NPROC_PER_NODE decide the mode."""
     workers, visible = plan.whole("devices.rollout"), plan.whole("devices.visible")
     if plan.framework != "ms-swift" or workers is None or visible is None or plan.get("server.host"):
+        return []
+    # Without an engine nothing of this is looked at.
+    engines = [plan.settings.items.get(name) for name in ("use_vllm", "use_lmdeploy")]
+    if all(engine is None or engine.data is False for engine in engines):
         return []
     gate = versions.within("ms-swift", ">=3.2.2,<3.5")
     # What counts is one node: its devices, its processes.
@@ -64,16 +68,20 @@ def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
     return out
 
 
-def swift_modes(plan: RunPlan, versions: Versions) -> list[Finding]:
+def swift_modes(plan: RunPlan, versions: Versions) -> list[Finding]:  # noqa: PLR0911 - one line a case
     """CFG001: ms-swift 3.5 on, where `vllm_mode` says it and is checked against the rest."""
     if plan.framework != "ms-swift" or plan.role != "train" or plan.settings.open:
         return []
     items = plan.settings.items
+    # A run over Ray has a section for each role, and the mode follows from these.
+    if any(key.startswith(("train.", "rollout.")) for key in items):
+        return []
     mode, uses = items.get("vllm_mode"), items.get("use_vllm")
     serves = bool({"vllm_server_host", "vllm_server_base_url"} & set(items))
     since = versions.within("ms-swift", ">=3.5")
     strict = versions.within("ms-swift", STRICT)
-    if plan.get("rollout.async") and "num_infer_workers" not in items and not serves:
+    workers = "num_infer_workers" in items and not since
+    if plan.get("rollout.async") and not workers and not serves:
         known = mode is not None and mode.known and mode.data != "server"
         if known or (mode is None and since):
             return found(
@@ -83,6 +91,13 @@ def swift_modes(plan: RunPlan, versions: Versions) -> list[Finding]:
                 remedy="Start `swift rollout` on devices of its own, then --vllm_mode server --vllm_server_host HOST; "
                 "or leave --async_generate out.",
             )  # fmt: skip
+    if mode is None and uses is not None and uses.data is True and not serves:
+        # Where the release is not known, a config of the older ones is not accused.
+        return [] if strict is None else found(
+            plan, "CFG001", Severity.ERROR,
+            "use_vllm is set, and vllm_mode does not say how.", [uses],
+            remedy="--vllm_mode colocate, or --vllm_mode server with --vllm_server_host HOST.", gate=strict,
+        )  # fmt: skip
     if mode is None or not mode.known:
         return []
     if uses is None or uses.data is False:

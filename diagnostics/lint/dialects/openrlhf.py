@@ -46,6 +46,10 @@ DEFAULTS = (
     Default("engine.sleep", "vllm.enable_sleep", data=False),
     Default("engine.tensor_parallel", "vllm.tensor_parallel_size", 1),
     Default("group.size", "rollout.n_samples_per_prompt", 1),
+    Default("batch.prompts", "rollout.batch_size", 1024),
+    Default("batch.experience_micro", "rollout.micro_batch_size", 8, "<0.10"),
+    Default("devices.nodes", "actor.num_nodes", 1),
+    Default("devices.per_node", "actor.num_gpus_per_node", 8),
 )
 
 

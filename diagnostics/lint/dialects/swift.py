@@ -61,6 +61,7 @@ DEFAULTS = (
     Default("engine.memory_share", "vllm_gpu_memory_utilization", 0.9),
     Default("engine.sleep_level", "sleep_level", 0),
     Default("sampling.temperature", "temperature", 0.9),
+    Default("devices.rollout", "num_infer_workers", 1, ">=3.2.2,<3.5"),
 )
 
 
@@ -122,7 +123,7 @@ def _mode(made: RunPlan, versions: Versions) -> None:
     if workers is not None and visible is not None and versions.within("ms-swift", "<3.5") is not False:
         mode = "colocate" if workers == visible else "async"
         made.put("rollout.mode", made.values["devices.rollout"].but(mode))
-    elif versions.within("ms-swift", ">=3.5,<3.12"):
+    elif versions.within("ms-swift", ">=3.5,<3.11.1"):
         made.default("rollout.mode", Value("colocate", Place("default of ms-swift"), "vllm_mode", soft=True))
 
 

@@ -65,9 +65,16 @@ _ENTRY_POINTS = {"", "verl.trainer.main_ppo"}
 _SHIPPED = {"ppo_trainer", "ppo_megatron_trainer"}
 
 
+# Trainers built on verl make the group elsewhere, beside an n of 1.
+_OTHER_GROUPS = (_ROLLOUT + "n_agent", "data.n_samples")
+
+
 def plan(settings: Settings, versions: Versions) -> RunPlan:
     """The plan of a verl run."""
     made = base.start(settings, NAMES)
+    elsewhere = next((settings.items[name] for name in _OTHER_GROUPS if name in settings.items), None)
+    if elsewhere is not None:
+        made.put("group.size", elsewhere.but(UNKNOWN))
     if _shipped_config(settings):
         base.defaults(made, DEFAULTS, versions, "verl")
     made.put(

@@ -1,0 +1,141 @@
+"""A pytest plugin: what a failing test printed is triaged, and the known issue behind it stands in its report.
+
+Off unless `--grpo-doctor` is given or `grpo_doctor = true` stands in the ini file. It only ever adds to the report of
+a test that failed: a section in the terminal, a property in JUnit XML. A passing test costs it one comparison.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from diagnostics.findings import Report
+
+SECTION = "grpo-doctor"
+# The log that triage is given; its name stands before each line number in the section.
+_LOG = "captured"
+_WIDTH = 100
+_RULES: pytest.StashKey[Any] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--grpo-doctor`, `--grpo-doctor-only`, and their ini options."""
+    group = parser.getgroup("grpo-doctor", "known issues of GRPO on vLLM behind failing tests")
+    group.addoption(
+        "--grpo-doctor", action="store_true", default=False, help="triage what failing tests printed"
+    )
+    group.addoption(
+        "--grpo-doctor-only", metavar="MARKER", default="",
+        help="the same, for tests that have this marker alone, as gpu",
+    )  # fmt: skip
+    parser.addini("grpo_doctor", "triage what failing tests printed", type="bool", default=False)
+    parser.addini("grpo_doctor_only", "only tests that have this marker", default="")
+
+
+def _makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds a section to the report of a test that failed; changes nothing else, and raises nothing of its own."""
+    report = yield
+    if report.failed and _wanted(item):
+        try:
+            text, told = _look(item, call, report)
+        except Exception as error:  # noqa: BLE001 - a fault of this plugin must not become one of the session
+            problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            text, told = f"warning: it could not look at this failure: {problem}", ""
+        report.sections.append((SECTION, text))
+        if told:
+            # Of the item for the report of its teardown, which JUnit reads; of the report for this one.
+            item.user_properties.append((SECTION, told))
+            report.user_properties.append((SECTION, told))
+    return report
+
+
+# No decorator: pytest is no dependency, and its types are not there wherever this is checked.
+pytest_runtest_makereport = pytest.hookimpl(wrapper=True)(_makereport)
+
+
+def _wanted(item: pytest.Item) -> bool:
+    config = item.config
+    marker = config.getoption("grpo_doctor_only") or config.getini("grpo_doctor_only")
+    if not (
+        config.getoption("grpo_doctor")
+        or config.getoption("grpo_doctor_only")
+        or config.getini("grpo_doctor")
+    ):
+        return False
+    return not marker or item.get_closest_marker(marker) is not None
+
+
+def _look(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[str, str]:
+    """The section's text and, where an issue is known, the property's."""
+    from diagnostics import catalogue
+    from diagnostics.triage import command
+    from diagnostics.triage.report import report as tell
+    from diagnostics.triage.rules import Rules
+    from diagnostics.triage.sources import find
+
+    if _RULES not in item.config.stash:
+        item.config.stash[_RULES] = Rules(catalogue.load())
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
+        log = Path(folder) / _LOG
+        log.write_text(_printed(call, report), encoding="utf-8", errors="replace")
+        verdict = command.triage(find([str(log)]), item.config.stash[_RULES])
+    told = tell(verdict, [_LOG])
+    if not told.findings:
+        return "no issue of the catalogue in what this test printed and raised", ""
+    first = told.findings[0]
+    return _text(told), f"{first.code} {first.title} ({first.certainty})"
+
+
+def _printed(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
+    """All that was captured, and the exception as Python itself prints it."""
+    parts = [content for name, content in report.sections if name.startswith("Captured ")]
+    if call.excinfo is not None:
+        parts.append(_exception(call.excinfo.value))
+    return "\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _exception(error: BaseException) -> str:
+    """A traceback without lines of source: a test that expects a failure names it in its own code."""
+    made = traceback.TracebackException(type(error), error, error.__traceback__, lookup_lines=False)
+    left, seen = [made], set()
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.stack = traceback.StackSummary.from_list(
+            [
+                traceback.FrameSummary(f.filename, f.lineno, f.name, lookup_line=False, line="")
+                for f in one.stack
+            ]
+        )
+        left += [
+            other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None
+        ]
+    return "".join(made.format())
+
+
+def _text(told: Report) -> str:
+    """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
+    from rich.console import Console
+
+    from diagnostics.render.terminal import write_finding
+
+    stream = io.StringIO()
+    console = Console(file=stream, width=_WIDTH, color_system=None, highlight=False, legacy_windows=False)
+    write_finding(console, told.findings[0])
+    for finding in told.findings[1:]:
+        console.print(f"or {finding.code} {finding.title} ({finding.certainty})", markup=False)
+    for note in told.notes:
+        console.print(f"note: {note}", markup=False)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())

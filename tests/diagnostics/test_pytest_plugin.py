@@ -1,0 +1,182 @@
+"""The pytest plugin: real failures of a session of its own, with what stands in their reports."""
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from diagnostics.triage import command
+
+pytest_plugins = ["pytester"]
+
+# A real failure: a server on a port that is taken, as two trainers on one machine have it.
+TAKEN = """
+import http.server, logging, socket, sys
+import pytest
+
+@pytest.fixture
+def port():
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        yield first.getsockname()[1]
+
+def start(port):
+    print("INFO 07-01 10:00:00 [api_server.py:1] vLLM API server version 0.10.2")
+    http.server.HTTPServer(("127.0.0.1", port), http.server.BaseHTTPRequestHandler)
+
+@pytest.mark.gpu
+def test_gpu(port):
+    start(port)
+
+def test_no_gpu(port):
+    start(port)
+
+def test_other():
+    assert [1, 2] == [1, 3]
+
+def test_fine():
+    print("OSError: [Errno 98] Address already in use")
+
+@pytest.mark.xfail
+def test_expected(port):
+    start(port)
+
+def test_raises():
+    with pytest.raises(ValueError, match="Address already in use"):
+        int("1")
+
+@pytest.fixture
+def engine(port):
+    start(port)
+
+def test_setup(engine):
+    pass
+"""
+OUTCOMES = {"passed": 1, "failed": 4, "errors": 1, "xfailed": 1}
+
+
+@pytest.fixture
+def session(pytester, monkeypatch):
+    """A folder with tests that really fail, and where pytest finds the plugin."""
+    pytester.makepyfile(test_it=TAKEN)
+    pytester.makeini("[pytest]\nmarkers = gpu: needs a device\n")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    return pytester
+
+
+def run(session, *options):
+    return session.runpytest_inprocess("-p", "diagnostics.pytest_plugin", "-p", "no:cacheprovider", *options)
+
+
+def sections(result):
+    """The plugin's section by test: from the headline of a failure to its end."""
+    found, name, inside = {}, "", False
+    for line in result.outlines:
+        if line.startswith("___"):
+            name, inside = line.strip("_ ").rpartition(" ")[2], False
+        elif line.startswith(("---", "===")):
+            inside = line.strip("- ") == "grpo-doctor"
+            if inside:
+                found[name] = ""
+        elif inside:
+            found[name] += line + "\n"
+    return found
+
+
+def test_a_failing_test_is_triaged_in_its_report(session):
+    """The issue with its evidence and what helps; nothing for what no entry describes, and nothing is changed."""
+    bare = session.runpytest_inprocess("-p", "no:cacheprovider")
+    result = run(session, "--grpo-doctor")
+    bare.assert_outcomes(**OUTCOMES)
+    result.assert_outcomes(**OUTCOMES)
+    assert result.ret == bare.ret == 1
+    told = sections(result)
+    assert set(told) == {"test_gpu", "test_no_gpu", "test_other", "test_raises", "test_setup"}
+    for name in ("test_gpu", "test_no_gpu", "test_setup"):
+        assert told[name].startswith("error   CFG109 ")
+        assert "- OSError: [Errno 98] Address already in use [captured:" in told[name]
+        assert "python -m diagnostics explain CFG109" in told[name]
+    # What a test expects is in its source, and has not happened.
+    assert (
+        told["test_other"]
+        == told["test_raises"]
+        == "no issue of the catalogue in what this test printed and raised\n"
+    )
+
+
+def test_it_is_off_until_asked_for(session):
+    """Loaded, and silent."""
+    assert sections(run(session)) == {}
+
+
+@pytest.mark.parametrize("how", ["option", "ini"])
+def test_one_marker_alone(session, how):
+    """`--grpo-doctor-only gpu`, or the same in the ini file."""
+    if how == "option":
+        result = run(session, "--grpo-doctor-only", "gpu")
+    else:
+        options = "grpo_doctor = true\ngrpo_doctor_only = gpu\n"
+        session.makeini(f"[pytest]\nmarkers = gpu: needs a device\n{options}")
+        result = run(session)
+    assert list(sections(result)) == ["test_gpu"]
+
+
+def test_the_issue_stands_in_junit(session):
+    """As a property of the test case, also where its setup failed."""
+    run(session, "--grpo-doctor", "--junitxml", "out.xml")
+    told = {
+        case.get("name"): [(p.get("name"), p.get("value").split()[0]) for p in case.iter("property")]
+        for case in ET.parse(session.path / "out.xml").iter("testcase")
+    }
+    issue = [("grpo-doctor", "CFG109")]
+    assert told == {
+        "test_gpu": issue, "test_no_gpu": issue, "test_setup": issue,
+        "test_other": [], "test_raises": [], "test_fine": [], "test_expected": [],
+    }  # fmt: skip
+
+
+def test_its_own_fault_is_a_line_in_the_report(session, monkeypatch):
+    """A crash of triage leaves the session as it was."""
+
+    def broken(sources, rules):
+        raise RuntimeError("a fault\nof its own")
+
+    monkeypatch.setattr(command, "triage", broken)
+    result = run(session, "--grpo-doctor", "-W", "error")
+    result.assert_outcomes(**OUTCOMES)
+    line = "warning: it could not look at this failure: RuntimeError: a fault of its own\n"
+    assert set(sections(result).values()) == {line}
+
+
+def test_a_session_that_passes_loads_nothing(session):
+    """Neither the catalogue nor triage, and none of the heavy packages."""
+    session.makepyfile(test_it="def test_fine():\n    pass\n")
+    session.makeconftest(
+        "import sys\n"
+        "def pytest_unconfigure():\n"
+        "    names = {'torch', 'vllm', 'ray', 'transformers', 'numpy', 'rich', 'diagnostics.catalogue', 're2'}\n"
+        "    print('LOADED', sorted(names & set(sys.modules)))\n"
+    )
+    options = ("-p", "diagnostics.pytest_plugin", "--grpo-doctor", "-p", "no:cacheprovider")
+    result = session.runpytest_subprocess(*options, "-p", "no:randomly")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["LOADED []"])
+
+
+def test_workers_triage_their_own_tests(session):
+    """With xdist: the same sections and properties as without."""
+    pytest.importorskip("xdist")
+    result = session.run(
+        sys.executable, "-m", "pytest", "-p", "diagnostics.pytest_plugin", "--grpo-doctor", "-p", "no:cacheprovider",
+        "-n", "2", "--junitxml", "out.xml",
+    )  # fmt: skip
+    result.assert_outcomes(**OUTCOMES)
+    told = sections(result)
+    assert {name for name, text in told.items() if text.startswith("error   CFG109 ")} == {
+        "test_gpu", "test_no_gpu", "test_setup",
+    }  # fmt: skip
+    names = [p.get("name") for p in ET.parse(session.path / "out.xml").iter("property")]
+    assert names == ["grpo-doctor"] * 3
