@@ -64,17 +64,20 @@ BREADTH = {
 }
 
 
+CATALOGUE = catalogue.load()
 # Few, so that an entry that is added changes nothing here.
-ISSUES = {
-    code: entry
-    for code, entry in catalogue.load().items()
-    if code in {"SCH001", "SCH002", "CMP001", "ENG004"}
-}
+ISSUES = {code: CATALOGUE[code] for code in ("SCH001", "SCH002", "CMP001", "ENG004")}
+
+
+def examined(seen, compat):
+    """Doctor's report of an environment, without the known issues that are not spoken of here."""
+    others = [code for code in CATALOGUE if code not in ISSUES]
+    return filters.select(doctor.examine(seen, CATALOGUE, compat), [], others)
 
 
 def plan_of(maker, *, environ=None, compat=TABLE, keep=None):
     seen = facts.collect(maker.prefix, environ or {})
-    report = doctor.examine(seen, ISSUES, compat)
+    report = examined(seen, compat)
     return fix_plan(keep(report) if keep else report, seen, compat, ISSUES, BREADTH)
 
 
@@ -132,7 +135,7 @@ def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
     """A downgrade over many minor releases is no small change; it is still named."""
     environment.add("vllm", "0.19.0").add("trl", "1.3.0", requires=['vllm<=0.18.0,>=0.12.0; extra == "vllm"'])
     seen = facts.collect(environment.prefix, {})
-    report = doctor.examine(seen, ISSUES, TABLE)
+    report = examined(seen, TABLE)
     lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
     more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
     far = replace(TABLE, cells=TABLE.cells[:3])
@@ -379,7 +382,7 @@ def test_the_json_keeps_its_published_schema(environment):
 def test_a_format_that_a_plan_does_not_have_is_refused(environment, capsys):
     """In one line, exit 2: other formats are of findings."""
     seen = facts.collect(environment.prefix, {})
-    report = doctor.examine(seen, ISSUES, TABLE)
+    report = examined(seen, TABLE)
     assert build.run(report, seen, TABLE, "sarif", Severity.ERROR) == 2
     assert "terminal, json, markdown" in capsys.readouterr().err
 
@@ -422,7 +425,7 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
     newer = replace(issue.mitigations[0], evidence="executed", edits=(("verl", "pip install 'verl>=0.6'"),))
     issues = {"SCH001": replace(issue, mitigations=(newer,))}
     seen = facts.collect(environment.prefix, {})
-    report = doctor.examine(seen, issues, TABLE)
+    report = filters.select(examined(seen, TABLE), ["SCH001"], [])
     may = fix_plan(report, seen, TABLE, issues, BREADTH)
     assert [item.need for item in may.steps if item.codes == ("SCH001",)] == ["consider"]
     assert not [item for item in may.steps if item.kind == "packages"]
