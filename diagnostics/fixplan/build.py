@@ -72,11 +72,7 @@ def fix_plan(
         issues: The catalogue; the shipped one if not given.
         breadth: What of the table is known from metadata and source, by TRL; the shipped part if not given.
     """
-    read = breadth
-    if read is None:
-        # Newer tables bring it along.
-        read = getattr(compat, "breadth", None) or _breadth(table.PATH)
-    case = _case(report, environment, compat, catalogue.load() if issues is None else issues, read)
+    case = _case(report, environment, compat, catalogue.load() if issues is None else issues, breadth)
     mitigations = settings.demands_of(case.own, case.known, environment)
     again = [demand for finding in case.installs for demand in wants.of_commands(finding)]
     sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
@@ -104,9 +100,12 @@ def _case(
     environment: Environment,
     compat: Compat,
     known: dict[str, Issue],
-    breadth: dict[str, Any],
+    breadth: dict[str, Any] | None,
 ) -> Case:
     found = report.findings
+    if breadth is None:
+        # Newer tables bring it along.
+        breadth = getattr(compat, "breadth", None) or _breadth(table.PATH)
     others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
     installs = [item for item in others if wants.of_commands(item)]
     return Case(

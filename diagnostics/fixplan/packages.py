@@ -128,29 +128,33 @@ def step(
         return []
     if not required and not wanted:
         return [_offer(mine, sets[0], installer)]
-    requirements = [pin.requirement for pin in sets[0].pins] if moving else []
-    requirements += _together(wanted)
-    if not requirements:
-        return []
     chosen = sets[0] if moving else None
-    by_code = [item.by for item in wanted if item.by[:3].isupper() and item.by[3:].isdigit()]
-    codes = tuple(dict.fromkeys([*(finding.code for finding in required), *by_code]))
-    severities = [finding.severity for finding in found if finding.code in codes]
+    requirements = [pin.requirement for pin in chosen.pins] if chosen else []
+    requirements += _together(wanted)
+    return [_install(required, wanted, chosen, requirements, installer)] if requirements else []
+
+
+def _install(
+    required: list[Finding],
+    wanted: list[Demand],
+    chosen: PinnedSet | None,
+    requirements: list[str],
+    installer: Installer,
+) -> Step:
+    by_code = [item for item in wanted if item.by[:3].isupper() and item.by[3:].isdigit()]
     weakest = min((item.known_by for item in wanted), default="declared")
-    return [
-        Step(
-            kind="packages",
-            title=_title(chosen, len(requirements)),
-            severity=max(severities, default=Severity.WARNING),
-            codes=codes,
-            why=_why(required, [item for item in wanted if item.by in by_code], chosen),
-            known_by=chosen.evidence if chosen else weakest,
-            cost=_cost(chosen, requirements),
-            undo=(installer.restore(),),
-            commands=(installer.record(), installer.install(requirements)),
-            text=_caveats(requirements, installer, chosen.fails if chosen else ()),
-        )
-    ]
+    return Step(
+        kind="packages",
+        title=_title(chosen, len(requirements)),
+        severity=max((finding.severity for finding in required), default=Severity.WARNING),
+        codes=tuple(dict.fromkeys([*(finding.code for finding in required), *(item.by for item in by_code)])),
+        why=_why(required, by_code, chosen),
+        known_by=chosen.evidence if chosen else weakest,
+        cost=_cost(chosen, requirements),
+        undo=(installer.restore(),),
+        commands=(installer.record(), installer.install(requirements)),
+        text=_caveats(requirements, installer, chosen.fails if chosen else ()),
+    )
 
 
 def _why(required: list[Finding], by_code: list[Demand], chosen: PinnedSet | None) -> tuple[str, ...]:

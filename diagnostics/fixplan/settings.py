@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
+from diagnostics.findings import Severity
 from diagnostics.fixplan import demands as wants
 from diagnostics.fixplan.plan import Step
 
@@ -23,12 +24,16 @@ _DONT = re.compile(r"(?i)\bdon't\b|changes nothing|\bdo not\b")
 
 
 def demands_of(own: list[Finding], known: dict[str, Issue], environment: Environment) -> list[wants.Demand]:
-    """What the chosen mitigations ask to install, where installing is all that they are."""
-    found = []
-    for finding in own:
-        for mitigation in _ranked(known[finding.code], environment)[:1]:
-            for edit in _edits(mitigation, environment):
-                found += wants.of_edit(finding.code, _words(edit), mitigation.evidence)
+    """What the chosen mitigations ask to install, where installing is all that they are.
+
+    Only of findings that surely concern the user: other releases are no answer to what may never happen.
+    """
+    found = [
+        demand
+        for finding, mitigation in _chosen(own, known, environment)
+        if _sure(finding)
+        for demand in _installs(finding.code, mitigation, environment)
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -36,21 +41,65 @@ def steps(
     own: list[Finding], known: dict[str, Issue], environment: Environment, installer: Installer
 ) -> list[Step]:
     """One step for each change of settings, however many known issues it avoids."""
+    merged: dict[tuple[str, ...], list[tuple[Finding, Mitigation]]] = {}
+    for finding, mitigation in _chosen(own, known, environment):
+        if not (_sure(finding) and _installs(finding.code, mitigation, environment)):
+            merged.setdefault(tuple(_edits(mitigation, environment)), []).append((finding, mitigation))
+    return [_step(edits, users, installer) for edits, users in merged.items()]
+
+
+def _sure(finding: Finding) -> bool:
+    return finding.certainty == "established" or finding.severity >= Severity.ERROR
+
+
+def _installs(code: str, mitigation: Mitigation, environment: Environment) -> list[wants.Demand]:
+    """The requirements of a mitigation whose words are an installation and nothing more."""
+    edits = [edit.partition(": ")[2] for edit in _edits(mitigation, environment)]
+    return [demand for edit in edits for demand in wants.of_edit(code, edit, mitigation.evidence)]
+
+
+def _chosen(
+    own: list[Finding], known: dict[str, Issue], environment: Environment
+) -> list[tuple[Finding, Mitigation]]:
+    """The best mitigation of each finding that has one.
+
+    What a run showed comes first, then what can be said in the words of the trainer that is here, then what helps
+    against every trigger, then what helps against other known issues too. Other releases come last where it is not
+    sure that the issue occurs at all.
+    """
     popular = Counter(
         edit
         for finding in own
         for mitigation in known[finding.code].mitigations
         for edit in _edits(mitigation, environment)
     )
-    chosen: dict[tuple[str, ...], list[tuple[Finding, Mitigation]]] = {}
+
+    def rank(finding: Finding, mitigation: Mitigation) -> tuple[object, ...]:
+        edits = _edits(mitigation, environment)
+        return (
+            not _sure(finding) and bool(_installs(finding.code, mitigation, environment)),
+            -model.EVIDENCE.index(mitigation.evidence),
+            all(edit.startswith(_ITSELF) for edit in edits) and bool(_trainers(environment)),
+            len(mitigation.fails) > 0,
+            -max(popular[edit] for edit in edits),
+            len(mitigation.fails) - len(mitigation.helps),
+        )
+
+    found = []
     for finding in own:
-        ranked = _ranked(known[finding.code], environment, popular)
-        if not ranked:
-            continue
-        edits = _edits(ranked[0], environment)
-        if not any(wants.of_edit(finding.code, _words(edit), "") for edit in edits):
-            chosen.setdefault(tuple(edits), []).append((finding, ranked[0]))
-    return [_step(edits, users, installer) for edits, users in chosen.items()]
+        useful = _useful(known[finding.code], environment)
+        if useful:
+            found.append((finding, min(useful, key=lambda item: rank(finding, item))))
+    return found
+
+
+def _useful(issue: Issue, environment: Environment) -> list[Mitigation]:
+    """The mitigations that have words for what is installed and that no run showed to be useless."""
+    return [
+        mitigation
+        for mitigation in issue.mitigations
+        if (mitigation.helps or mitigation.evidence != "executed") and _edits(mitigation, environment)
+    ]
 
 
 def _step(edits: tuple[str, ...], users: list[tuple[Finding, Mitigation]], installer: Installer) -> Step:
@@ -83,33 +132,6 @@ def _commands(finding: Finding) -> list[str]:
     return [line for line in commands if not line.startswith("python -m diagnostics")]
 
 
-def _ranked(
-    issue: Issue, environment: Environment, popular: Mapping[str, int] | None = None
-) -> list[Mitigation]:
-    """The mitigations that have words for what is installed and that no run showed to be useless; best first.
-
-    What a run showed comes first, then what can be said in the words of the trainer that is here, then what helps
-    against every trigger, then what helps against other known issues too.
-    """
-
-    def rank(mitigation: Mitigation) -> tuple[object, ...]:
-        edits = _edits(mitigation, environment)
-        return (
-            -model.EVIDENCE.index(mitigation.evidence),
-            all(edit.startswith(_ITSELF) for edit in edits) and bool(_trainers(environment)),
-            len(mitigation.fails) > 0,
-            -max((popular or {}).get(edit, 0) for edit in edits),
-            len(mitigation.fails) - len(mitigation.helps),
-        )
-
-    useful = [
-        mitigation
-        for mitigation in issue.mitigations
-        if (mitigation.helps or mitigation.evidence != "executed") and _edits(mitigation, environment)
-    ]
-    return sorted(useful, key=rank)
-
-
 def _trainers(environment: Environment) -> set[str]:
     names = {"ms-swift", "trl", "verl", "openrlhf"} & set(environment.packages)
     # ms-swift brings TRL along without being configured by it.
@@ -129,10 +151,6 @@ def _edits(mitigation: Mitigation, environment: Environment) -> list[str]:
         for key, edit in mitigation.edits
         if key == "vllm" and not _DONT.search(edit)
     ]
-
-
-def _words(edit: str) -> str:
-    return edit.partition(": ")[2]
 
 
 def affected(issue: Issue, name: str) -> list[Affected]:
