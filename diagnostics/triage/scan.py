@@ -33,7 +33,8 @@ _FATAL = re.compile(
     r"|Segmentation fault|core dumped|terminate called)"
 )
 _RANK_FILE = re.compile(
-    r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)", re.IGNORECASE
+    r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)",
+    re.IGNORECASE,
 )
 
 

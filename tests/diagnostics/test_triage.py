@@ -193,6 +193,7 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
         ("2026-01-31 10:00:00,123\tERROR worker.py:7 -- boom", "boom", ""),
         ("(autoscaler +2m3s) boom", "boom", ""),
         ("[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] boom", "boom", ""),
+        ("2026-01-31 10:00:00,123 - train.py - root - WARNING - boom", "boom", ""),
         (" 3: boom", "boom", "3"),
         ("> > boom", "boom", ""),
         ("File &quot;x&quot; &lt;module&gt;", 'File "x" <module>', ""),
@@ -537,7 +538,9 @@ def test_a_ray_sessions_folder(tmp_path, rules):
     (tmp_path / "worker-77ab09-01000000-25323.err").write_text("\n".join(traceback_of(ROOT)))
     (tmp_path / "worker-520709-ffffffff-23513.out").write_text(":job_id:01000000\n")
     (tmp_path / "raylet.out").write_text("[2026-01-31 10:00:00,123 I 17 18] (raylet) main.cc:7: ready\n")
-    wrapper = traceback_of("ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)")
+    wrapper = traceback_of(
+        "ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)"
+    )
     (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
     verdict = triage(find([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]
