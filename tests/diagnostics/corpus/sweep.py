@@ -46,8 +46,9 @@ def cut(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
     verdict = triage([Memory(transforms.joined(lines))], rules)
     if not verdict.candidates:
         return lines
-    first, last = verdict.candidates[0].first.line, max(hit.line for hit in verdict.candidates[0].hits)
-    before, after = int(numbers.random() * (first - 1)), int(numbers.random() * (len(lines) - last))
+    # What tells may have been broken over two lines by rich.
+    first, last = verdict.candidates[0].first.line, max(hit.line for hit in verdict.candidates[0].hits) + 1
+    before, after = int(numbers.random() * (first - 1)), int(numbers.random() * max(0, len(lines) - last))
     return lines[before : last + after]
 
 
