@@ -45,6 +45,8 @@ _PREFIX = re.compile(
             rf"\[(?P<square>{_LEVELS})\] ?",
             r"\[(?P<structlog>debug|info|warning|error|critical|exception) *\] ",
             rf"(?P<plain>{_LEVELS})(?::[\w.]{{1,60}}: ?| - |: ?)",
+            # names of the logger before the level
+            rf"(?:[\w.<>/-]{{1,60}} - ){{1,3}}(?P<dashed>{_LEVELS}) - ",
             # 2026-01-31 10:00:00 ERROR worker.py:17 -- of Ray
             rf"(?P<ray>{_LEVELS}) [\w./-]+:\d+ -- ",
             # [config.py:17:print] after the level in DeepSpeed's
@@ -79,6 +81,7 @@ _STATED = (
     "actions",
     "glog",
     "rich",
+    "dashed",
 )
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8

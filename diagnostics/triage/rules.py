@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from diagnostics.triage import anchors, facts
+from diagnostics.triage.prefixes import clean
 from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalogue.model import Issue, Sample
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 # A frame, also where its quotation mark is written out for JSON or HTML.
@@ -31,12 +32,14 @@ class Rules:
     """All patterns, as a set for one line and as anchors for a block.
 
     Attributes:
+        warned: Codes of issues that show in lines which a logger calls a warning, or less, by their own samples.
         by_anchor: The rules that may match where a text is found.
         anchors: RE2 patterns without groups; a line without any of them is of no interest.
     """
 
     issues: dict[str, Issue] = field(repr=False)
     rules: list[Rule] = field(default_factory=list, repr=False)
+    warned: set[str] = field(default_factory=set, repr=False)
     by_anchor: dict[str, list[int]] = field(default_factory=dict, repr=False)
     anchors: list[str] = field(default_factory=list, repr=False)
 
@@ -45,6 +48,8 @@ class Rules:
             if issue.signature:
                 for key in ("any", "all", "none"):
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
+                if any(_in_a_warning(sample) for sample in issue.signature.samples if sample.matches):
+                    self.warned.add(code)
         self.set = anchors.PatternSet([rule.pattern for rule in self.rules])
         for index, rule in enumerate(self.rules):
             for text in anchors.required(rule.code, rule.pattern):
@@ -57,6 +62,10 @@ class Rules:
             *facts.ANCHOR_PATTERNS,
         ]
         self.prefilter = anchors.union(self.anchors)
+
+
+def _in_a_warning(sample: Sample) -> bool:
+    return any(clean(line).harmless for line in sample.text.splitlines())
 
 
 def unquoted(anchor: str) -> str:

@@ -167,7 +167,8 @@ def _candidates(
         refused = [hit for group in keys.get("none", {}).values() for hits in group for hit in hits.kept]
         groups = [hits for group in keys.get("any", {}).values() for hits in group]
         kept = [hit for hits in groups for hit in hits.kept if not _refused(hit, refused)]
-        if not failed and issue.kind == "crash" and all(map(_is_warning, kept)):
+        told_as_warning = issue.kind != "crash" or code in rules.warned
+        if not failed and not told_as_warning and all(map(_is_warning, kept)):
             # Somebody caught it and said so, and the run went on.
             continue
         if not kept or set(issue.signature.all) - set(keys.get("all", {})):

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from groups import BEFORE, NOW, OLD, STUB, TRL, train
+from groups import BEFORE, NOW, OLD, TRL, train
 from produce import Group, Program
 from programs import ENGINE, HUGE, RANKS, RAY, SPACE, START, TORCHRUN
 
@@ -50,12 +50,12 @@ NOISY = (
         "clean",
         "train_warnings",
         "import os, logging\nlogging.basicConfig(level=logging.INFO)\nos.environ['TRANSFORMERS_VERBOSITY'] = 'debug'\nimport transformers\ntransformers.logging.set_verbosity_debug()\n"
-        + train(logging_steps=1, beta=0.1, gradient_checkpointing=True),
+        + train(beta=0.1, gradient_checkpointing=True),
     ),
     (
         "clean",
         "train_completions",
-        train(log_completions=True, logging_steps=1, temperature=1.5, scale_rewards=False),
+        train(log_completions=True, temperature=1.5, scale_rewards=False),
     ),
     (
         "clean",
@@ -86,14 +86,6 @@ NOISY = (
     ),
     ("unknown", "train_none", train(value="None")),
     ("unknown", "train_column", train(value="[float(a) for a in columns['answer']]")),
-)
-SERVED = (
-    (
-        "NET019",
-        "images",
-        STUB
-        + "client._render = None\nfor name in ('get_multi_modal_features', 'render_images', 'get_features', '_get_features', 'process_images'):\n    pass\nimport inspect\nmaker = next(f for n, f in inspect.getmembers(client, inspect.ismethod) if 'does not serve' in inspect.getsource(f) and 'images' in inspect.signature(f).parameters)\nmaker(images=[['http://127.0.0.1/a.png']])",
-    ),
 )
 RAYS = (
     Program("RAY013", "ray_auto", "peers", RAY + "ray.init(address='auto')"),
@@ -210,6 +202,14 @@ DRESSED = (
     Program("ENV012", "rich_handler", "here", "import logging\nfrom rich.logging import RichHandler\nlogging.basicConfig(level=10, handlers=[RichHandler(rich_tracebacks=True)])\nlog = logging.getLogger('trainer'); log.info('started')\ntry:\n    import flash_attn\nexcept ImportError:\n    log.exception('the rollout failed'); raise SystemExit(1)"),
     Program("clean", "rich_handler_fine", "here", "import logging\nfrom rich.logging import RichHandler\nlogging.basicConfig(level=10, handlers=[RichHandler()])\nlog = logging.getLogger('trainer')\nfor n in range(30): log.info('step %d of a run whose line is so long that it is broken at the width of the terminal: %s', n, {'reward': n / 7})\nlog.error('no checkpoint was written')"),
 )  # fmt: skip
+# Real wheels beside others than they pinned: a cell's vLLM with the peers' PyTorch and transformers 5.
+BESIDE = (("PYTHONPATH", "@PEERS"),)
+OVER = "import os, sys, sysconfig\nos.makedirs('over')\nos.symlink(sysconfig.get_paths()['purelib'] + '/trl', 'over/trl')\nsys.path.insert(0, os.path.abspath('over'))\n"
+MIXED = (
+    Program("CMP015", "mixed_extension", BEFORE, "import vllm._C", environ=BESIDE),
+    Program("CMP017", "mixed_tokenizer", BEFORE, "from vllm.transformers_utils.tokenizer import get_tokenizer\nget_tokenizer('@MODEL')", environ=BESIDE),
+    Program("CMP003", "mixed_trl", BEFORE, OVER + "from trl import GRPOTrainer", environ=BESIDE),
+)  # fmt: skip
 LATER_GROUPS = (
     Group(
         "swift46",
@@ -228,6 +228,5 @@ LATER_GROUPS = (
     Group("noisy116", NOW, TRL, NOISY),
     Group("noisy025", BEFORE, TRL, NOISY),
     Group("noisy017", OLD, TRL, NOISY[:4]),
-    Group("served116", NOW, TRL, SERVED),
 )
-LATER_PROGRAMS = (*RAYS, *LAUNCHES, *SMALL, *DRESSED, *ENGINES)
+LATER_PROGRAMS = (*RAYS, *LAUNCHES, *SMALL, *DRESSED, *MIXED, *ENGINES)

@@ -123,9 +123,10 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(filled(program.source, options, folder))
         command = [str(python), *[filled(part, options, folder) for part in program.arguments]]
+        environ = tuple((name, filled(value, options, folder)) for name, value in program.environ)
         with (Path(folder) / "out").open("wb") as out:
             done = subprocess.run(
-                command, env=environ_of(python, folder, program.environ), cwd=folder, stdout=out,
+                command, env=environ_of(python, folder, environ), cwd=folder, stdout=out,
                 stderr=subprocess.STDOUT, timeout=400, check=False,
             )  # fmt: skip
         logs = sorted(Path(folder).glob("*+*.log"))
@@ -146,7 +147,8 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
 
 def filled(text: str, options: argparse.Namespace, folder: str) -> str:
     """A source with the places of the model and of the case's folder."""
-    return text.replace("@MODEL", str(options.model)).replace("@DIR", folder).replace("@ROOT", str(ROOT))
+    text = text.replace("@MODEL", str(options.model)).replace("@DIR", folder).replace("@ROOT", str(ROOT))
+    return text.replace("@PEERS", str(options.peers.parents[1] / "lib" / "python3.11" / "site-packages"))
 
 
 def keep(label: str, name: str, code: int, text: str, logs: Path) -> None:

@@ -41,6 +41,17 @@ def said(rules: Rules, lines: list[str]) -> tuple[str, str]:
     return verdict.state, verdict.candidates[0].issue.code if verdict.candidates else ""
 
 
+def cut(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
+    """Without a part of what is before the first line that tells, and after the last."""
+    verdict = triage([Memory(transforms.joined(lines))], rules)
+    if not verdict.candidates:
+        return lines
+    # What tells may have been broken over two lines by rich.
+    first, last = verdict.candidates[0].first.line, max(hit.line for hit in verdict.candidates[0].hits) + 1
+    before, after = int(numbers.random() * (first - 1)), int(numbers.random() * max(0, len(lines) - last))
+    return lines[before : last + after]
+
+
 def chosen(numbers: random.Random):
     """Transformations with random values: ranks, noise, and each of the plain ones."""
     yield from transforms.PLAIN.items()
@@ -72,6 +83,13 @@ def main() -> int:
         for seed in range(options.first, options.first + options.seeds):
             numbers = random.Random(f"{path.name} {seed}")
             cases = [*chosen(numbers), *(transforms.BROKEN.items() if options.broken else ())]
+            done += 1
+            part = cut(rules, lines, numbers)
+            if said(rules, part)[1] != expected[1]:
+                failed["cut"] += 1
+                print(
+                    f"{path.parent.name}/{path.name} seed {seed}: cut: {expected} became {said(rules, part)}"
+                )
             for name, transform in cases:
                 done += 1
                 got = said(rules, transform(lines, random.Random(seed)))
