@@ -103,6 +103,10 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.python:
         if not options.python.exists():
             raise NoEnvironmentError(f"--python {options.python}: no such file")
+        if options.python.is_dir():
+            raise NoEnvironmentError(
+                f"--python {options.python}: a folder; expected an interpreter, or --prefix {options.python}"
+            )
         prefix = options.python.absolute().parent.parent
     facts = collection.collect(prefix)
     if options.facts_json:

@@ -54,7 +54,8 @@ def drivers(environment: Environment, machine: Machine, issues: dict[str, Issue]
         return [
             finding(
                 "ENV908",
-                Severity.ERROR,
+                # A container without GPUs, by intent, still sees the host's kernel module.
+                Severity.WARNING if gpus.state == "none" and built in {"cpu", ""} else Severity.ERROR,
                 known_by="executed",
                 detail="",
                 evidence=(Evidence(gpus.problem, "libnvidia-ml.so.1"), *traces),

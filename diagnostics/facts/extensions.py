@@ -91,7 +91,7 @@ def _libraries(folders: Sequence[Path], prefix: Path, environ: Mapping[str, str]
     for folder in folders:
         # PyTorch loads these into the process before any of its extensions comes.
         places += [folder / "torch" / "lib", *folder.glob("nvidia/*/lib"), *folder.glob("*.libs")]
-        places += [folder / "vllm", *folder.glob("vllm/*.libs")]
+        places += [folder / "cusparselt" / "lib", folder / "vllm", *folder.glob("vllm/*.libs")]
     names: set[str] = set()
     for place in dict.fromkeys(places):
         try:

@@ -30,6 +30,10 @@ NOTES = {
 }
 
 
+# What the probe says where nothing more is worth trying.
+_ENDS = ("other imports, platforms", "imports, platforms")
+
+
 def tried(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
     """The report with what came of trying, and whether a tier that was asked for could look at nothing."""
     if not os.access(python, os.X_OK):
@@ -40,10 +44,14 @@ def tried(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report
     checks: list[CheckResult] = []
     incomplete = False
     with _ended_by_signals(), Children(python.absolute(), os.environ) as children:
-        checks += tiers.probe(children, facts.environment, facts.machine, issues, rules, _say)
-        incomplete = not_looked_at(checks)
-        if tier == "live" and any(check.check.startswith("other imports") for check in checks):
-            checks.append(CheckResult("live", "skipped", "importing torch did not end"))
+        try:
+            checks += tiers.probe(children, facts.environment, facts.machine, issues, rules, _say)
+        except OSError as error:
+            broken = CheckResult(tier, "crashed", f"{python} cannot be run: {error.strerror or error}")
+            return replace(report, checks=(*report.checks, broken)), True
+        incomplete = not_looked_at(checks[1:])
+        if tier == "live" and any(check.check in _ENDS for check in checks):
+            checks.append(CheckResult("live", "skipped", "the imports did not come to their end"))
         elif tier == "live":
             added = tiers.live(children, facts.environment, facts.machine, rules, _say)
             checks += added

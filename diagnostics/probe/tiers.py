@@ -46,7 +46,10 @@ def probe(
     say: Callable[[str], None],
 ) -> list[CheckResult]:
     """Imports what is installed and asks what it would run on, each in a process of its own."""
-    results = []
+    started = children.ask("interpreter", "imports", "sys", limit_s=PLATFORM_S)
+    results = [tried.result(Tried(started, "ENV921", environment), rules)]
+    if not started.ok:
+        return [*results, CheckResult("imports, platforms", "skipped", "the interpreter does not start")]
     said: dict[str, str] = {}
     for module in _modules(environment):
         what = f"import {module.replace(':', ': ')}"
@@ -56,7 +59,7 @@ def probe(
         if ended.timed_out and module == "torch":
             # Everything else imports it, and would wait as long.
             return [*results, CheckResult("other imports, platforms", "skipped", f"{what} did not end")]
-    if not results:
+    if len(results) == 1:
         results.append(CheckResult("imports", "skipped", "nothing is installed that it knows"))
     asked: dict[str, Ended] = {}
     for name in ("torch", "vllm"):

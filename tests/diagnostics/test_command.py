@@ -26,6 +26,7 @@ def diagnostics(*arguments, **environ):
         (["explain", "nonsense"], "unknown code 'nonsense' (known: CFG001"),
         (["doctor", "--prefix", "/no/such/folder"], "/no/such/folder: no such folder"),
         (["doctor", "--python", "/no/such/python"], "--python /no/such/python: no such file"),
+        (["doctor", "--python", "/usr"], "--python /usr: a folder; expected an interpreter"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(arguments, message):

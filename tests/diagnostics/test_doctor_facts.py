@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.facts import collection, extensions, gpus, plain, processors, variables
+from diagnostics.facts import (
+    clusters,
+    collection,
+    configs,
+    extensions,
+    gpus,
+    machine,
+    plain,
+    processors,
+    variables,
+)
 from diagnostics.facts.gpus import Gpu, Gpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,3 +147,62 @@ def test_a_broken_extension_is_a_fact(environment, data):
     (folder / "_C.abi3.so").write_bytes(data)
     (seen,) = extensions.collect([environment.site], environment.prefix, os.environ)
     assert seen.problem.startswith("no readable ELF file")
+
+
+def test_accelerates_default_file_is_read(tmp_path):
+    """Where accelerate looks for it; plain values with their lines, and nothing that may be a secret."""
+    folder = tmp_path / "accelerate"
+    folder.mkdir()
+    text = "compute_environment: LOCAL_MACHINE\n# comment\nnum_processes: 8  # all\nuse_cpu: false\nhub_token: abc\n"
+    (folder / "default_config.yaml").write_text(text)
+    (seen,) = configs.collect({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
+    assert seen.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
+    assert seen.lines["num_processes"] == 3
+
+
+def test_what_ray_left_is_read(tmp_path):
+    """Sessions, the address of `ray start`, and the release that the latest session wrote down."""
+    session = tmp_path / "ray" / "session_2026-11-21_10-00-00_1_1"
+    session.mkdir(parents=True)
+    (session / "usage_stats.json").write_text('{"ray_version": "2.44.1"}')
+    (tmp_path / "ray" / "session_latest").symlink_to(session)
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
+    (seen,) = clusters.collect({"TMPDIR": str(tmp_path)})
+    assert (seen.sessions, seen.current, seen.release) == (1, "10.0.0.1:6379", "2.44.1")
+    assert clusters.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "quota", "limit_gb"),
+    [
+        ({"cpu.max": "400000 100000\n", "memory.max": "16000000000", "memory.current": "3000000000",
+          "memory.stat": "anon 1\ninactive_file 1000000000\n"}, 4.0, (16.0, 2.0)),
+        ({"cpu.max": "max 100000\n", "memory.max": "max"}, None, (None, None)),
+        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000",
+          "memory/memory.limit_in_bytes": "8000000000", "memory/memory.usage_in_bytes": "1000000000"}, 1.5, (8.0, 1.0)),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None, (None, None)),
+        ({}, None, (None, None)),
+    ],
+)  # fmt: skip
+def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_gb):
+    """Of both versions; file cache that can be given back is not counted as used."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(processors, "_GROUPS", tmp_path)
+    assert processors._quota() == quota
+    assert processors._limit() == limit_gb
+
+
+def test_folders_follow_the_variables(tmp_path):
+    """As huggingface_hub, vLLM, tempfile and Ray read them."""
+    environ = {"HF_HOME": "/a", "TMPDIR": "/b", "VLLM_CACHE_ROOT": "/c", "HOME": "/h"}
+    seen = {name: str(path) for name, path in machine.folders("/env", environ).items()}
+    assert (seen["hub cache"], seen["temporary"], seen["vllm cache"], seen["ray"]) == (
+        "/a/hub",
+        "/b",
+        "/c",
+        "/b/ray",
+    )
+    seen = {name: str(path) for name, path in machine.folders("/env", {"HOME": "/h"}).items()}
+    assert (seen["hub cache"], seen["ray"]) == ("/h/.cache/huggingface/hub", "/tmp/ray")

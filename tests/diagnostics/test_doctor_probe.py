@@ -212,6 +212,8 @@ class Scripted:
         return self.folder_
 
     def ask(self, what, program, *arguments, limit_s, offline=False):
+        if arguments == ("sys",):
+            return Ended(what, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
         self.asked.append((program, *arguments))
         answer = self.answers.get(program, {"ok": True})
         log = self.folder_ / "log"
@@ -237,7 +239,7 @@ def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
     results = tiers.probe(
         children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
     )
-    assert [result.outcome for result in results] == ["findings", "skipped"]
+    assert [result.outcome for result in results] == ["ok", "findings", "skipped"]
     assert len(children.asked) == 1
 
 
@@ -303,6 +305,31 @@ def test_a_prefix_without_an_interpreter_is_incomplete(environment):
     )  # fmt: skip
     assert done.returncode == 3
     assert "no interpreter that can be run" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("#!/no/such/python\n", "cannot be run: No such file"),
+        ("#!/bin/sh\nexit 3\n", "ended with 3 and gave no answer"),
+    ],
+)
+def test_an_interpreter_that_does_not_start(environment, script, told):
+    """Is told once, in a line, whatever else is installed."""
+    lend_interpreter(environment.add("torch", "2.6.0").add("trl", "1.0"))
+    (environment.prefix / "bin" / "python").write_text(script)
+    command = ["doctor", "--prefix", str(environment.prefix), "--tier", "live", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "diagnostics", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    reasons = [check["reason"] for check in json.loads(done.stdout)["checks"]]
+    assert done.returncode == (1 if "exit" in script else 3)
+    assert sum(told in reason for reason in reasons) == 1
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.heavy
