@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.sources import shell
@@ -84,36 +85,37 @@ class _Finder:
         self.constants: dict[str, Any] = {}
         self.made: dict[str, Settings] = {}
         self.found: list[Settings] = []
-        self.nodes = 0
         self.calls: set[int] = set()
 
     def find(self, tree: ast.Module) -> list[Settings]:
         """Goes over the statements in their order; each function sees the module's constants."""
-        self._aliases(tree)
+        # One walk, breadth first: it is what costs most here.
+        nodes = list(islice(ast.walk(tree), MAX_NODES * 5 + 1))
+        if len(nodes) > MAX_NODES * 5:
+            raise UnreadableError(f"{self.file}: more than {MAX_NODES * 5} nodes: no script has them")
+        self._aliases(nodes)
         self._constants(tree.body)
-        self._changed(tree)
-        self._walk(tree)
+        self._changed(nodes)
+        self._walk(nodes)
         for made in self.found:
             made.environ = {**self.environ, **made.environ}
         return self.found
 
-    def _aliases(self, tree: ast.Module) -> None:
+    def _aliases(self, nodes: list[ast.AST]) -> None:
         """`from trl import GRPOConfig as C`."""
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.ImportFrom):
                 for name in node.names:
                     if name.asname and name.name in _CONFIGS:
                         self.names[name.asname] = _CONFIGS[name.name]
 
-    def _changed(self, tree: ast.Module) -> None:
+    def _changed(self, nodes: list[ast.AST]) -> None:
         """Dicts that a branch, a loop or a method changes: nobody knows from here what is in them."""
-        plain = {
-            id(node)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Module | ast.FunctionDef)
-            for node in node.body
-        }
-        for node in ast.walk(tree):
+        plain: set[int] = set()
+        for node in nodes:
+            if isinstance(node, ast.Module | ast.FunctionDef):
+                plain.update(map(id, node.body))
+        for node in nodes:
             if isinstance(node, ast.Assign) and id(node) not in plain:
                 for target in node.targets:
                     if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
@@ -138,11 +140,8 @@ class _Finder:
     def _constant_of(self, name: str, value: ast.expr) -> None:
         self.constants[name] = UNKNOWN if name in self.constants else self._value(value)
 
-    def _walk(self, root: ast.AST) -> None:
-        for node in ast.walk(root):
-            self.nodes += 1
-            if self.nodes > MAX_NODES * 5:
-                raise UnreadableError(f"{self.file}: more than {MAX_NODES * 5} nodes: no script has them")
+    def _walk(self, nodes: list[ast.AST]) -> None:
+        for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._constants(node.body)
             elif isinstance(node, ast.Assign):
