@@ -193,7 +193,8 @@ def test_nothing_personal_comes_out_of_what_is_shared(private, before, after, wh
 @pytest.mark.parametrize(
     "text",
     [
-        "12:30:45", "std::vector", "rank 0: 10:20:30.123", "hiyouga/math12k@train", "a@b", "/home", "num_generations = 8 [run.sh:12]",
+        "12:30:45", "std::vector", "rank 0: 10:20:30.123", "hiyouga/math12k@train",
+        "a@b", "num_generations = 8 [run.sh:12]",
         "max_num_batched_tokens = 8192", "one step takes fewer tokens than a sequence may have", "127.0.0.1:8000",
         "http://localhost:8000", "vllm 0.10.1.1", "top_p = 0.95", "github.com", "https://github.com/a/b",
     ],

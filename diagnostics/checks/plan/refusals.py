@@ -80,7 +80,7 @@ def refused(plan: RunPlan, versions: Versions) -> list[Finding]:
         if wrong is not None:
             out += found(
                 plan, "CFG111", Severity.ERROR, wrong.detail, wrong.values, remedy=wrong.remedy,
-                gate=versions.within(plan.framework, refusal.releases),
+                gate=versions.within(plan.framework, refusal.releases), alone=True,
             )  # fmt: skip
     return out
 
