@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -51,6 +50,9 @@ def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
         finding: As it stands in a report's JSON.
         tool: Of a triage the code alone counts: a log's lines have times, ranks and numbers of processes in them.
     """
+    # Not at the top: a run without a baseline needs none of it.
+    import hashlib
+
     if tool == "triage":
         return hashlib.sha256(json.dumps([finding["code"]]).encode()).hexdigest()[:32]
     # A report has no home folder in it, and what is compared to it has.

@@ -76,7 +76,7 @@ def _alone(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> list[
     crashed = []
     for node in nodes:
         assert node.facts
-        report = doctor.examine(node.facts.environment, issues, compat)
+        report = doctor.examine(node.facts.environment, issues, compat, node.facts.machine)
         crashed += [
             f"{node.label}: {check.check}: {check.reason}"
             for check in report.checks

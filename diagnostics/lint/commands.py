@@ -111,7 +111,12 @@ def _module(words: list[str], index: int, base: str, follows: str) -> Recognised
 def _own(follows: str, rest: list[str], index: int) -> Recognised | None:
     if follows == "grpo_core" and rest[:1] == ["train"]:
         return Recognised("own", "train", index + 3)
-    return None
+    # `accelerate launch -m my.module`: somebody's own module, which hands its flags to GRPOConfig.
+    return Recognised("trl", "train", index + 2, about=follows) if _flags_in(rest) & _TRL_FLAGS else None
+
+
+def _flags_in(words: list[str]) -> set[str]:
+    return {match[1].replace("-", "_") for word in words if (match := _FLAG.match(word))}
 
 
 def _script(words: list[str], index: int, base: str, follows: str) -> Recognised | None:  # noqa: PLR0911 - one line a case
@@ -127,7 +132,7 @@ def _script(words: list[str], index: int, base: str, follows: str) -> Recognised
         return Recognised("verl", "train", index + 1, "overrides", about=path)
     if any(word.startswith("worker.rollout.") for word in rest):
         return Recognised("easyr1", "train", index + 1, "overrides")
-    flags = {match[1].replace("-", "_") for word in rest if (match := _FLAG.match(word))}
+    flags = _flags_in(rest)
     if flags & _TRL_FLAGS or ("grpo" in base and flags & {"use_vllm", "per_device_train_batch_size"}):
         return Recognised("trl", "train", index + 1, about=path)
     return None
@@ -157,13 +162,27 @@ def settings(command: Command, file: str, nested: Callable[[Word], list[Settings
         ]
         return [each for word in inner for each in nested(word)]
     made = Settings(found.framework, Place(file, command.line), role=found.role, about=found.about)
-    made.environ = dict(command.environ)
+    made.environ = {**command.environ, **_given(command.words[slice(*found.launcher)], file)}
     made.launch = _launch(command.words[slice(*found.launcher)], file)
     for key, text in found.extra.items():
         made.set(key, Value(scalar(text), made.place))
     reader = _flags if found.style == "flags" else _overrides
     reader(command.words[found.start :], file, made)
     return [made]
+
+
+def _given(words: list[Word], file: str) -> dict[str, Value]:
+    """Variables that stand before the program: after `env`, or as `-e NAME=VALUE` of a container."""
+    found: dict[str, Value] = {}
+    after_env = False
+    for number, word in enumerate(words):
+        name, equals, _ = word.text.partition("=")
+        given = after_env or (number > 0 and words[number - 1].clean in {"-e", "--env"})
+        if equals and given and name.isidentifier():
+            found[name] = word.value(file, word.text.partition("=")[2]).named(name)
+        elif word.clean.rpartition("/")[2] == "env":
+            after_env = True
+    return found
 
 
 def _launch(words: list[Word], file: str) -> dict[str, Value]:

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint import commands
-from diagnostics.lint.sources import shell
+from diagnostics.lint.sources import interpolation, shell
 from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
-from diagnostics.lint.values import Place, Settings, Value
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
     ".bash": "shell", ".slurm": "shell", ".sbatch": "shell",
 }  # fmt: skip
 _NESTED = 3
+# No file holds more scripts, or writes more configs, than this.
+MOST_SCRIPTS = 50
 # What follows where a command ended too early: a flag, or an override, which no command is called.
 _LOST = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
+Trees = list[Any]
+# `cat > FILE <<EOF`, or the other way round.
+_HERE = re.compile(
+    r"(?:>[ \t]*(?P<one>[\w./-]{1,300})[ \t]*)?<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w{1,60})['\"]?[ \t]*"
+    r"(?:>[ \t]*(?P<two>[\w./-]{1,300}))?[ \t]*\n"
+)
+# A text in which a command of one of the frameworks may stand.
+_COMMANDS = re.compile(
+    r"\b(?:swift (?:rlhf|rollout)|megatron rlhf|trl (?:grpo|vllm-serve)|vllm serve|accelerate launch|torchrun|deepspeed"
+    r"|verl\.|openrlhf\.|swift\.cli|grpo\w*\.py)"
+)
 FRAMEWORKS = ("trl", "ms-swift", "verl", "easyr1", "openrlhf", "vllm", "own", "accelerate", "deepspeed")
 _TRL_KEYS = {
     "num_generations",
@@ -76,6 +93,9 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         calls = python_file.read(text, file)
         for made in calls:
             _follow(made)
+        if "subprocess" in text or "os.system" in text:
+            started = islice(python_file.started(text, file, _COMMANDS), MOST_SCRIPTS)
+            calls += _of_commands(list(started), file, 0)
         return calls
     trees = _trees(text, file, syntax)
     if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
@@ -83,7 +103,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     found = [each for tree in trees if (each := of_tree(tree, file, framework))]
     for made in found:
         _follow(made)
-    return found
+    return found or [each for tree in trees for each in _scripts(tree, file)]
 
 
 def _trees(text: str, file: str, syntax: str) -> list[Any]:
@@ -141,13 +161,43 @@ def detect(tree: dict[str, Any]) -> str:  # noqa: PLR0911 - one line a case
     return ""
 
 
-def _shell(text: str, file: str, depth: int = 0) -> list[Settings]:
-    return _of_commands(shell.commands(text, file), file, depth)
+def _shell(text: str, file: str) -> list[Settings]:
+    return _of_commands(shell.commands(text, file), file, 0, _written(text, file))
 
 
-def _of_commands(found: list[shell.Command], file: str, depth: int) -> list[Settings]:
+def _written(text: str, file: str) -> dict[str, Trees]:
+    """The YAML and JSON that a script writes by here-documents, by the name it gives them."""
+    found: dict[str, Trees] = {}
+    for match in islice(_HERE.finditer(text), MOST_SCRIPTS) if "<<" in text else ():
+        name = match["one"] or match["two"] or ""
+        suffix = Path(name).suffix.lower()
+        end = re.compile(rf"^[ \t]*{match['end']}[ \t]*$", re.MULTILINE).search(text, match.end())
+        if suffix not in {".yaml", ".yml", ".json"} or end is None:
+            continue
+        above = text.count("\n", 0, match.end())
+        try:
+            trees = _trees("\n" * above + text[match.end() : end.start()], file, _SUFFIXES[suffix])
+        except UnreadableError:
+            continue
+        # Without quotes the shell puts in what it knows and this reader doesn't.
+        found[name] = trees if match["quote"] else [_unexpanded(tree) for tree in trees]
+    return found
+
+
+def _unexpanded(tree: Any) -> Any:
+    if isinstance(tree, Value):
+        return tree.but(UNKNOWN) if isinstance(tree.data, str) and "$" in tree.data else tree
+    if isinstance(tree, dict):
+        return {key: _unexpanded(value) for key, value in tree.items()}
+    return [_unexpanded(value) for value in tree]
+
+
+def _of_commands(
+    found: list[shell.Command], file: str, depth: int, written: dict[str, Trees] | None = None
+) -> list[Settings]:
     def nested(word: shell.Word) -> list[Settings]:
-        return [] if depth >= _NESTED else _of_commands(shell.nested(word, file), file, depth + 1)
+        inside = shell.nested(word, file) if depth < _NESTED else []
+        return _of_commands(inside, file, depth + 1, written)
 
     made: list[Settings] = []
     before: list[Settings] = []
@@ -164,7 +214,7 @@ def _of_commands(found: list[shell.Command], file: str, depth: int) -> list[Sett
         before = commands.settings(command, file, nested)
         made += before
     for each in made:
-        _follow(each)
+        _follow(each, written)
     return made
 
 
@@ -179,32 +229,59 @@ def read_command(words: list[str]) -> list[Settings]:
     return _of_commands([command], file, 0)
 
 
-def _follow(made: Settings) -> None:
-    """Reads the files that a command names, under what the command itself sets."""
-    for key in ("config", "--config", "@"):
-        value = made.items.get(key)
-        if (
-            value is not None
-            and isinstance(value.data, str)
-            and made.framework in {"trl", "ms-swift", "easyr1"}
-        ):
-            _include(made, value)
-    deepspeed = made.items.get("deepspeed")
-    if deepspeed is not None and isinstance(deepspeed.data, str):
-        for tree in _other(deepspeed):
-            for key, item in flat(tree).items() if isinstance(tree, dict) else ():
-                made.items.setdefault(f"deepspeed.{key}", item.named(f"deepspeed.{key}"))
+def _follow(made: Settings, written: dict[str, Trees] | None = None) -> None:
+    """Reads the files that a command names, under what the command itself sets.
+
+    Args:
+        made: What the command sets; what the files set is added.
+        written: Files that the same script writes.
+    """
+    if made.framework in {"trl", "ms-swift", "easyr1"}:
+        for key in ("config", "--config", "@"):
+            value = made.items.get(key)
+            if value is not None and isinstance(value.data, str):
+                _include(made, value, written or {})
+    if made.framework in {"verl", "easyr1"}:
+        interpolation.resolve(made.items)
+    for key, item in _named_file(made.items.get("deepspeed")).items():
+        made.items.setdefault(f"deepspeed.{key}", item.named(f"deepspeed.{key}"))
     launcher = made.launch.get("config_file") or made.items.get("accelerate_config")
-    if launcher is not None and isinstance(launcher.data, str):
-        for tree in _other(launcher):
-            for key, item in flat(tree).items() if isinstance(tree, dict) else ():
-                name = {"num_processes": "processes", "num_machines": "nodes"}.get(key)
-                if name:
-                    made.launch.setdefault(name, item)
+    for key, item in _named_file(launcher).items():
+        name = {"num_processes": "processes", "num_machines": "nodes"}.get(key)
+        if name:
+            made.launch.setdefault(name, item)
 
 
-def _include(made: Settings, named: Value) -> None:
-    trees = _other(named)
+def _named_file(named: Value | None) -> dict[str, Value]:
+    """What stands in a file that is named, under dotted keys; nothing where there is none."""
+    if named is None or not isinstance(named.data, str):
+        return {}
+    return {key: item for tree in _other(named) if isinstance(tree, dict) for key, item in flat(tree).items()}
+
+
+def _scripts(tree: Any, file: str) -> list[Settings]:
+    """What the commands set that stand as text in a structured file, as in a job of Kubernetes or of a CI."""
+    found: list[Settings] = []
+    texts = (value for value in _texts(tree) if _COMMANDS.search(str(value.data)))
+    for value in islice(texts, MOST_SCRIPTS):
+        text = str(value.data)
+        # A block begins on the line after its key.
+        first = value.place.line + ("\n" in text)
+        found += _of_commands(shell.commands(text, file, first), file, 0)
+    return found
+
+
+def _texts(tree: Any) -> Iterator[Value]:
+    if isinstance(tree, Value):
+        if isinstance(tree.data, str):
+            yield tree
+        return
+    for child in tree.values() if isinstance(tree, dict) else tree:
+        yield from _texts(child)
+
+
+def _include(made: Settings, named: Value, written: dict[str, Trees]) -> None:
+    trees = written.get(str(named.data)) or _other(named)
     if not trees:
         made.open = made.open or named.key != "@"
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,13 @@ class Versions:
         if not specifier:
             return True
         version = self.known.get(package)
-        return None if version is None else SpecifierSet(specifier).contains(version, prereleases=True)
+        return None if version is None else _contains(specifier, version)
+
+
+@cache
+def _contains(specifier: str, version: Version) -> bool:
+    """Asked of every plan again and again; making a SpecifierSet is what takes time."""
+    return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def collect(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:

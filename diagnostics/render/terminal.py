@@ -34,6 +34,8 @@ MARKS = {
 def render(report: Report, stream: TextIO) -> None:
     """Writes the report; colour and width follow the terminal and NO_COLOR."""
     console = Console(file=stream, highlight=False, soft_wrap=False)
+    # Else it is asked of the system for every line.
+    console.size = console.size
     for told in _subject(report):
         console.print(Text(redact(told)))
     for finding in report.findings:
@@ -88,7 +90,8 @@ def write_finding(console: Console, finding: Finding) -> None:
         for line in finding.remedy.text.splitlines():
             console.print(Padding(Text(redact(f"* {line}")), (0, 0, 0, 8), expand=False))
         for command in finding.remedy.commands:
-            console.print(Padding(Text(redact(f"$ {command}"), style="bold"), (0, 0, 0, 8), expand=False))
+            # Never wrapped: it is there to be copied.
+            console.print(Text(redact(f"        $ {command}"), style="bold"), soft_wrap=True)
 
 
 def _summary(report: Report) -> str:

@@ -1,6 +1,7 @@
 """The command `lint`: exit codes, refusals in one line, a command line in place of a file, what is loaded."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,45 @@ def test_what_cannot_be_used_is_refused(options, message, capsys, monkeypatch):
     assert out == ""
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_what_is_no_file_to_read_is_refused_at_once(tmp_path, capsys, monkeypatch):
+    """A folder, a pipe that nobody writes to, a link to itself, a device, a name that no file can have."""
+    (tmp_path / "folder.yaml").mkdir()
+    os.mkfifo(tmp_path / "pipe.sh")
+    (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
+    named = [tmp_path / name for name in ("folder.yaml", "pipe.sh", "loop.sh", "x" * 300)] + [
+        Path("/dev/zero")
+    ]
+    for path in named:
+        monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", str(path)])
+        assert command.main(["lint", str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, len(err.splitlines())) == ("", 1)
+        assert str(path) in err
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("empty.yaml", b""), ("blank.sh", b"\n\n"), ("binary.yaml", bytes(range(256)) * 40), ("broken.json", b"{"),
+        ("utf16.sh", "swift rlhf --rlhf_type grpo".encode("utf-16")), ("tabs.yaml", b"a:\n\t- b\n"),
+        ("huge.toml", b"a = " + b"9" * 9000), ("line.sh", b"swift rlhf " + b"x" * 3_000_000),
+        ("null.py", b"GRPOConfig(\0)"),
+        ("no suffix", b"#!/usr/bin/env python\nGRPOConfig("),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_judged_is_said_in_one_line(tmp_path, capsys, monkeypatch, name, data):
+    """Exit code 3, no traceback, the file's name."""
+    path = tmp_path / name
+    path.write_bytes(data)
+    monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", "--format", "github", str(path)])
+    assert command.main(["lint", "--format", "json", str(path)]) == 3
+    out, err = capsys.readouterr()
+    reading = [check for check in json.loads(out)["checks"] if check["check"].startswith("reading ")]
+    assert len(reading) == 1
+    assert len(reading[0]["reason"].splitlines()) == 1
+    assert err == ""
 
 
 def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_path):

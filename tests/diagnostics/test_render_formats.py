@@ -142,6 +142,15 @@ def test_an_annotation_cannot_be_broken_out_of():
         ("vllm_server_host = gpu01.lab", "vllm_server_host = <host>"),
         ("GPU-0a1b2c3d-0000-1111-2222-333344445555", "GPU-<uuid>"),
         ("ada@example.org", "<mail>"),
+        ("/scratch/ada/x.sh", "/scratch/<user>/x.sh"),
+        ("/mnt/home/ada/x.sh", "/mnt/home/<user>/x.sh"),
+        (r"C:\Users\ada\x.sh", r"C:\Users\<user>\x.sh"),
+        ("2001:db8:85a3:8d3:1319:8a2e:370:7348", "<address>"),
+        ("fe80:1:2::8a2e:370", "<address>"),
+        ("sk-proj-" + "aB3" * 12, "<secret>"),
+        ("eyJhbGciOi1234." + "b" * 20 + "." + "c" * 20, "<secret>"),
+        ("ada@gpu01:", "<user>@gpu01:"),
+        ("WANDB_API_KEY=" + "0a" * 20 + " \\", "WANDB_API_KEY=<secret> \\"),
     ],
 )
 def test_what_is_personal_is_taken_out(private, shown):
@@ -151,9 +160,41 @@ def test_what_is_personal_is_taken_out(private, shown):
         assert private not in form(report(finding(detail=f"see {private} there")))
 
 
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=6, max_size=10).map(lambda name: f"q{name}zq")
+LETTERS = st.text(string.ascii_letters + string.digits, min_size=30, max_size=36)
+PRIVATE = st.one_of(
+    st.builds("{}{}".format, st.sampled_from(["/home/", "/Users/", "/scratch/", "/data/users/"]), NAMES).map(
+        lambda path: (path + "/runs/x.sh", path.rpartition("/")[2])
+    ),
+    st.builds("{}{}".format, st.sampled_from(["hf_", "ghp_", "sk-", "github_pat_", "glpat-"]), LETTERS).map(
+        lambda token: (token, token)
+    ),
+    st.builds("{}@{}.example.org".format, NAMES, NAMES).map(lambda mail: (mail, mail)),
+    st.tuples(*[st.integers(1, 254)] * 4)
+    .map(lambda ip: ".".join(map(str, ("10", *ip[1:]))))
+    .map(lambda ip: (ip, ip)),
+    NAMES.map(lambda host: (f"http://{host}.lab.example.org:8000/v1", host)),
+    st.uuids().map(lambda uuid: (f"GPU-{uuid}", str(uuid))),
+)
+AROUND = st.sampled_from([" ", " (", "'", '"', "\n", " = ", ", ", "[", "`"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(PRIVATE, AROUND, AROUND, st.sampled_from(["detail", "text"]))
+def test_nothing_personal_comes_out_of_what_is_shared(private, before, after, where):
+    """Wherever it stands, in each form that is pasted somewhere."""
+    told, secret = private
+    whole = report(finding(**{where: f"value{before}{told}{after}end"}))
+    for form in (markdown.render, github.render, sarif.render, jsonl.render):
+        assert secret not in form(whole)
+    assert secret not in junit.render(whole, Severity.ERROR)
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "12:30:45", "std::vector", "rank 0: 10:20:30.123", "hiyouga/math12k@train",
+        "a@b", "num_generations = 8 [run.sh:12]",
         "max_num_batched_tokens = 8192", "one step takes fewer tokens than a sequence may have", "127.0.0.1:8000",
         "http://localhost:8000", "vllm 0.10.1.1", "top_p = 0.95", "github.com", "https://github.com/a/b",
     ],

@@ -48,6 +48,7 @@ def found(
     remedy: str = "",
     gate: bool | None = True,
     package: str = "",
+    alone: bool = False,
 ) -> list[Finding]:
     """One finding, or none where the release is not concerned.
 
@@ -60,6 +61,7 @@ def found(
         remedy: What to change, with the numbers of this config; the catalogue's mitigations follow it.
         gate: Whether the release is concerned; None where it is not known.
         package: Whose release that is.
+        alone: `remedy` is the whole of it: the entry covers many cases, and its mitigations are for the others.
     """
     if gate is False:
         return []
@@ -85,7 +87,7 @@ def found(
             known_by=_known_by(entry, plan.framework),
             detail=detail,
             evidence=tuple(dict.fromkeys(evidence)) or (Evidence(plan.framework, str(plan.settings.place)),),
-            remedy=_remedy(plan, entry, remedy),
+            remedy=Remedy(remedy, _explain(entry)) if alone else _remedy(plan, entry, remedy),
             references=tuple(reference.ref for reference in entry.references),
         )
     ]
@@ -111,9 +113,11 @@ def _remedy(plan: RunPlan, entry: model.Issue, first: str) -> Remedy:
                 mitigation.evidence == "executed" and not mitigation.helps
             ):
                 lines.append(f"{mitigation.name}: {edit}")
-    return Remedy(
-        "\n".join(lines) or entry.mitigations[0].about, (f"python -m diagnostics explain {entry.code}",)
-    )
+    return Remedy("\n".join(lines) or entry.mitigations[0].about, _explain(entry))
+
+
+def _explain(entry: model.Issue) -> tuple[str, ...]:
+    return (f"python -m diagnostics explain {entry.code}",)
 
 
 def values(plan: RunPlan, *names: str) -> list[Value]:

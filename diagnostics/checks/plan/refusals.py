@@ -80,7 +80,7 @@ def refused(plan: RunPlan, versions: Versions) -> list[Finding]:
         if wrong is not None:
             out += found(
                 plan, "CFG111", Severity.ERROR, wrong.detail, wrong.values, remedy=wrong.remedy,
-                gate=versions.within(plan.framework, refusal.releases),
+                gate=versions.within(plan.framework, refusal.releases), alone=True,
             )  # fmt: skip
     return out
 
@@ -199,12 +199,11 @@ def _verl_micro_batch(section: str, name: str) -> Callable[[RunPlan], Wrong | No
         first, second = on(plan, old), on(plan, new)
         if first and second:
             return Wrong(f"{old} and {new} are both set.", (first, second), f"Leave {old} out.")
-        # A name that is there, with whatever value, was thought of.
         shipped = (
             plan.settings.about == "verl.trainer.main_ppo"
             and item(plan, "--config-name", "--config-path") is None
         )
-        if not shipped or old in plan.settings.items or not missing(plan, new):
+        if not shipped or not missing(plan, old) or not missing(plan, new):
             return None
         if section == "ref" and on(plan, _ACTOR + "use_kl_loss") is None:
             return None
@@ -381,7 +380,8 @@ def _openrlhf_reference(plan: RunPlan) -> Wrong | None:
 def _listed(value: Value) -> list[object]:
     if isinstance(value.data, list):
         return value.data
-    return [] if value.data is None else [*str(value.data).split()]
+    words: list[object] = [] if value.data is None else list(str(value.data).split())
+    return words
 
 
 REFUSALS = (

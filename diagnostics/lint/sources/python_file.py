@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+from diagnostics.lint.sources import shell
 from diagnostics.lint.sources.tree import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CONFIGS = {"GRPOConfig": "trl", "AsyncGRPOConfig": "trl"}
 
@@ -33,23 +39,93 @@ def read(text: str, file: str) -> list[Settings]:
         raise UnreadableError(f"{file}: not Python, or nested too deep") from None
 
 
+_STARTERS = {"run", "Popen", "call", "check_call", "check_output", "system"}
+
+
+def started(text: str, file: str, wanted: re.Pattern[str]) -> Iterator[shell.Command]:
+    """The commands that a Python file starts, where they stand in it as a list of texts or as one text.
+
+    Args:
+        text: The source.
+        file: Its name.
+        wanted: What a command has to have in it to be of interest.
+    """
+    if not wanted.search(text) and not re.search(r"['\"](?:swift|trl|vllm|accelerate)['\"]", text):
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in nodes if len(nodes) < MAX_NODES * 5 else ():
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _STARTERS and node.args:
+            yield from _command(node.args[0], file)
+
+
+def _command(node: ast.expr, file: str) -> list[shell.Command]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return shell.commands(node.value, file, node.lineno)
+    if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
+        return []
+    words = [
+        shell.Word(str(item.value) if isinstance(item, ast.Constant) else shell.HOLE, item.lineno)
+        for item in node.elts
+    ]
+    return [shell.Command(words, {}, node.lineno)]
+
+
 class _Finder:
     def __init__(self, file: str) -> None:
         self.file = file
+        # Dicts that a name stands for, each item with its line; one that a branch changes is not known.
+        self.dicts: dict[str, dict[str, Value] | None] = {}
+        self.names = dict(_CONFIGS)
         self.environ: dict[str, Value] = {}
         self.constants: dict[str, Any] = {}
         self.made: dict[str, Settings] = {}
         self.found: list[Settings] = []
-        self.nodes = 0
         self.calls: set[int] = set()
 
     def find(self, tree: ast.Module) -> list[Settings]:
         """Goes over the statements in their order; each function sees the module's constants."""
+        # One walk, breadth first: it is what costs most here.
+        nodes = list(islice(ast.walk(tree), MAX_NODES * 5 + 1))
+        if len(nodes) > MAX_NODES * 5:
+            raise UnreadableError(f"{self.file}: more than {MAX_NODES * 5} nodes: no script has them")
+        self._aliases(nodes)
         self._constants(tree.body)
-        self._walk(tree)
+        self._changed(nodes)
+        self._walk(nodes)
         for made in self.found:
             made.environ = {**self.environ, **made.environ}
         return self.found
+
+    def _aliases(self, nodes: list[ast.AST]) -> None:
+        """`from trl import GRPOConfig as C`."""
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                for name in node.names:
+                    if name.asname and name.name in _CONFIGS:
+                        self.names[name.asname] = _CONFIGS[name.name]
+
+    def _changed(self, nodes: list[ast.AST]) -> None:
+        """Dicts that a branch, a loop or a method changes: nobody knows from here what is in them."""
+        plain: set[int] = set()
+        for node in nodes:
+            if isinstance(node, ast.Module | ast.FunctionDef):
+                plain.update(map(id, node.body))
+        for node in nodes:
+            if isinstance(node, ast.Assign) and id(node) not in plain:
+                for target in node.targets:
+                    if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                        self.dicts[target.value.id] = None
+                    elif isinstance(target, ast.Name) and isinstance(node.value, ast.Dict | ast.Call):
+                        self.dicts[target.id] = None
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = node.func.value
+                if isinstance(owner, ast.Name) and node.func.attr in {"update", "pop", "setdefault", "clear"}:
+                    self.dicts[owner.id] = None
 
     def _constants(self, body: list[ast.stmt]) -> None:
         """Names that are assigned once, to something that can be read."""
@@ -57,53 +133,117 @@ class _Finder:
             if isinstance(statement, ast.Assign):
                 for target in statement.targets:
                     if isinstance(target, ast.Name):
-                        known = target.id in self.constants
-                        self.constants[target.id] = UNKNOWN if known else self._value(statement.value)
+                        self._constant_of(target.id, statement.value)
+            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                self._constant_of(ast.unparse(statement.target), statement.value)
 
-    def _walk(self, root: ast.AST) -> None:
-        for node in ast.walk(root):
-            self.nodes += 1
-            if self.nodes > MAX_NODES * 5:
-                raise UnreadableError(f"{self.file}: more than {MAX_NODES * 5} nodes: no script has them")
+    def _constant_of(self, name: str, value: ast.expr) -> None:
+        self.constants[name] = UNKNOWN if name in self.constants else self._value(value)
+
+    def _walk(self, nodes: list[ast.AST]) -> None:
+        for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._constants(node.body)
             elif isinstance(node, ast.Assign):
                 self._assignment(node)
+            elif (
+                isinstance(node, ast.AnnAssign)
+                and node.value is not None
+                and isinstance(node.target, ast.Name)
+            ):
+                self._named(node.target.id, node.value)
             elif isinstance(node, ast.Call):
                 self._call(node, "")
 
     def _assignment(self, node: ast.Assign) -> None:
         target = node.targets[0]
-        if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
-            self._call(node.value, target.id)
+        if isinstance(target, ast.Name):
+            self._named(target.id, node.value)
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
             made = self.made.get(target.value.id)
             if made is not None:
                 made.set(target.attr, Value(self._value(node.value), self._place(node)))
-        elif isinstance(target, ast.Subscript) and ast.unparse(target.value) == "os.environ":
+        elif isinstance(target, ast.Subscript):
             key = self._value(target.slice)
-            if isinstance(key, str):
+            if not isinstance(key, str):
+                return
+            if ast.unparse(target.value) == "os.environ":
                 self.environ[key] = Value(self._value(node.value), self._place(node), key)
+            elif (
+                isinstance(target.value, ast.Name) and (known := self.dicts.get(target.value.id)) is not None
+            ):
+                known[key] = Value(self._value(node.value), self._place(node), key)
+
+    def _named(self, name: str, value: ast.expr) -> None:
+        """A name is given a value: a config, or a dict that becomes one."""
+        items = self._items(value)
+        if items is not None:
+            # One that is changed elsewhere stays unknown.
+            if name not in self.dicts or self.dicts[name] is not None:
+                self.dicts[name] = items
+        elif isinstance(value, ast.Call):
+            self._call(value, name)
+
+    def _items(self, node: ast.expr) -> dict[str, Value] | None:
+        """The items of `{...}` or `dict(...)` with their lines; None where it is something else, or not all known."""
+        if isinstance(node, ast.Dict):
+            pairs = [
+                (self._value(key) if key else UNKNOWN, value)
+                for key, value in zip(node.keys, node.values, strict=True)
+            ]
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "dict"
+            and not node.args
+        ):
+            pairs = [(keyword.arg or UNKNOWN, keyword.value) for keyword in node.keywords]
+        else:
+            return None
+        named = [(key, value) for key, value in pairs if isinstance(key, str)]
+        if len(named) < len(pairs):
+            return None
+        return {key: Value(self._value(value), self._place(value), key) for key, value in named}
+
+    def _setdefault(self, node: ast.Call) -> None:
+        """`os.environ.setdefault`: what it says unless the environment of the run says something else."""
+        if len(node.args) == 2 and ast.unparse(node.func) == "os.environ.setdefault":
+            key = self._value(node.args[0])
+            if isinstance(key, str):
+                value = Value(self._value(node.args[1]), self._place(node), key, soft=True, outside=True)
+                self.environ.setdefault(key, value)
 
     def _call(self, node: ast.Call, name: str) -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        if called not in _CONFIGS or id(node) in self.calls:
+        if called == "setdefault":
+            self._setdefault(node)
+        if called not in self.names or id(node) in self.calls:
             return
         self.calls.add(id(node))
-        made = Settings(_CONFIGS[called], self._place(node), about=called)
+        made = Settings(self.names[called], self._place(node), about=called)
+        self._keywords(node, made)
+        made.open = made.open or bool(node.args)
+        self.found.append(made)
+        if name:
+            self.made[name] = made
+
+    def _keywords(self, node: ast.Call, made: Settings) -> None:
         for keyword in node.keywords:
             value = self._value(keyword.value)
+            named = keyword.value.id if isinstance(keyword.value, ast.Name) else ""
+            items = self.dicts.get(named) if named else self._items(keyword.value)
             if keyword.arg is not None:
                 made.set(keyword.arg, Value(value, self._place(keyword)))
+            elif items is not None:
+                for key, item in items.items():
+                    made.set(key, item)
+            elif named in self.dicts:
+                made.open = True
             elif isinstance(value, dict):
                 for key, item in value.items():
                     made.set(str(key), Value(item, self._place(keyword)))
             else:
                 made.open = True
-        made.open = made.open or bool(node.args)
-        self.found.append(made)
-        if name:
-            self.made[name] = made
 
     def _place(self, node: Any) -> Place:
         return Place(self.file, node.lineno)

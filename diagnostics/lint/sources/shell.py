@@ -92,14 +92,19 @@ def _maybe(text: str) -> str:
     return f"{key}={HOLE}" if equals else HOLE
 
 
-def commands(text: str, file: str) -> list[Command]:
+def commands(text: str, file: str, first_line: int = 1) -> list[Command]:
     """Reads a script into its commands.
+
+    Args:
+        text: The script.
+        file: Where it stands.
+        first_line: Its first line there.
 
     Raises:
         UnreadableError: It is larger than a script is.
     """
     marked = text.translate(dict.fromkeys(range(6), " "))
-    return _Reader(file).read(Lexer(marked, file).tokens())
+    return _Reader(file).read(Lexer(marked, file, first_line).tokens())
 
 
 def nested(word: Word, file: str) -> list[Command]:
@@ -261,6 +266,11 @@ class _Reader:
             piece.kind == "array" and self.scope.arrays.get(piece.text) == [] for piece in filled
         ):
             return []
+        if len(filled) == 1 and filled[0].kind == "array" and filled[0].text in self.scope.arrays:
+            # The words of an array stand where the array was written.
+            words = self.scope.arrays[filled[0].text]
+            self._wrote(sum(len(word.text) + 8 for word in words))
+            return [Word(word.text.translate(_RESTORED), word.line) for word in words]
         for piece in token.pieces:
             if piece.kind == "array":
                 items = [word.text for word in self.scope.arrays.get(piece.text, [Word(HOLE, token.line)])]

@@ -1,0 +1,73 @@
+"""CPU time of `lint` as a user starts it: the whole process, the median of several runs, and what it loads.
+
+    python benchmarks/lint.py [FILE...]
+
+Without files: a script of ms-swift, one of verl, a Python file with 95 configs, all made here. Exit code 1 where one
+takes more than the aim, 0.3 s, or where something heavy is loaded.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+AIM_S = 0.3
+HEAVY = ("torch", "vllm", "transformers", "ray", "numpy")
+RUNS = 7
+SWIFT = (
+    "CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --reward_funcs format \\\n"
+    "  --use_vllm true --vllm_mode colocate --vllm_gpu_memory_utilization 0.9 --per_device_train_batch_size 3 \\\n"
+    "  --num_generations 8 --gradient_accumulation_steps 1 --top_p 0.9\n"
+)
+VERL = "python3 -m verl.trainer.main_ppo \\\n" + "".join(
+    f"  actor_rollout_ref.rollout.option_{number}={number} \\\n" for number in range(200)
+)
+VERL += "  data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=128\n"
+PYTHON = "from trl import GRPOConfig\n" + "".join(
+    f"def test_{number}():\n    GRPOConfig(output_dir='x', use_vllm=True, num_generations={number + 2}, top_p=0.9)\n"
+    for number in range(95)
+)
+PROGRAM = (
+    "import sys; from diagnostics.__main__ import main; sys.argv = ['d', 'lint', sys.argv[1]];"
+    "code = main(sys.argv[1:]);"
+    f"heavy = sorted(set({HEAVY!r}) & set(sys.modules)); sys.exit(9 if heavy else code)"
+)
+
+
+def spent(arguments: list[str]) -> tuple[float, int]:
+    """CPU seconds of a process of its own, and its exit code."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False, cwd=Path(__file__).parents[1])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.returncode
+
+
+def main() -> int:
+    """Times each file; returns the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(name).absolute() for name in sys.argv[1:]]
+        if not paths:
+            made = {"swift.sh": SWIFT, "verl.sh": VERL, "configs.py": PYTHON}
+            for name, text in made.items():
+                (Path(folder) / name).write_text(text, encoding="utf-8")
+            paths = [Path(folder) / name for name in made]
+        nothing = statistics.median(spent([sys.executable, "-c", "pass"])[0] for _ in range(RUNS))
+        print(f"{nothing:6.3f} s  an empty Python")
+        slow = heavy = False
+        for path in paths:
+            runs = [spent([sys.executable, "-c", PROGRAM, str(path)]) for _ in range(RUNS)]
+            median = statistics.median(time for time, _code in runs)
+            slow, heavy = slow or median > AIM_S, heavy or any(code == 9 for _time, code in runs)
+            print(f"{median:6.3f} s  {path.name} ({path.stat().st_size} bytes)")
+    print(
+        f"aim {AIM_S} s: {'missed' if slow else 'kept'}; heavy packages: {'loaded' if heavy else 'none loaded'}"
+    )
+    return 1 if slow or heavy else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
