@@ -200,7 +200,8 @@ def _distance(one: str, other: str) -> float:
         a, b = Version(one), Version(other)
     except InvalidVersion:
         return float("inf")
-    return abs((a.major - b.major) * 100 + a.minor - b.minor) + abs(a.micro - b.micro) / 100
+    # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
+    return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
 
 
 def _public(version: str) -> str:

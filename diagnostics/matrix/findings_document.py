@@ -83,9 +83,7 @@ def _run(written: Board, releases: Releases) -> list[str]:
         may = fits(trainer.vllm, row.cell.vllm)
         declares = f"`{row.cell.id}` (TRL declares vllm{trainer.vllm or ', any'})"
         if may and failed:
-            broken += [
-                f"- {declares}: {it.question.layer.name}: {_escaped(it.summary)[:200]}" for it in failed
-            ]
+            broken += [f"- {declares}: {it.question.layer.name}: {_failed(it)}" for it in failed]
         if not may and passed:
             names = ", ".join(it.question.layer.name for it in passed)
             working.append(f"- {declares}: passed {names}{_but(failed)}")
@@ -101,6 +99,12 @@ def _run(written: Board, releases: Releases) -> list[str]:
         *working,
         "",
     ]
+
+
+def _failed(square: Square) -> str:
+    """Returns what was seen, and the reason where it was expected: it may lie in how the pair is run here."""
+    why = f" ({_escaped(square.judged.remark)})" if square.judged.expected and square.judged.remark else ""
+    return f"{_escaped(square.summary)[:200]}{why}"
 
 
 def _but(failed: Iterable[Square]) -> str:

@@ -173,7 +173,9 @@ def test_the_shipped_table_answers_for_pairs_never_run(environment):
     """vLLM 0.13.0 with TRL 0.23.1, from the file that is shipped."""
     report = examine(environment.add("vllm", "0.13.0").add("trl", "0.23.1"), compat=load())
     (finding,) = [finding for finding in report.findings if finding.code == "CMP905"]
+    assert "takes vllm.sampling_params.GuidedDecodingParams, which is not there" in finding.detail
     assert finding.known_by == "static"
+    assert "vllm-0.11.2+trl-0.23.1" in finding.remedy.text
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_the_filter_leaves_what_fits(page):
 
 def test_a_verdict_opens_and_its_command_is_copied(page):
     """By the mouse: the panel shows the evidence, and the clipboard then holds the command, whole."""
-    page.click("tr[data-cell='vllm-1.2+trl-0.9'] a.chip[data-layer=contract]")
+    page.click("tr[data-cell='vllm-1.2+trl-0.9'] td[data-layer=contract] a.chip")
     panel = page.locator("article.panel:visible")
     assert panel.count() == 1
     assert "was pass on 2026-01-01, is fail (other inputs: code)" in panel.inner_text()
@@ -166,6 +166,6 @@ def test_without_its_script_the_page_is_whole(browser, address):
     opened = context.new_page()
     opened.goto(address)
     assert not opened.locator("#tools").is_visible()
-    opened.click("tr[data-cell='vllm-1.2+trl-0.9'] a.chip[data-layer=contract]")
+    opened.click("tr[data-cell='vllm-1.2+trl-0.9'] td[data-layer=contract] a.chip")
     assert opened.locator("article.panel:visible").count() == 1
     context.close()

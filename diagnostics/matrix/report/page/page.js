@@ -4,9 +4,10 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 const one = (id) => document.getElementById(id);
 const chips = all(".board a.chip");
 const fields = all("#tools input, #tools select");
+const layerOf = (chip) => chip.parentElement.dataset.layer;
 const words = new Map(chips.map((chip) => {
   const cell = chip.closest("tr").dataset.cell;
-  return [chip, `${cell} ${chip.dataset.layer} ${chip.textContent} ${chip.title}`.toLowerCase()];
+  return [chip, `${cell} ${layerOf(chip)} ${chip.textContent} ${chip.title}`.toLowerCase()];
 }));
 let origin = null; // the verdict from which the open panel was reached
 
@@ -17,7 +18,7 @@ function wanted() {
   return (chip, text) =>
     searched.every((word) => text.includes(word)) &&
     (!verdict || chip.classList.contains(verdict)) &&
-    (!layer || chip.dataset.layer === layer) &&
+    (!layer || layerOf(chip) === layer) &&
     (!evidence || chip.classList.contains(evidence)) &&
     (!surprise || chip.classList.contains("surprise")) &&
     (!changed || chip.classList.contains("changed"));
