@@ -36,6 +36,10 @@ class ClusterError(RuntimeError):
     """Raised when a cluster can't be used at all; the message is for the user."""
 
 
+class GoneError(ClusterError):
+    """Raised when the cluster itself is lost in the middle of a run."""
+
+
 class LostError(RuntimeError):
     """Raised when a node, or the process on it, was gone before it answered."""
 
@@ -109,6 +113,8 @@ class Dispatch:
                     self._cluster.wait(list(self._flying), LOOK_S) if self._open or self._flying else []
                 ):
                     self._land(handle)
+        except GoneError:
+            raise  # nobody is left who could cancel
         except BaseException:
             self._cluster.cancel(list(self._flying))
             raise

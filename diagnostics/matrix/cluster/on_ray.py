@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.cluster import bundle, node
-from diagnostics.matrix.cluster.dispatch import ClusterError, FailedError, LostError
+from diagnostics.matrix.cluster.dispatch import ClusterError, FailedError, GoneError, LostError
 from diagnostics.matrix.cluster.placement import Node
 from diagnostics.matrix.processes import GRACE_S
 
@@ -63,7 +63,10 @@ def connected(address: str, workplace: Workplace) -> Iterator[RayCluster]:
         try:
             yield RayCluster(ray)
         finally:
-            ray.shutdown()
+            # Without its head a cluster is not left in an orderly way, and need not be.
+            leaving = threading.Thread(target=ray.shutdown, daemon=True)
+            leaving.start()
+            leaving.join(CANCEL_S)
 
 
 def _answers(address: str) -> None:
@@ -110,9 +113,15 @@ class RayCluster:
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._work = ray.remote(node.work)
+        self._head: str = ray.get_runtime_context().gcs_address
 
     def nodes(self) -> list[Node]:
-        """Returns the living nodes that take work; hosts with several nodes give each a name of its own."""
+        """Returns the living nodes that take work; hosts with several nodes give each a name of its own.
+
+        Raises:
+            GoneError: the cluster's head does not answer any more.
+        """
+        self._knock()
         alive = [item for item in self._ray.nodes() if item["Alive"] and item["Resources"].get("CPU")]
         hosts = [item["NodeManagerHostname"] for item in alive]
         found = []
@@ -122,6 +131,22 @@ class RayCluster:
             memory_gb = has.get("memory", 0.0) / 1e9
             found.append(Node(item["NodeID"], name, has["CPU"], memory_gb, has.get("GPU", 0.0)))
         return found
+
+    def _knock(self) -> None:
+        """Asks whether the head is there: Ray itself would wait for a minute, and then end this process with code 1."""
+        host, _, port = self._head.rpartition(":")
+        for patience in (False, True):
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+            except OSError as error:
+                if patience:
+                    raise GoneError(
+                        f"--ray {self._head}: the head of the cluster is gone ({error}): what was answered is kept; "
+                        "start a cluster and the command again"
+                    ) from None
+                threading.Event().wait(CONNECT_S)
+            else:
+                return
 
     def submit(self, node: Node, needs: Needs, job: dict[str, Any]) -> Any:
         """Starts a job on a node; Ray itself never starts it again."""
