@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics.render.personal import strip
+
 if TYPE_CHECKING:
     from diagnostics.findings import Finding
 
@@ -42,4 +44,5 @@ def _relative(path: Path) -> str:
     try:
         return path.absolute().relative_to(Path.cwd()).as_posix()
     except (ValueError, OSError):
-        return path.as_posix()
+        # Outside the folder no reader can open it anyway, and it may say whose it is.
+        return strip(path.as_posix())

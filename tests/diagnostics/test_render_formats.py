@@ -160,6 +160,14 @@ def test_what_is_personal_is_taken_out(private, shown):
         assert private not in form(report(finding(detail=f"see {private} there")))
 
 
+def test_a_file_of_somebodys_home_is_named_without_them():
+    """Where a place has a field of its own, too."""
+    whole = report(finding(place="/home/ada/runs/x.sh:3"))
+    for form in (markdown.render, github.render, sarif.render, jsonl.render):
+        assert "ada" not in form(whole)
+        assert "x.sh" in form(whole)
+
+
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=6, max_size=10).map(lambda name: f"q{name}zq")
 LETTERS = st.text(string.ascii_letters + string.digits, min_size=30, max_size=36)
 PRIVATE = st.one_of(
