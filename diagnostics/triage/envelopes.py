@@ -31,6 +31,11 @@ _WHO = (
     "process",
 )
 _LEVEL = ("level", "levelname", "severity", "log_level", "levelno", "lvl")
+# What says when and where, and is no message.
+_ABOUT = {
+    *_RANK, *_WHO, *_LEVEL, "stream", "time", "timestamp", "ts", "@timestamp", "asctime", "logger", "logger_name",
+    "name", "module", "filename", "pathname", "funcName", "namespace",
+}  # fmt: skip
 # Where an exception comes in parts, the names of its class and of what it says.
 _TYPES = ("exc_type", "exception_type", "exception.type", "type", "class")
 _VALUES = ("exc_value", "exception_message", "exception.message", "value", "message")
@@ -83,7 +88,11 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
         if kind and said and depth:
             yield f"{kind}: {said}"
         for key, item in value.items():
-            if key != "frames" and (not depth or key not in {*_TYPES, *_VALUES} or not (kind and said)):
+            if (
+                key != "frames"
+                and key not in _ABOUT
+                and (not depth or key not in {*_TYPES, *_VALUES} or not (kind and said))
+            ):
                 yield from _texts(item, depth + 1)
 
 
@@ -98,7 +107,7 @@ def _of_text(text: str, line: Line, document: dict[str, Any]) -> Iterator[Line]:
     who = [str(document[key]) for key in (*_WHO, *_RANK) if isinstance(document.get(key), (str, int))]
     rank = next((str(document[key]) for key in _RANK if str(document.get(key, "")).isdigit()), "")
     level = next((document[key].upper() for key in _LEVEL if isinstance(document.get(key), str)), "")
-    for part in text.split("\n", _MOST_LINES)[:_MOST_LINES]:
+    for part in text.removesuffix("\n").split("\n", _MOST_LINES)[:_MOST_LINES]:
         inner = clean(part)
         stream = "/".join(filter(None, [line.stream, *who, inner.stream]))
         yield Line(inner.text, stream, line.rank or rank or inner.rank, inner.level or level, inner.clocks)

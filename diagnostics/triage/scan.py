@@ -28,6 +28,7 @@ _WINDOW = 4096
 _SHOWN = 400
 # So far below "Exception ignored in" its traceback begins; further where ranks print between each other.
 _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
+_BAR = re.compile(r"\d%\|")
 _FATAL = re.compile(
     r"(?:\b[A-Za-z_][\w.]{0,120}(?:Error|Exception)\b: |Fatal Python error"
     r"|Segmentation fault|core dumped|terminate called)"
@@ -277,7 +278,7 @@ class _Scanner:
         """After a traceback in a box, which was printed at the width of a terminal, its message may go on."""
         assert self.boxed is not None
         boxed = self.boxed
-        if line.stream != boxed.traceback.stream:
+        if line.stream != boxed.traceback.stream or _BAR.search(line.text):
             return
         boxed.pieces.append(line.text)
         if not wrapped.goes_on(line.text) or len(boxed.pieces) > 4:

@@ -148,7 +148,8 @@ def moved(lines: list[str], numbers: random.Random) -> list[str]:
 
 def quoted(lines: list[str], numbers: random.Random) -> list[str]:
     """As an answer by mail or on GitHub quotes them."""
-    return [numbers.choice(("> ", "> ", ">")) + line if line else ">" for line in lines]
+    mark = numbers.choice(("> ", "> > ", ">"))
+    return [mark + line if line else ">" for line in lines]
 
 
 def fenced(lines: list[str], numbers: random.Random) -> list[str]:
