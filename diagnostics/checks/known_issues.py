@@ -14,15 +14,25 @@ if TYPE_CHECKING:
 
 
 def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
-    """Every active issue whose first component is installed in an affected release."""
+    """Every active issue whose first component is installed in an affected release.
+
+    A claim that nobody read in the source or ran, and that has no upper end, tells no release from another: on it alone
+    every environment would be warned. Such issues are left to `triage`, which sees whether they happened.
+    """
     found = []
     for issue in issues.values():
         if issue.status != "active":
             continue
         hits = [(package, claim) for claim in issue.affected if (package := _hit(environment, claim))]
-        if any(package.name == _name(environment, issue.components[0]) for package, _ in hits):
+        first = [claim for package, claim in hits if package.name == _name(environment, issue.components[0])]
+        if any(_tells_releases_apart(claim) for claim in first):
             found.append(_finding(environment, issue, hits))
     return found
+
+
+def _tells_releases_apart(claim: Affected) -> bool:
+    bounded = bool(claim.releases) or any(mark in claim.versions for mark in ("<", "==", "~="))
+    return bounded or claim.evidence != "declared"
 
 
 def _name(environment: Environment, component: str) -> str:

@@ -64,7 +64,7 @@ def test_a_module_that_imports_is_ok(modules):
         ("raise RuntimeError('no idea')", "RuntimeError: no idea", "ENV921"),
         ("import sys; sys.exit(7)", "SystemExit: 7", "ENV921"),
         ("import os; os._exit(7)", "ended with 7 and gave no answer", "ENV921"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed with SIGSEGV", "ENV921"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed with SIGSEGV", "ENG011"),
         ("input()", "EOFError", "ENV921"),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ def place(tmp_path, kit, monkeypatch):
     programs = tmp_path / "programs"
     for name in ("repro", "grpo_core"):
         (programs / name).mkdir(parents=True)
-        (programs / name / "a.py").write_text("1\n")
+        (programs / name / "a.py").write_text('CODE = "SCH001"\n')
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "vllm-1.0+trl-1.0.txt").write_text("vllm==1.0\n")
     (tmp_path / "locks" / "vllm-1.0+trl-1.0.cpu.txt").write_text("vllm==1.0\n")
@@ -56,7 +56,8 @@ WITH_TRAINER = {
     "serve:vllm",
     "serve:trl",
 }
-IN_CELL = {"import", "scheduler", *WITH_TRAINER}
+# What is asked of a built environment; `install` builds it.
+IN_CELL = set(EVERY) - {"resolve", "resolve:today", "contract", "install"}
 
 
 @pytest.mark.parametrize(
@@ -103,9 +104,11 @@ def test_the_cell_s_versions_touch_everything(place):
         ("locks/vllm-1.0+trl-1.0.cpu.txt", "# a comment\nvllm==1.0  # via nothing\n", set()),
         ("locks/vllm-1.0+trl-1.0.cpu.txt", "vllm==1.0 \\\n    --hash=sha256:00\n", set()),
         ("locks/vllm-1.0+trl-1.0.txt", "vllm==1.0 \\\n    --hash=sha256:00\n", set()),
-        ("programs/repro/a.py", "2\n", {"scheduler"}),
-        ("programs/repro/b.py", "", {"scheduler"}),
-        ("programs/repro/imports.py", "2\n", {"import", "scheduler"}),
+        # A repro's own file, one that it comes to import, one that it does not.
+        ("programs/repro/a.py", 'CODE = "SCH001"  # 2\n', {"scheduler"}),
+        ("programs/repro/a.py", 'import repro.b\nCODE = "SCH001"\n', {"scheduler"}),
+        ("programs/repro/b.py", "", set()),
+        ("programs/repro/imports.py", "2\n", {"import"}),
         ("programs/grpo_core/a.py", "2\n", WITH_TRAINER),
         ("programs/repro/__pycache__/a.pyc", "x", set()),
         ("README.md", "x", set()),
