@@ -66,7 +66,8 @@ _PREFIX = re.compile(
 )
 _QUOTED = re.compile(r"(?:> ?)+")
 _INDENTED = re.compile(
-    rf" {{1,16}}(?=\[rank\d|\(\w[\w.: -]{{0,60}} pid=\d|\[?\d{{4}}-\d\d-\d\d[T ]|{_LEVELS} \d\d-\d\d )"
+    rf" {{1,16}}(?=\[[A-Za-z]{{0,20}}\d+\]:|\(\w[\w.: -]{{0,60}} pid=\d|\[?\d{{4}}-\d\d-\d\d[T ]"
+    rf"|{_LEVELS}(?: \d\d-\d\d |:[\w.]{{1,60}}:))"
 )
 _CLOCKS = ("core_stamp", "stamp", "clock", "kernel", "syslog", "loguru")
 _STATED = (

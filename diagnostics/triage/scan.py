@@ -179,7 +179,8 @@ class _Scanner:
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         if "\r" in text and len(parts := [part for part in text.split("\r") if part.strip()]) > 1:
             for part in parts[-20:]:
-                self._text(clean(part), number)
+                if not self._envelope(part.encode(), number):
+                    self._text(clean(part), number)
         elif not self._envelope(raw, number):
             self._text(clean(text), number)
         return len(raw) == end - start
@@ -190,7 +191,9 @@ class _Scanner:
             return False
         inner = envelopes.opened(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
         for line in inner or ():
-            self._text(line, number)
+            # Docker's object around a logger's.
+            for innermost in envelopes.opened(line) or (line,):
+                self._text(innermost, number)
         return inner is not None
 
     def _text(self, line: Line, number: int) -> None:
@@ -272,7 +275,7 @@ class _Scanner:
         for index in self.rules.set.match(text):
             known = self.seen.hits.get(index)
             if index not in alone and not (known and any(hit.line == number for hit in known.kept)):
-                self._hit(index, Line(text), number, about)
+                self._hit(index, Line(text, level=clean(first).level), number, about)
 
     def _after_box(self, line: Line) -> None:
         """After a traceback in a box, which was printed at the width of a terminal, its message may go on."""
