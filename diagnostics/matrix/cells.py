@@ -152,6 +152,8 @@ class Matrix:
     """Which further cells are generated."""
     releases: Releases | None = None
     """The releases they are generated from; None if no list is committed."""
+    quick_without: tuple[str, ...] = ()
+    """Layers that the profile `quick` leaves out; a name before a colon stands for all that begin with it."""
 
     def cell(self, name: str) -> Cell:
         """Returns the cell of that id; refuses an unknown one with what is close to it."""
@@ -192,11 +194,13 @@ def load(path: Path) -> Matrix:
     settings = _settings(top.table("layers"))
     cells = tuple(_cell(name, table, recipes) for name, table in top.table("cells").tables())
     breadth = breadth_settings(top.table("breadth"))
+    families = dict.fromkeys((*LAYERS, *(name.partition(":")[0] for name in LAYERS)))
+    quick_without = top.choices("quick_without", families)
     top.close()
     if not cells:
         raise TableError(f"{path}: cells: expected at least one")
     known = releases.load(path.parent / "locks" / releases.FILE)
-    return Matrix(path, platform, cells, settings, breadth, known)
+    return Matrix(path, platform, cells, settings, breadth, known, quick_without)
 
 
 def _recipe(name: str, table: Table) -> Recipe:

@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
     wanted = selection.layers(options.layers)
     if options.list:
         return _list(cells)
+    if not wanted:
+        wanted = selection.of_profile(workplace.matrix, options.cells, options.profile)
     questions = _questions(workplace, cells, wanted)
     chosen = {
         (item.cell.id, item.layer.name) for item in questions if not wanted or item.layer.name in wanted

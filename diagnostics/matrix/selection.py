@@ -79,6 +79,18 @@ def layers(lists: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def of_profile(matrix: Matrix, globs: Sequence[str], profile: str | None) -> tuple[str, ...]:
+    """Returns the layers that a run of a profile asks where none are named; nothing means all.
+
+    Cells that are named are asked everything.
+    """
+    if globs or (profile or "quick") != "quick" or not matrix.quick_without:
+        return ()
+    return tuple(
+        layer for layer in LAYERS if not {layer, layer.partition(":")[0]} & set(matrix.quick_without)
+    )
+
+
 def with_needs(cell: Cell, wanted: Sequence[str]) -> list[str]:
     """Returns the wanted layers of a cell and all that they need, in order; all of them if none is wanted."""
     if not wanted:

@@ -150,6 +150,18 @@ def test_a_layer_brings_what_it_needs(write, kit):
     )
 
 
+def test_quick_leaves_out_what_the_file_says(write, kit):
+    """Only where neither cells nor layers are named; what is left out has to be a layer, or a family of them."""
+    text = kit.head + kit.cell("1.0", "1.0", ["resolve", "install", "import", "repro:NUM001"])
+    short = load(write(text.replace("platform =", 'quick_without = ["repro", "import"]\nplatform =')))
+    asked = selection.of_profile(short, [], None)
+    assert selection.with_needs(short.cells[0], asked) == ["resolve", "install"]
+    assert selection.of_profile(short, [], "full") == selection.of_profile(short, ["vllm-1*"], None) == ()
+    assert selection.of_profile(load(write(text)), [], None) == ()
+    with pytest.raises(TableError, match="quick_without.*did you mean repro"):
+        load(write(text.replace("platform =", 'quick_without = ["repros"]\nplatform =')))
+
+
 @pytest.mark.parametrize("module", ["uv", "resolving", "pylock", "triaged", "report.table"])
 def test_examples_in_docstrings_hold(module):
     """The doctests of the package run."""
