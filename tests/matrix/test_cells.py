@@ -158,7 +158,7 @@ def test_quick_leaves_out_what_the_file_says(write, kit):
     assert selection.with_needs(short.cells[0], asked) == ["resolve", "install"]
     assert selection.of_profile(short, [], "full") == selection.of_profile(short, ["vllm-1*"], None) == ()
     assert selection.of_profile(load(write(text)), [], None) == ()
-    with pytest.raises(TableError, match="quick_without.*did you mean repro"):
+    with pytest.raises(TableError, match=r"quick_without.*did you mean repro"):
         load(write(text.replace("platform =", 'quick_without = ["repros"]\nplatform =')))
 
 
