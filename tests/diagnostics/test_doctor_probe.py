@@ -165,13 +165,18 @@ def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
         "--tier",
         "probe",
     ]
+    # A shell starts what it puts into the background with Ctrl-C ignored; as in a terminal it has to be otherwise.
     with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as doctor:
-        pid, folder = read(pipe).split()
-        assert str(temporary) in folder
-        doctor.send_signal(number)
-        doctor.communicate(timeout=60)
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
+    ) as doctor:  # fmt: skip
+        try:
+            pid, folder = read(pipe).split()
+            assert str(temporary) in folder
+            doctor.send_signal(number)
+            doctor.communicate(timeout=60)
+        finally:
+            doctor.kill()
     assert doctor.returncode == (130 if number == signal.SIGINT else 143)
     assert gone(int(pid))
     assert list(temporary.iterdir()) == []

@@ -403,6 +403,8 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        # A shell starts what it puts into the background with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
     ready = 0
     while ready < 2:
