@@ -183,7 +183,7 @@ def _nearest_read(compat: Compat, pair: tuple[str, str]) -> list[tuple[str, str]
         inorder = sorted(chosen, key=lambda it: (_distance(it[0], pair[0]), _distance(it[1], pair[1]), it))
         return [it for it in inorder if (known := compat.read(*it)) is not None and known.promising][:1]
 
-    all_ = compat.pairs()
+    all_ = [it for it in compat.pairs() if it != pair]
     kept = promising(it for it in all_ if it[1] == pair[1]) + promising(it for it in all_ if it[0] == pair[0])
     return kept or promising(all_)
 

@@ -151,6 +151,16 @@ def test_without_a_run_the_nearest_read_pair_is_installed(environment):
     assert "'vllm==0.10.2' 'trl==0.23.1'" in finding.remedy.commands[0]
 
 
+def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
+    """Metadata and source promise it, and a run saw otherwise; another one is named, once."""
+    layers = {"engine": {"verdict": "fail", "evidence": "executed", "summary": "it does not start"}}
+    failed = {"id": "f", "vllm": "0.12.0", "trl": "0.27.2", "verdict": "fail", "layers": layers}
+    finding = judged(environment, "0.12.0", "0.27.2", cells=(failed,))
+    assert finding.code == "CMP902"
+    assert "vllm-0.12.0+trl-0.27.2" not in finding.remedy.text
+    assert finding.remedy.text.count("vllm-0.10.2+trl-0.23.1") == 1
+
+
 @pytest.mark.parametrize(
     ("vllm", "trl", "code", "severity", "said"),
     [
