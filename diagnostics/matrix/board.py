@@ -58,7 +58,7 @@ class Square:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Known issues: those observed, and those whose signature what was seen bears.
+        """Known issues: those observed, or else those whose signature what was seen bears.
 
         What was read is triaged by today's catalogue: reading a pair again would show the same.
         """
@@ -66,7 +66,8 @@ class Square:
             return ()
         answer = self.event.answer
         today = triaged.codes(answer) if answer.evidence is Evidence.STATIC else ()
-        return tuple(dict.fromkeys((*answer.codes, *answer.triaged, *today)))
+        # What a repro's log bears besides the issue that it made happen is nobody's failure.
+        return answer.codes or tuple(dict.fromkeys((*answer.triaged, *today)))
 
     @property
     def of_machine(self) -> bool:
