@@ -7,8 +7,10 @@ known issue that was made to happen is no failure of the pair; the issues have a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import catalogue
 from diagnostics.matrix.layers.doctor import TOLD, WITHHELD
 from diagnostics.matrix.publish import of_issues
 from diagnostics.matrix.verdicts import Evidence, Outcome
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 
 WHEN = (WITHHELD, TOLD)
 _GRAVE = frozenset({"error", "blocker"})
-# That a declared requirement is not met: where the recipe departs from what is declared, it is the recipe's doing.
-_OF_RECIPE = "CMP904"
+# That a declared requirement is not met, that a compiled module lacks libraries: where the recipe departs from what is
+# declared (a wheel for CUDA beside PyTorch for CPUs, say), it is the recipe's doing.
+_OF_RECIPE = ("CMP904", "ENV910")
 KNOWING = {WITHHELD: "not knowing what was run in the cell", TOLD: "knowing what was published of it"}
 
 
@@ -54,6 +57,8 @@ class Confusion:
     issues: tuple[Case, ...]
     open: tuple[str, ...]
     """Cells with a prediction and nothing to hold it against, or the other way round."""
+    by_setting: tuple[tuple[str, str], ...]
+    """(code, cell) of known issues that were seen and that a setting decides: doctor sees no settings."""
     aside: tuple[str, ...]
     """Cells of which doctor said gravely what is true of the environment, and the recipe's doing: no prediction."""
 
@@ -69,6 +74,7 @@ def confusion(board: Board, when: str) -> Confusion:
     issues: list[Case] = []
     unknown: list[str] = []
     aside: list[str] = []
+    by_setting: list[tuple[str, str]] = []
     for row in board.rows:
         square = row.square("doctor")
         if square is None:
@@ -79,15 +85,26 @@ def confusion(board: Board, when: str) -> Confusion:
         said = [sign.split() for sign in square.event.answer.signs if sign.startswith(f"{when} ")]
         grave = [f"{severity} {code}" for _when, severity, code in said if severity in _GRAVE]
         if departs(row) and (known := [text for text in grave if text.endswith(_OF_RECIPE)]):
-            aside.append(f"{row.cell.id}: {known[0]}")
+            aside.append(f"{row.cell.id}: {', '.join(dict.fromkeys(known))}")
             grave = [text for text in grave if text not in known]
         pair = _pair(row, grave)
         if pair is None:
             unknown.append(f"{row.cell.id}: nothing was run")
         else:
             pairs.append(pair)
-        issues += _issues(row, {code for _when, _severity, code in said})
-    return Confusion(when, tuple(pairs), tuple(issues), tuple(unknown), tuple(aside))
+        for case in _issues(row, {code for _when, _severity, code in said}):
+            if case.predicted or _of_releases(case.about):
+                issues.append(case)
+            elif case.observed:
+                by_setting.append((case.about, case.cell))
+    return Confusion(when, tuple(pairs), tuple(issues), tuple(unknown), tuple(by_setting), tuple(aside))
+
+
+@cache
+def _of_releases(code: str) -> bool:
+    """Tells whether doctor brings an issue up: where the release decides, and not what is set."""
+    known = catalogue.load().get(code)
+    return known is None or known.status == "active"
 
 
 def departs(row: Row) -> bool:
@@ -205,6 +222,13 @@ def remarks(found: Sequence[Confusion]) -> list[str]:
     """Returns what is no case: predictions that are the recipe's doing, and what is open; each once."""
     why = "the recipe departs from what the pair declares"
     lines = [f"set aside: {line}: {why}" for one in found for line in one.aside]
+    cells: dict[str, dict[str, None]] = {}
+    for code, cell in (item for one in found for item in one.by_setting):
+        cells.setdefault(code, {})[cell] = None
+    lines += [
+        f"left to lint, since a setting decides: {code}, seen in {len(names)} of the cells"
+        for code, names in sorted(cells.items())
+    ]
     return list(dict.fromkeys((*lines, *(f"open: {line}" for one in found for line in one.open))))
 
 
@@ -269,6 +293,7 @@ def document(found: Sequence[Confusion]) -> dict[str, Any]:
                 for case in (*one.pairs, *one.issues)
                 if not case.agrees
             ],
+            "by_setting": [{"code": code, "cell": cell} for code, cell in one.by_setting],
             "set_aside": list(one.aside),
             "open": list(one.open),
         }

@@ -136,9 +136,23 @@ def test_known_issues_are_counted_by_code_where_they_were_asked(make):
     ]
     assert not found.pairs[0].observed
     assert verdict(made.rows[0]) == "partial"
-    expected = '[CELL.expect."repro:CMP002"]\noutcome = "not_run"\nreason = "it is imported"'
-    found = confusion.confusion(make(answers, expected), confusion.WITHHELD)
-    assert ("CMP002", False, False) in [(case.about, case.predicted, case.observed) for case in found.issues]
+    expected = '[CELL.expect.scheduler]\noutcome = "not_run"\nreason = "it has no scheduler"'
+    found = confusion.confusion(
+        make({**answers, "doctor": said(), "scheduler": seen("not_run")}, expected), confusion.WITHHELD
+    )
+    assert ("SCH001", False, False) in [(case.about, case.predicted, case.observed) for case in found.issues]
+
+
+def test_what_a_setting_decides_is_left_to_lint(make):
+    """Doctor sees no settings: an issue of these that was seen is listed, and is no miss; nor is it a hit."""
+    answers = {"doctor": said(), "import": seen("pass"), "repro:CMP002": seen("fail", "CMP002")}
+    made = make(
+        answers, '[CELL.expect."repro:CMP002"]\noutcome = "fail"\ncodes = ["CMP002"]\nreason = "known"'
+    )
+    found = confusion.confusion(made, confusion.WITHHELD)
+    assert found.issues == ()
+    assert found.by_setting == (("CMP002", "vllm-1.0+trl-1.0"),)
+    assert "since a setting decides: CMP002, seen in 1" in confusion.text(confusion.of(made))
 
 
 def test_every_report_has_the_table_and_its_disagreements(make):
