@@ -7,10 +7,9 @@ known issue that was made to happen is no failure of the pair; the issues have a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import catalogue
+from diagnostics.matrix import triaged
 from diagnostics.matrix.layers.doctor import TOLD, WITHHELD
 from diagnostics.matrix.publish import of_issues
 from diagnostics.matrix.verdicts import Evidence, Outcome
@@ -93,18 +92,11 @@ def confusion(board: Board, when: str) -> Confusion:
         else:
             pairs.append(pair)
         for case in _issues(row, {code for _when, _severity, code in said}):
-            if case.predicted or _of_releases(case.about):
+            if case.predicted or not triaged.by_setting(case.about):
                 issues.append(case)
             elif case.observed:
                 by_setting.append((case.about, case.cell))
     return Confusion(when, tuple(pairs), tuple(issues), tuple(unknown), tuple(by_setting), tuple(aside))
-
-
-@cache
-def _of_releases(code: str) -> bool:
-    """Tells whether doctor brings an issue up: where the release decides, and not what is set."""
-    known = catalogue.load().get(code)
-    return known is None or known.status == "active"
 
 
 def departs(row: Row) -> bool:

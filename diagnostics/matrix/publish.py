@@ -6,6 +6,7 @@ import json
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.matrix import triaged
 from diagnostics.matrix.resolving import pins, version_of
 from diagnostics.matrix.verdicts import Evidence, Outcome, Verdict
 
@@ -31,7 +32,8 @@ def compat(board: Board, generated: str, wide: Board | None = None) -> str:
     A cell's verdict: `unresolvable` if its requirements have no solution and nothing of it ran; `fail` if a
     layer other than `scheduler` and `repro:CODE` failed, and not only because there is no GPU; `pass` if every
     question that applies passed and at least one answer comes from a run; `unknown` if nothing is answered;
-    `partial` otherwise (something was not run, a known issue was reproduced, or what has no solution ran).
+    `partial` otherwise (something was not run, a known issue of the release was reproduced, or what has no solution
+    ran). A known issue that a setting decides, made to happen by `repro:CODE`, says nothing about the pair.
     """
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -137,7 +139,13 @@ def _settled(square: Square) -> bool:
     inapplicable = (
         square.event is not None and square.judged.verdict is Verdict.NOT_RUN and square.judged.expected
     )
-    return square.judged.verdict is Verdict.PASS or inapplicable
+    return square.judged.verdict is Verdict.PASS or inapplicable or _by_setting(square)
+
+
+def _by_setting(square: Square) -> bool:
+    """Tells whether a repro made happen, as announced, what a setting decides and not the pair."""
+    layer, _, code = square.question.layer.name.partition(":")
+    return layer == "repro" and triaged.by_setting(code) and square.judged.expected
 
 
 def _layer(square: Square) -> dict[str, Any]:

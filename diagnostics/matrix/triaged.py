@@ -49,19 +49,25 @@ def _raised(signs: Iterable[str]) -> list[str]:
     return found
 
 
+def by_setting(code: str) -> bool:
+    """Tells whether a known issue is one that a setting decides, and not the release."""
+    return code in known() and known()[code].status != "active"
+
+
 @cache
 def _matching(text: str) -> tuple[str, ...]:
     from diagnostics.catalogue.signatures import matches
 
     return tuple(
         code
-        for code, issue in _known().items()
+        for code, issue in known().items()
         if issue.signature is not None and matches(issue.signature, text)
     )
 
 
 @cache
-def _known() -> dict[str, Issue]:
+def known() -> dict[str, Issue]:
+    """Returns the catalogue, read once."""
     from diagnostics import catalogue
 
     return catalogue.load()
