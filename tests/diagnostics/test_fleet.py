@@ -561,7 +561,10 @@ def test_a_real_ray_cluster_with_an_odd_node_and_a_dead_one(tmp_path, capsys):
     assert "has eth1" in variables["detail"]
     assert {"RAY951", "NET951"} & {item["code"] for item in report["findings"]}
     assert "NET953" not in {item["code"] for item in report["findings"]}
-    assert code == 3
+    # Each node's own checks are there, too: this machine may lack the devices that the variables name.
+    errors = {item["code"] for item in report["findings"] if item["severity"] in {"error", "blocker"}}
+    assert errors <= {"NET902"}
+    assert code == (1 if errors else 3)
 
 
 def test_no_ray_cluster_is_one_line(capsys):
