@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.facts.environment import NoEnvironmentError
+from diagnostics.filters import BaselineError
 from diagnostics.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.command(options)
-    except (CatalogueError, NoEnvironmentError) as error:
+    except (BaselineError, CatalogueError, NoEnvironmentError) as error:
         print(f"diagnostics: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from diagnostics import doctor, filters
+    from diagnostics import doctor
     from diagnostics.facts import collection, compat
     from diagnostics.render import output
 
@@ -119,11 +120,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
         python = options.python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
         report, incomplete = command.tried(report, options.tier, python, facts)
-    try:
-        report = output.filtered(report, options)
-    except filters.BaselineError as error:
-        print(f"diagnostics: {error}", file=sys.stderr)
-        return USAGE
+    report = output.filtered(report, options)
     if options.fix_plan:
         from diagnostics.fixplan import build
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from diagnostics.findings import Evidence, Finding, Remedy, Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from diagnostics.catalogue.model import Issue
 
 CODES = {
@@ -308,3 +310,19 @@ def finding(
         evidence=evidence,
         remedy=remedy,
     )
+
+
+def to_unset(code: str, severity: Severity, evidence: Sequence[Evidence], advice: str) -> list[Finding]:
+    """One finding of environment variables that had better not be set; none where there is no evidence.
+
+    Args:
+        code: Of the finding.
+        severity: Of the finding.
+        evidence: Each begins with a variable's name and `=`.
+        advice: When to unset them.
+    """
+    if not evidence:
+        return []
+    names = " ".join(item.text.partition("=")[0] for item in evidence)
+    remedy = Remedy(advice, (f"unset {names}",))
+    return [finding(code, severity, known_by="static", detail="", evidence=tuple(evidence), remedy=remedy)]

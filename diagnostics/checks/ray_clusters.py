@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.checks.codes import finding, known
+from diagnostics.checks.codes import finding, known, to_unset
 from diagnostics.findings import Evidence, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -99,12 +99,4 @@ def ray_settings(environment: Environment) -> list[Finding]:
     noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
     if seen.get(noset, "").lower() in {"1", "true"}:
         evidence.append(Evidence(f"{noset}=1: every worker sees all GPUs and takes the first", "environment"))
-    if not evidence:
-        return []
-    names = " ".join(item.text.partition("=")[0] for item in evidence)
-    return [
-        finding(
-            "RAY902", Severity.INFO, known_by="static", detail="", evidence=tuple(evidence),
-            remedy=Remedy("Unset it, unless the trainer asks for it.", (f"unset {names}",)),
-        )
-    ]  # fmt: skip
+    return to_unset("RAY902", Severity.INFO, evidence, "Unset it, unless the trainer asks for it.")

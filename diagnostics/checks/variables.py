@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from diagnostics.checks.codes import finding, known
+from diagnostics.checks.codes import finding, known, to_unset
 from diagnostics.checks.releases import within
 from diagnostics.findings import Evidence, Remedy, Severity
 
@@ -107,15 +107,7 @@ def communication(environment: Environment) -> list[Finding]:
         for name in _NOT_NOTICED
         if seen.get(name) == "0"
     ]
-    if not evidence:
-        return []
-    names = " ".join(item.text.partition("=")[0] for item in evidence)
-    return [
-        finding(
-            "NET904", Severity.WARNING, known_by="static", detail="", evidence=tuple(evidence),
-            remedy=Remedy("Unset what is not needed on this machine.", (f"unset {names}",)),
-        )
-    ]  # fmt: skip
+    return to_unset("NET904", Severity.WARNING, evidence, "Unset what is not needed on this machine.")
 
 
 def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
@@ -205,15 +197,7 @@ def debugging(environment: Environment) -> list[Finding]:
         evidence.append(Evidence("NCCL_DEBUG=TRACE: each call of NCCL is printed", "environment"))
     if seen.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         evidence.append(Evidence("TORCH_DISTRIBUTED_DEBUG=DETAIL: each collective is checked", "environment"))
-    if not evidence:
-        return []
-    names = " ".join(item.text.partition("=")[0] for item in evidence)
-    return [
-        finding(
-            "ENV918", Severity.INFO, known_by="static", detail="", evidence=tuple(evidence),
-            remedy=Remedy("Unset them for a real run.", (f"unset {names}",)),
-        )
-    ]  # fmt: skip
+    return to_unset("ENV918", Severity.INFO, evidence, "Unset them for a real run.")
 
 
 def elsewhere(environment: Environment) -> list[Finding]:

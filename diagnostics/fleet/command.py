@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics import doctor, filters
+from diagnostics import doctor
 from diagnostics.facts import compat
 from diagnostics.findings import USAGE
 from diagnostics.fleet import cluster, hosts, reach
@@ -37,11 +37,7 @@ def run(options: argparse.Namespace) -> int:
     def report_of(seen: list[Node]) -> Report:
         return output.filtered(examine_fleet(seen, issues, table, note), options)
 
-    try:
-        report = report_of(nodes) if options.format == "terminal" else shareable(report_of, nodes)
-    except filters.BaselineError as error:
-        print(f"diagnostics: {error}", file=sys.stderr)
-        return USAGE
+    report = report_of(nodes) if options.format == "terminal" else shareable(report_of, nodes)
     output.write(report, options)
     return report.exit_code(output.fail_on(options))
 

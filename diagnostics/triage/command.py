@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue, filters
+from diagnostics import catalogue
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
 from diagnostics.render import output
 from diagnostics.triage.folders import Passed
@@ -43,11 +43,7 @@ def run(options: argparse.Namespace) -> int:
     rules = Rules(catalogue.load())
     verdict = triage(sources, rules)
     told = report(verdict, [source.name for source in sources], str(passed))
-    try:
-        told = output.filtered(told, options)
-    except filters.BaselineError as error:
-        print(f"diagnostics: {error}", file=sys.stderr)
-        return USAGE
+    told = output.filtered(told, options)
     output.write(told, options)
     code = exit_code(verdict)
     if code == FINDINGS and not any(finding.severity >= output.fail_on(options) for finding in told.findings):

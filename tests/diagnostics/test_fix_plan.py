@@ -78,7 +78,7 @@ def examined(seen, compat):
 def plan_of(maker, *, environ=None, compat=TABLE, keep=None):
     seen = facts.collect(maker.prefix, environ or {})
     report = examined(seen, compat)
-    return fix_plan(keep(report) if keep else report, seen, compat, ISSUES, BREADTH)
+    return fix_plan(keep(report) if keep else report, seen, replace(compat, breadth=BREADTH), ISSUES)
 
 
 def broken_pair(maker, installer="pip"):
@@ -139,7 +139,7 @@ def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
     lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
     more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
     far = replace(TABLE, cells=TABLE.cells[:3])
-    sets = fix_plan(report, seen, far, ISSUES, lines | more).sets
+    sets = fix_plan(report, seen, replace(far, breadth=lines | more), ISSUES).sets
     assert sets[0].evidence == "static"
     assert sets[-1].evidence == "executed"
 
@@ -426,12 +426,12 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
     issues = {"SCH001": replace(issue, mitigations=(newer,))}
     seen = facts.collect(environment.prefix, {})
     report = filters.select(examined(seen, TABLE), ["SCH001"], [])
-    may = fix_plan(report, seen, TABLE, issues, BREADTH)
+    may = fix_plan(report, seen, replace(TABLE, breadth=BREADTH), issues)
     assert [item.need for item in may.steps if item.codes == ("SCH001",)] == ["consider"]
     assert not [item for item in may.steps if item.kind == "packages"]
     sure = [
         replace(check, findings=tuple(replace(item, certainty="established") for item in check.findings))
         for check in report.checks
     ]
-    does = fix_plan(replace(report, checks=tuple(sure)), seen, TABLE, issues, BREADTH)
+    does = fix_plan(replace(report, checks=tuple(sure)), seen, replace(TABLE, breadth=BREADTH), issues)
     assert step(does, "packages").commands[1].endswith("'verl>=0.6'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ class Changes:
 
     def of(self, cell: str, layer: str) -> Change | None:
         """Returns the change of one question, if there is one."""
-        return next((item for item in self.found if (item.cell, item.layer) == (cell, layer)), None)
+        return self._by_question.get((cell, layer))
+
+    @cached_property
+    def _by_question(self) -> dict[tuple[str, str], Change]:
+        return {(item.cell, item.layer): item for item in self.found}
 
 
 NO_CHANGES = Changes("", ())
