@@ -48,3 +48,16 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 280) -> subproces
             [str(python), "-P", *arguments],
             env=environment, cwd=stage, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
+
+
+def repro_beside_trl(release: str, *arguments: str) -> str:
+    """A program for a cell: `python -m repro` with that TRL before the cell's own; a skip where its wheel is not."""
+    name = f"GRPO_DOCTOR_TRL_{release.replace('.', '_')}"
+    folder = os.environ.get(name)
+    if not folder or not Path(folder, "trl").is_dir():
+        pytest.skip(f"no TRL {release}: uv pip install --no-deps --target DIR trl=={release}; {name}=DIR")
+    return (
+        f"import os, sys; sys.path.insert(0, {folder!r}); "
+        f"os.environ['PYTHONPATH'] = os.pathsep.join([{folder!r}, os.environ['PYTHONPATH']]); "
+        f"from repro.__main__ import main; sys.exit(main({list(arguments)!r}))"
+    )

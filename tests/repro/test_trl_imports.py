@@ -1,14 +1,12 @@
 """CMP002 and CMP003: which failure an import's error shows, and what is said of it; real packages where they are."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from repro import trl_imports as repro
 from repro.base import InapplicableError
-from tests.cells import cell_python, run_with
+from tests.cells import cell_python, repro_beside_trl, run_with
 
 NAME = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (/a/vllm/sampling_params.py)"
 GONE = "ModuleNotFoundError: No module named 'vllm.transformers_utils.tokenizer'"
@@ -69,16 +67,8 @@ def test_a_mitigation_needs_its_release(monkeypatch):
 @pytest.mark.heavy
 def test_trl_0_28_takes_a_suffixed_vllm_for_a_newer_one():
     """TRL 0.28.0 in GRPO_DOCTOR_TRL_0_28_0, before the cell's own: it declares vLLM 0.10.2, and can't be imported."""
-    folder = os.environ.get("GRPO_DOCTOR_TRL_0_28_0")
-    if not folder or not Path(folder, "trl").is_dir():
-        pytest.skip(
-            "no TRL 0.28.0: uv pip install --no-deps --target DIR trl==0.28.0; GRPO_DOCTOR_TRL_0_28_0=DIR"
-        )
-    program = (
-        f"import os, sys; sys.path.insert(0, {folder!r}); "
-        f"os.environ['PYTHONPATH'] = os.pathsep.join([{folder!r}, os.environ['PYTHONPATH']]); "
-        "from repro.__main__ import main; "
-        "sys.exit(main(['run', 'CMP002', '--trigger', 'trainer', '--timeout', '220', '--json']))"
+    program = repro_beside_trl(
+        "0.28.0", "run", "CMP002", "--trigger", "trainer", "--timeout", "220", "--json"
     )
     done = run_with(cell_python("vllm-0.10.2+trl-0.25.1"), "-c", program, timeout_s=500)
     bare, other = json.loads(done.stdout)["codes"]["CMP002"]["attempts"]

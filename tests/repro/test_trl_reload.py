@@ -1,13 +1,11 @@
 """SYN003: whose log-probs the engine reports; which TRL reloads; and TRL's own class around the real engine."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from repro import trl_reload as repro
-from tests.cells import cell_python, run_in_cell
+from tests.cells import cell_python, repro_beside_trl, run_in_cell
 
 CELL = "vllm-0.31.0+trl-1.16.0"
 
@@ -61,16 +59,7 @@ def test_the_newest_trl_does_not_reload():
 @pytest.mark.heavy
 def test_rollouts_come_from_the_base_model():
     """TRL 1.9.2's wheel, in the folder GRPO_DOCTOR_TRL_1_9_2, before the cell's own on the path."""
-    folder = os.environ.get("GRPO_DOCTOR_TRL_1_9_2")
-    if not folder or not Path(folder, "trl").is_dir():
-        pytest.skip(
-            "no TRL 1.9.2: uv pip install --no-deps --target DIR trl==1.9.2; GRPO_DOCTOR_TRL_1_9_2=DIR"
-        )
-    program = (
-        f"import sys; sys.path.insert(0, {folder!r}); import os; "
-        f"os.environ['PYTHONPATH'] = os.pathsep.join([{folder!r}, os.environ['PYTHONPATH']]); "
-        "from repro.__main__ import main; sys.exit(main(['run', 'SYN003', '--timeout', '280', '--json']))"
-    )
+    program = repro_beside_trl("1.9.2", "run", "SYN003", "--timeout", "280", "--json")
     assert cell_python(CELL).exists()
     done = run_in_cell(CELL, "-c", program, timeout_s=900)
     attempts = {
