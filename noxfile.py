@@ -17,7 +17,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.matrix.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
+from diagnostics.matrix.build.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
@@ -202,7 +202,7 @@ def triage_eval(session: nox.Session) -> None:
     """Judge the labelled logs and print recall and precision by family. Arguments: another folder of logs."""
     install(session, "--editable", ".")
     session.run(
-        "python", "-m", "diagnostics.triage.evaluate", *(session.posargs or ["tests/diagnostics/logs"])
+        "python", "-m", "tests.diagnostics.evaluate", *(session.posargs or ["tests/diagnostics/logs"])
     )
 
 
@@ -212,7 +212,7 @@ def repro(session: nox.Session) -> None:
     if "--all-versions" in session.posargs:
         install(session, "--editable", ".[matrix]")
         options = [option for option in session.posargs if option != "--all-versions"]
-        session.run("python", "-m", "diagnostics.sweep", *options)
+        session.run("python", "-m", "diagnostics.matrix.sweep", *options)
         return
     if len(session.posargs) < 2:
         session.error(

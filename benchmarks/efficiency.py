@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo_core.engines import build_engine  # noqa: E402
 from grpo_core.modes import asynchronous  # noqa: E402
+from grpo_core.rollout.build import build_engine  # noqa: E402
 from grpo_core.run import train  # noqa: E402
 from grpo_core.settings import load  # noqa: E402
 from grpo_core.trainer import Trainer  # noqa: E402
 
 if TYPE_CHECKING:
-    from grpo_core.engines import EngineSpec
-    from grpo_core.engines.base import Engine
+    from grpo_core.rollout.build import EngineSpec
+    from grpo_core.rollout.engine import Engine
 
 STEPS, UNIT_S = 10, 0.5
 SMALL = {"train.prompts_per_step": 2, "sampling.group_size": 2, "checkpoint.every": 0, "output.page": "false"}

@@ -21,7 +21,7 @@ def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
     """One measurement, in this process."""
     import torch
 
-    from grpo_core.logprobs import chunked_logprobs
+    from grpo_core.learn.logprobs import chunked_logprobs
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval, pairs  # noqa: E402
 from benchmarks.programs.tiny import make  # noqa: E402
-from grpo_core.watchdog import Watchdog  # noqa: E402
+from grpo_core.machine.watchdog import Watchdog  # noqa: E402
 
 PAIRS = 30
 CASES = {

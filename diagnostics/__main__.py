@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.facts.environment import NoEnvironmentError
-from diagnostics.filters import BaselineError
-from diagnostics.findings import FINE, INCOMPLETE, USAGE
+from diagnostics.report.filters import BaselineError
+from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m diagnostics", description="Diagnosis of GRPO runs on vLLM."
     )
-    from diagnostics.render import output
+    from diagnostics.report import output
 
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser(
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--fix-plan", action="store_true", help="one ordered plan out of all findings; runs nothing"
     )
-    from diagnostics.fleet import options as fleet
+    from diagnostics.doctor.fleet import options as fleet
 
     fleet.add(doctor)
     doctor.set_defaults(command=_doctor)
@@ -92,12 +92,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from diagnostics import doctor
+    from diagnostics.doctor import examine as doctor
     from diagnostics.facts import collection, compat
-    from diagnostics.render import output
+    from diagnostics.report import output
 
     if options.hosts or options.ray:
-        from diagnostics.fleet import command as fleet
+        from diagnostics.doctor.fleet import command as fleet
 
         return fleet.run(options)
     prefix: Path | None = options.prefix
@@ -116,13 +116,13 @@ def _doctor(options: argparse.Namespace) -> int:
     report = doctor.examine(facts.environment, doctor.load_catalogue(), compat.load(), facts.machine)
     incomplete = False
     if options.tier != "static":
-        from diagnostics.probe import command
+        from diagnostics.doctor.probe import command
 
         python = options.python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
         report, incomplete = command.tried(report, options.tier, python, facts)
     report = output.filtered(report, options)
     if options.fix_plan:
-        from diagnostics.fixplan import build
+        from diagnostics.doctor.fixplan import build
 
         return build.run(report, facts.environment, compat.load(), options.format, output.fail_on(options))
     output.write(report, options)
@@ -138,8 +138,8 @@ def _triage(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
-    from diagnostics.checks.codes import CODES
-    from diagnostics.render import issue
+    from diagnostics.catalogue.own_codes import CODES
+    from diagnostics.report.formats import issue
 
     code = options.code.upper()
     if code in CODES:

@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from diagnostics.findings import Report
+    from diagnostics.report.findings import Report
 
 SECTION = "grpo-doctor"
 # The log that triage is given; its name stands before each line number in the section.
@@ -79,9 +79,9 @@ def _look(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
     """The section's text and, where an issue is known, the property's."""
     from diagnostics import catalogue
     from diagnostics.triage import command
+    from diagnostics.triage.reading.sources import find
     from diagnostics.triage.report import report as tell
     from diagnostics.triage.rules import Rules
-    from diagnostics.triage.sources import find
 
     if _RULES not in item.config.stash:
         item.config.stash[_RULES] = Rules(catalogue.load())
@@ -129,7 +129,7 @@ def _text(told: Report) -> str:
     """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
     from rich.console import Console
 
-    from diagnostics.render.terminal import write_finding
+    from diagnostics.report.formats.terminal import write_finding
 
     stream = io.StringIO()
     console = Console(file=stream, width=_WIDTH, color_system=None, highlight=False, legacy_windows=False)

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     with _stdout_for_the_answer() as answer:
         try:
             if rest[:1] in (["replay"], ["check"]):
-                from grpo_core.records import check_command, replay_command
+                from grpo_core.records.records import check_command, replay_command
 
                 return {"replay": replay_command, "check": check_command}[rest[0]](rest[1:], flags, answer)
             command, config = _understood(rest)
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core import run
-    from grpo_core.terminal import Progress
+    from grpo_core.show.terminal import Progress
 
     progress = Progress(config.train.steps)
     try:
@@ -98,8 +98,8 @@ def _probe(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
 
 
 def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
-    from grpo_core.engines.base import EngineError
-    from grpo_core.serve.run import serve
+    from grpo_core.rollout.engine import EngineError
+    from grpo_core.rollout.serve.run import serve
 
     try:
         serve(config, answer, exit_with_stdin="--exit-with-stdin" in flags)
@@ -154,8 +154,8 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
 
 
 def _in_words(document: dict[str, Any]) -> str:
-    from grpo_core.metrics import read_metrics
-    from grpo_core.picture import terminal_curve
+    from grpo_core.show.metrics import read_metrics
+    from grpo_core.show.picture import terminal_curve
 
     curve = [entry["reward/mean"] for entry in read_metrics(Path(document["metrics"]))]
     colour = os.isatty(1) and not os.environ.get("NO_COLOR")

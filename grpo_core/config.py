@@ -194,11 +194,11 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The loss; see `grpo_core.loss`."""
+    """The loss; see `grpo_core.learn.loss`."""
 
     dialect: str = _key("")
-    """Another trainer's loss, as verl-0.9.1/grpo (see grpo_core/dialects.py): the keys of this section that are not set
-    have its values."""
+    """Another trainer's loss, as verl-0.9.1/grpo (see grpo_core/learn/dialects.py): the keys of this section that are
+    not set have its values."""
     advantage_baseline: str = _key("group", choices=("group", "leave_one_out", "batch", "none"))
     """What is subtracted from a reward: the mean of its group, of the others of its group, of the batch, or 0."""
     advantage_scale: str = _key("group", choices=("group", "leave_one_out", "batch", "none"))

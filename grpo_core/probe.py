@@ -8,19 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_core import model, run, task
-from grpo_core.determinism import settle
-from grpo_core.engines import build_engine, engine_spec
-from grpo_core.engines.base import EngineError
-from grpo_core.engines.wire import check_answers
+from grpo_core import run
+from grpo_core.machine.determinism import settle
+from grpo_core.publish import long_prompt
+from grpo_core.rollout.build import build_engine, engine_spec
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.wire import check_answers
+from grpo_core.tasks import model, task
 from grpo_core.types import SamplingParams
-from grpo_core.weights import long_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grpo_core.config import Config
-    from grpo_core.engines.base import Engine
+    from grpo_core.rollout.engine import Engine
     from grpo_core.types import Completion, Request
 
 SCHEMA = "grpo-doctor.engine.v1"
@@ -108,8 +109,8 @@ def _largest_difference(
     """Largest |trainer - engine| over the log-probs of all sampled tokens."""
     import torch
 
-    from grpo_core.batch import make_batch
-    from grpo_core.logprobs import completion_logprobs
+    from grpo_core.learn.batch import make_batch
+    from grpo_core.learn.logprobs import completion_logprobs
     from grpo_core.types import Prompt, Sample
 
     samples = [

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.engines.base import EngineError, EngineTimeoutError
-from grpo_core.metrics import mean
-from grpo_core.page import write_page
-from grpo_core.picture import svg_curve
-from grpo_core.rewards import RewardError
-from grpo_core.staleness import StalenessError
-from grpo_core.weights import SyncError
+from grpo_core.learn.staleness import StalenessError
+from grpo_core.publish import SyncError
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.show.metrics import mean
+from grpo_core.show.page import write_page
+from grpo_core.show.picture import svg_curve
+from grpo_core.tasks.rewards import RewardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,8 @@ def train(
         ConfigError: The settings can't be met.
     """
     from grpo_core import modes
+    from grpo_core.learn.update import NotFiniteError
     from grpo_core.trainer import Trainer
-    from grpo_core.update import NotFiniteError
 
     folder = _run_folder(config, resume=resume)
     trainer = Trainer(config, folder, report, resume=resume)

@@ -63,7 +63,7 @@ def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
     """Puts a dialect's values where nothing was set."""
     if not loss.get("dialect"):
         return
-    from grpo_core.dialects import dialect
+    from grpo_core.learn.dialects import dialect
 
     source = sources["loss.dialect"]
     try:

@@ -9,34 +9,36 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grpo_core import checkpoint, metrics, model
-from grpo_core.advantages import group_advantages
-from grpo_core.batch import make_batch
-from grpo_core.checkpoint import State, completion_from
-from grpo_core.data import build_eval_prompts, build_prompts
-from grpo_core.determinism import settle
-from grpo_core.distributed import World
-from grpo_core.engines import EngineSpec, engine_spec
-from grpo_core.engines.wire import check_answers
-from grpo_core.interrupts import Interrupts
-from grpo_core.policy import Policy
-from grpo_core.pool import Pool, cut_off
-from grpo_core.resources import check_devices, check_processes
-from grpo_core.rewards import build_rewards
-from grpo_core.runfiles import RunFiles, due
-from grpo_core.staleness import staleness
-from grpo_core.task import derived_seed, requests_for
+from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.batch import make_batch
+from grpo_core.learn.policy import Policy
+from grpo_core.learn.pool import Pool, cut_off
+from grpo_core.learn.staleness import staleness
+from grpo_core.learn.update import Updater
+from grpo_core.machine import checkpoint
+from grpo_core.machine.checkpoint import State, completion_from
+from grpo_core.machine.determinism import settle
+from grpo_core.machine.distributed import World
+from grpo_core.machine.interrupts import Interrupts
+from grpo_core.machine.resources import check_devices, check_processes
+from grpo_core.machine.watchdog import Watchdog
+from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, exact_digest, long_prompt
+from grpo_core.rollout.build import EngineSpec, engine_spec
+from grpo_core.rollout.wire import check_answers
+from grpo_core.show import metrics
+from grpo_core.show.runfiles import RunFiles, due
+from grpo_core.tasks import model
+from grpo_core.tasks.data import build_eval_prompts, build_prompts
+from grpo_core.tasks.rewards import build_rewards
+from grpo_core.tasks.task import derived_seed, requests_for
 from grpo_core.types import Request, Sample, SamplingParams
-from grpo_core.update import Updater
-from grpo_core.watchdog import Watchdog
-from grpo_core.weights import PROBE_COMPLETION, Proof, Publisher, exact_digest, long_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from grpo_core.config import Config
-    from grpo_core.engines.base import Engine
+    from grpo_core.rollout.engine import Engine
     from grpo_core.types import Completion, Group, Prompt
 
 

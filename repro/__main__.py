@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro import fuzz, imports, render, repeat, runner, upstream
+from repro import render, repeat, runner, upstream
 from repro.base import INCOMPLETE
-from repro.schedulers import stories
+from repro.questions import imports
+from repro.search import fuzz, stories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repro.async_output_support import CMP001
-from repro.async_stopped import SCH002
-from repro.engine_logprobs import NUM001, NUM002, NUM003, SYN001
-from repro.health_route import NET001
-from repro.math_threads import REW001
-from repro.missing_ray_actors import RAY001
-from repro.pause_that_waits import SYN002
-from repro.prefill_seq_groups import SCH001
-from repro.token_ids import TOK001
-from repro.trl_imports import CMP002, CMP003
-from repro.trl_normaliser import NUM004
-from repro.trl_reload import SYN003
+from repro.issues.cmp001 import CMP001
+from repro.issues.cmp002_cmp003 import CMP002, CMP003
+from repro.issues.net001 import NET001
+from repro.issues.num001_num002_num003_syn001 import NUM001, NUM002, NUM003, SYN001
+from repro.issues.num004 import NUM004
+from repro.issues.ray001 import RAY001
+from repro.issues.rew001 import REW001
+from repro.issues.sch001 import SCH001
+from repro.issues.sch002 import SCH002
+from repro.issues.syn002 import SYN002
+from repro.issues.syn003 import SYN003
+from repro.issues.tok001 import TOK001
 
 if TYPE_CHECKING:
     from repro.base import Repro

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
-PROGRAMS = "diagnostics/probe/programs/"
+PROGRAMS = "diagnostics/doctor/probe/programs/"
 # What a cell already has. Anything else would have to be added to it.
 IN_CELL = {
     "torch",
@@ -115,7 +115,7 @@ def test_diagnostics_reach_cells_only_by_running_them():
 def test_diagnostics_import_nothing_heavy():
     """No module names a heavy package, not even inside a function; programs for children may, and one does Ray."""
     found = offences("diagnostics", lambda module: top(module) in HEAVY)
-    on_ray = re.compile(r"diagnostics/matrix/cluster/on_ray\.py:\d+: ray(\.\w+)*")
+    on_ray = re.compile(r"diagnostics/matrix/run/cluster/on_ray\.py:\d+: ray(\.\w+)*")
     assert [line for line in found if not (on_ray.fullmatch(line) or line.startswith(PROGRAMS))] == []
     at_import = offences("diagnostics", lambda module: top(module) in HEAVY, only_at_import=True)
     assert [line for line in at_import if not line.startswith(PROGRAMS)] == []
@@ -123,7 +123,9 @@ def test_diagnostics_import_nothing_heavy():
 
 def test_programs_for_children_are_never_imported():
     """They are run by the examined environment's Python: nothing of ours imports them, and they nothing of ours."""
-    assert offences("diagnostics", lambda module: module.startswith("diagnostics.probe.programs")) == []
+    assert (
+        offences("diagnostics", lambda module: module.startswith("diagnostics.doctor.probe.programs")) == []
+    )
     ours = offences("diagnostics", lambda module: top(module) in {"diagnostics", "grpo_core", "repro"})
     assert [line for line in ours if line.startswith(PROGRAMS)] == []
     for path in (ROOT / PROGRAMS).glob("*.py"):
@@ -136,7 +138,7 @@ def test_what_runs_in_a_cell_adds_nothing_to_it(package):
     allowed = set(sys.stdlib_module_names) | IN_CELL | {"grpo_core", "repro", "diagnostics"}
     found = offences(package, lambda module: top(module) not in allowed)
     # A search machine needs Hypothesis, which who searches puts beside the cell. Nothing else may ask for it.
-    machines = re.compile(r"repro/schedulers/machine(_v[01])?\.py:\d+: hypothesis(\.\w+)?")
+    machines = re.compile(r"repro/search/machine(_v[01])?\.py:\d+: hypothesis(\.\w+)?")
     assert [line for line in found if not machines.fullmatch(line)] == []
 
 

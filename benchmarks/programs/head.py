@@ -9,7 +9,7 @@ import time
 import torch
 
 from benchmarks.measure import Turns
-from grpo_core.logprobs import chunked_logprobs
+from grpo_core.learn.logprobs import chunked_logprobs
 
 way, direction = sys.argv[1:]
 turns = Turns()

@@ -21,13 +21,13 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_core import model, task
 from grpo_core.config import Config, ConfigError, LossConfig
-from grpo_core.reward_functions import letters_in_place
 from grpo_core.settings import load
+from grpo_core.tasks import model, task
+from grpo_core.tasks.reward_functions import letters_in_place
 
 LOSS_TYPES = {"token": "dapo", "sequence": "grpo", "sequence_sum": "luspo", "constant": "dr_grpo"}
-BETAS = (0.9, 0.95)  # grpo_core.update's
+BETAS = (0.9, 0.95)  # grpo_core.learn.update's
 
 
 class Reward:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import re2
 
+from diagnostics.catalogue.anchors import required
 from diagnostics.catalogue.loader import CatalogueError
-from diagnostics.triage.anchors import required
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue, Signature

@@ -12,7 +12,7 @@ from pathlib import Path
 from diagnostics.facts.plain import FactsError, decode
 
 LIMIT_S = 5.0
-_PROGRAM = Path(__file__).parent.parent / "probe" / "nvml.py"
+_PROGRAM = Path(__file__).with_name("nvml.py")
 
 
 @dataclass(frozen=True)

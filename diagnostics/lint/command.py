@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.findings import FINE, INCOMPLETE, USAGE
-from diagnostics.render import output
+from diagnostics.report import output
+from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     import argparse
@@ -45,8 +45,8 @@ def _lint(options: argparse.Namespace) -> int:
 
 
 def _judged(options: argparse.Namespace) -> int:
-    from diagnostics import filters
     from diagnostics.lint import judge, versions
+    from diagnostics.report import filters
 
     files, command = _split(options.files)
     if not files and not command:

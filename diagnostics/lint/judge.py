@@ -5,11 +5,11 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.checks.plan import RULES, RULES_OF_MANY
-from diagnostics.findings import CheckResult, Finding, Report
 from diagnostics.lint import reading
 from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.rules import RULES, RULES_OF_MANY
 from diagnostics.lint.sources.tree import UnreadableError
+from diagnostics.report.findings import CheckResult, Finding, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

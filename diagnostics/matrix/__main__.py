@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics.matrix import commands
-from diagnostics.matrix.cluster.dispatch import ClusterError
-from diagnostics.matrix.sources import SourceError
-from diagnostics.matrix.store import StoreError
-from diagnostics.matrix.uv import UvMissingError
-from diagnostics.matrix.workplace import ROOT
+from diagnostics.matrix.build.sources import SourceError
+from diagnostics.matrix.build.uv import UvMissingError
+from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.records.store import StoreError
+from diagnostics.matrix.run.cluster.dispatch import ClusterError
 from diagnostics.tables import TableError
 
 if TYPE_CHECKING:

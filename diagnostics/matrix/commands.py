@@ -10,30 +10,22 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import (
-    breadth,
-    ci,
-    cluster,
-    environments,
-    findings,
-    findings_document,
-    locks,
-    probing,
-    selection,
-)
-from diagnostics.matrix import confusion as predictions
-from diagnostics.matrix import releases as known_releases
-from diagnostics.matrix.board import Board, Question, board, question
-from diagnostics.matrix.cells import Cell, load
-from diagnostics.matrix.progress import shown
-from diagnostics.matrix.publish import compat
-from diagnostics.matrix.report import words, write
+from diagnostics.matrix.build import environments, locks
+from diagnostics.matrix.build.workplace import InterpreterError, Workplace
+from diagnostics.matrix.plan import breadth
+from diagnostics.matrix.plan import releases as known_releases
+from diagnostics.matrix.plan.cells import Cell, load
+from diagnostics.matrix.plan.verdicts import exit_code
+from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.report import ci, findings, findings_document, words, write
+from diagnostics.matrix.report import confusion as predictions
+from diagnostics.matrix.report.publish import compat
 from diagnostics.matrix.report.table import render
-from diagnostics.matrix.runner import Options, ordered
-from diagnostics.matrix.runner import run as run_questions
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.verdicts import exit_code
-from diagnostics.matrix.workplace import InterpreterError, Workplace
+from diagnostics.matrix.run import cluster, probing, selection
+from diagnostics.matrix.run.board import Board, Question, board, question
+from diagnostics.matrix.run.progress import shown
+from diagnostics.matrix.run.runner import Options, ordered
+from diagnostics.matrix.run.runner import run as run_questions
 from diagnostics.tables import TableError
 
 if TYPE_CHECKING:

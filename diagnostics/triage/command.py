@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
-from diagnostics.render import output
-from diagnostics.triage.folders import Passed
+from diagnostics.report import output
+from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics.triage.reading.folders import Passed
+from diagnostics.triage.reading.sources import SourceError, find
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
-from diagnostics.triage.sources import SourceError, find
 from diagnostics.triage.verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from diagnostics.triage.sources import Source
+    from diagnostics.triage.reading.sources import Source
 
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE, "empty": INCOMPLETE}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
-from diagnostics.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue, Mitigation

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from diagnostics.triage import anchors, facts
-from diagnostics.triage.prefixes import clean
+from diagnostics.catalogue import anchors
+from diagnostics.triage import facts
+from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:

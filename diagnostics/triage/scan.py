@@ -7,16 +7,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.triage import anchors, envelopes, facts, wrapped
-from diagnostics.triage.first_look import MOST_HITS, FirstLook
-from diagnostics.triage.prefixes import Line, clean
+from diagnostics.catalogue import anchors
+from diagnostics.triage import facts
+from diagnostics.triage.reading import envelopes, wrapped
+from diagnostics.triage.reading.first_look import MOST_HITS, FirstLook
+from diagnostics.triage.reading.prefixes import Line, clean
+from diagnostics.triage.reading.sources import SourceError
 from diagnostics.triage.rules import FRAME_PATTERN
-from diagnostics.triage.sources import SourceError
 from diagnostics.triage.tracebacks import HEADER, PATIENCE, Assembler, Traceback, short_path
 
 if TYPE_CHECKING:
+    from diagnostics.triage.reading.sources import Source
     from diagnostics.triage.rules import Rules
-    from diagnostics.triage.sources import Source
 
 # After so many tracebacks of one log no further ones are put together; signatures are still looked for.
 MOST_TRACEBACKS = 4000

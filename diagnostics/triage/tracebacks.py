@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from diagnostics.triage.prefixes import Line
+    from diagnostics.triage.reading.prefixes import Line
 
 HEADER = "Traceback (most recent call last)"
 FRAME = '  File "'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from grpo_core.engines.base import Engine
+    from grpo_core.rollout.engine import Engine
     from grpo_core.trainer import Trainer
 
 E = TypeVar("E", bound="Engine")
@@ -33,6 +33,6 @@ def shared(trainer: Trainer, engine: E | None, *, each: bool = False) -> E:
     if trainer.world.size == 1:
         assert engine is not None
         return engine
-    from grpo_core.engines.shared import SharedEngine
+    from grpo_core.rollout.shared import SharedEngine
 
     return SharedEngine(engine, trainer.world, each=each)  # type: ignore[return-value]

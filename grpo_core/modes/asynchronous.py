@@ -16,14 +16,14 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from grpo_core.engines.process import ProcessEngine
 from grpo_core.modes import shared
+from grpo_core.rollout.child.process import ProcessEngine
 from grpo_core.trainer import InFlight
 
 if TYPE_CHECKING:
+    from grpo_core.publish import Publisher
     from grpo_core.trainer import Trainer
     from grpo_core.types import Completion, Request
-    from grpo_core.weights import Publisher
 
 
 def run(trainer: Trainer) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from grpo_core.engines import build_engine
-from grpo_core.engines.base import Sleeper
 from grpo_core.modes import shared
+from grpo_core.rollout.build import build_engine
+from grpo_core.rollout.engine import Sleeper
 
 if TYPE_CHECKING:
     from grpo_core.trainer import Trainer

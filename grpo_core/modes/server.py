@@ -9,19 +9,19 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, TypeVar
 
-from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.engines.remote import LOST
-from grpo_core.engines.servers import check_trainable, engine_for
+from grpo_core.learn.staleness import StalenessError
 from grpo_core.modes import shared
-from grpo_core.serve.launch import ServerProcess
-from grpo_core.serve.run import TOKEN_VARIABLE
-from grpo_core.staleness import StalenessError
-from grpo_core.weights import SyncError
+from grpo_core.publish import SyncError
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.http.remote import LOST
+from grpo_core.rollout.http.servers import check_trainable, engine_for
+from grpo_core.rollout.serve.launch import ServerProcess
+from grpo_core.rollout.serve.run import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grpo_core.engines.base import Engine
+    from grpo_core.rollout.engine import Engine
     from grpo_core.trainer import Rollout, Trainer
     from grpo_core.types import Completion
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.checks.codes import CODES
+from diagnostics.catalogue.own_codes import CODES
 
 
 def diagnostics(*arguments, **environ):

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import doctor, filters
+from diagnostics.doctor import examine as doctor
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat, load
-from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.report import filters
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 from tests.diagnostics.environments import issues
 
 CELL = {

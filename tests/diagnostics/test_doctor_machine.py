@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import doctor
+from diagnostics.doctor import examine as doctor
 from diagnostics.facts import environment as facts
 from diagnostics.facts.clusters import RayCluster
 from diagnostics.facts.compat import Compat
@@ -14,7 +14,7 @@ from diagnostics.facts.gpus import Gpu, Gpus
 from diagnostics.facts.limits import Limit
 from diagnostics.facts.machine import Disk, Libraries, Machine
 from diagnostics.facts.processors import Memory, Node, Processors
-from diagnostics.findings import Severity
+from diagnostics.report.findings import Severity
 from tests.diagnostics.environments import issues
 
 

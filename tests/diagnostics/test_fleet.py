@@ -19,13 +19,13 @@ import pytest
 
 from diagnostics import catalogue
 from diagnostics.__main__ import main
+from diagnostics.doctor.fleet import bundle, compare, hosts, nodes, reach, remote
+from diagnostics.doctor.fleet.nodes import Node
+from diagnostics.doctor.fleet.report import examine_fleet, shareable
 from diagnostics.facts import collection
 from diagnostics.facts.compat import Compat
 from diagnostics.facts.gpus import Gpu, Gpus
-from diagnostics.findings import Severity
-from diagnostics.fleet import bundle, compare, hosts, nodes, reach, remote
-from diagnostics.fleet.nodes import Node
-from diagnostics.fleet.report import examine_fleet, shareable
+from diagnostics.report.findings import Severity
 from tests.diagnostics.environments import Maker
 
 ISSUES = catalogue.load()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from diagnostics import catalogue
-from diagnostics.checks import plan as checks
-from diagnostics.checks.codes import CODES
-from diagnostics.findings import Severity
+from diagnostics.catalogue.own_codes import CODES
+from diagnostics.lint import rules as checks
 from diagnostics.lint.plan import VOCABULARY
+from diagnostics.report.findings import Severity
 from tests.diagnostics.lint_helpers import codes, findings
 
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "

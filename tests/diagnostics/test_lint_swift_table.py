@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.lint import judge, reading
-from repro.swift_arguments import CASES
+from repro.questions.swift_arguments import CASES
 from tests.diagnostics.lint_helpers import versions
 
 TABLE = json.loads(Path(__file__).parents[2].joinpath("diagnostics", "data", "swift.json").read_text())

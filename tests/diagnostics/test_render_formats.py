@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.filters import BaselineError, fingerprint, select, without_known
-from diagnostics.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
-from diagnostics.render import github, json_report, jsonl, junit, markdown, sarif
-from diagnostics.render.personal import strip
+from diagnostics.report.filters import BaselineError, fingerprint, select, without_known
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.report.formats import github, json_report, jsonl, junit, markdown, sarif
+from diagnostics.report.personal import strip
 
 
 def finding(

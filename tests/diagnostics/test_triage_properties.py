@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from diagnostics import catalogue
-from diagnostics.triage import evaluate
 from diagnostics.triage.command import triage
+from diagnostics.triage.reading.sources import Source
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
-from diagnostics.triage.sources import Source
 from diagnostics.triage.verdict import judge
+from tests.diagnostics import evaluate
 from tests.diagnostics.corpus import fuzz, sweep, transforms
 from tests.diagnostics.corpus.sweep import Memory
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core import model
 from grpo_core.config import Config, ModelConfig, TaskConfig
 from grpo_core.settings import load
+from grpo_core.tasks import model
 
 SHORT = {
     "train.steps": 4,

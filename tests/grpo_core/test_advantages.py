@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_core.advantages import group_advantages
+from grpo_core.learn.advantages import group_advantages
 
 
 @pytest.mark.parametrize("ddof", [0, 1])

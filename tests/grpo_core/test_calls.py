@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from grpo_core.config import RolloutConfig
-from grpo_core.engines import calls
-from grpo_core.engines.base import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.engines.calls import Http
-from grpo_core.engines.remote import PROTOCOL, RemoteEngine, identify
-from grpo_core.engines.servers import engine_for
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.http import calls
+from grpo_core.rollout.http.calls import Http
+from grpo_core.rollout.http.remote import PROTOCOL, RemoteEngine, identify
+from grpo_core.rollout.http.servers import engine_for
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 

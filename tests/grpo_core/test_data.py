@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from grpo_core import task
 from grpo_core.config import (
     Config,
     ConfigError,
@@ -18,8 +17,9 @@ from grpo_core.config import (
     SamplingConfig,
     TrainConfig,
 )
-from grpo_core.data import _order, build_eval_prompts, build_prompts
-from grpo_core.model import load_tokenizer
+from grpo_core.tasks import task
+from grpo_core.tasks.data import _order, build_eval_prompts, build_prompts
+from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
 TEMPLATE = (

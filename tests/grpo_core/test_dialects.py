@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo_core.advantages import group_advantages
 from grpo_core.config import ConfigError, LossConfig
-from grpo_core.dialects import DIALECTS, NOT_EXPRESSIBLE, dialect
-from grpo_core.loss import Streams, completion_kl, policy_loss, token_weights
+from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.dialects import DIALECTS, NOT_EXPRESSIBLE, dialect
+from grpo_core.learn.loss import Streams, completion_kl, policy_loss, token_weights
 
 LONGEST = 5
 # Two groups of three; log-probs of each token: current, proximal, behaviour, reference.

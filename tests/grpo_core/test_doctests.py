@@ -6,30 +6,30 @@ import importlib
 import pytest
 
 MODULES = (
-    "advantages",
-    "logprobs",
-    "dialects",
-    "engines.base",
-    "engines.started",
-    "engines.vllm_messages",
-    "engines.vllm_releases",
-    "metrics",
-    "picture",
-    "record",
-    "reward_functions",
-    "sync.digest",
-    "task",
-    "weights",
+    "grpo_core.learn.advantages",
+    "grpo_core.learn.logprobs",
+    "grpo_core.learn.dialects",
+    "grpo_core.rollout.engine",
+    "repro.questions.servers_start",
+    "grpo_core.rollout.vllm.messages",
+    "grpo_core.rollout.vllm.releases",
+    "grpo_core.show.metrics",
+    "grpo_core.show.picture",
+    "grpo_core.records.record",
+    "grpo_core.tasks.reward_functions",
+    "grpo_core.rollout.weights.digest",
+    "grpo_core.tasks.task",
+    "grpo_core.publish",
 )
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name):
     """Each runs and gives what it says."""
-    module = importlib.import_module(f"grpo_core.{name}")
+    module = importlib.import_module(name)
     names = (
         {}
-        if name in ("advantages", "dialects", "engines.base", "metrics", "picture")
+        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "picture")
         else {"torch": importlib.import_module("torch")}
     )
     result = doctest.testmod(module, extraglobs=names)

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_core.engines import vllm, vllm_messages
-from grpo_core.engines.base import EngineError
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.vllm import engine as vllm
+from grpo_core.rollout.vllm import messages as vllm_messages
 from grpo_core.types import Request, SamplingParams
 
 REQUEST = Request("r0", (1, 2, 3), seed=0)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo_core.engines import vllm_releases as releases
-from grpo_core.engines.base import EngineError
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.vllm import releases
 
 
 class Model(torch.nn.Module):

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grpo_core.engines import EngineSpec, build_engine
-from grpo_core.engines.base import Capabilities, Engine, EngineError
-from grpo_core.engines.fake import FakeEngine
-from grpo_core.engines.transformers import choose
-from grpo_core.engines.wire import (
+from grpo_core.rollout.build import EngineSpec, build_engine
+from grpo_core.rollout.embedded.fake import FakeEngine
+from grpo_core.rollout.embedded.transformers import choose
+from grpo_core.rollout.engine import Capabilities, Engine, EngineError
+from grpo_core.rollout.wire import (
     check_answers,
     check_parameters,
     check_requests,

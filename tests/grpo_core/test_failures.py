@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core import reward_functions, run
-from grpo_core.engines.transformers import TransformersEngine
+from grpo_core import run
+from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.tasks import reward_functions
 from grpo_core.trainer import Trainer
 
 
@@ -34,7 +35,7 @@ def ends(pid: int, within_s: float) -> bool:
 @pytest.mark.parametrize(
     ("mode", "module", "says"),
     [
-        ("async", "grpo_core.engines.process", r"its process \d+ ended with signal 9"),
+        ("async", "grpo_core.rollout.child.process", r"its process \d+ ended with signal 9"),
         ("server", "grpo_core serve", "The server started for this run has ended with signal 9"),
     ],
 )

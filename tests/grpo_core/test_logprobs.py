@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from grpo_core import logprobs
-from grpo_core.logprobs import chunked_logprobs, completion_logprobs
-from grpo_core.model import load_model
+from grpo_core.learn import logprobs
+from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
+from grpo_core.tasks.model import load_model
 
 
 def naive(hidden, weight, ids, temperature):

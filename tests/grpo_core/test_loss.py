@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_core.advantages import group_advantages
 from grpo_core.config import LossConfig
-from grpo_core.dialects import DIALECTS
-from grpo_core.loss import (
+from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.dialects import DIALECTS
+from grpo_core.learn.loss import (
     Streams,
     entropy_mask,
     importance_weights,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.dialects import DIALECTS
+from grpo_core.learn.dialects import DIALECTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "peer_programs"

@@ -12,8 +12,8 @@ import pytest
 from grpo_core import modes
 from grpo_core.__main__ import main
 from grpo_core.config import Config
-from grpo_core.engines.transformers import TransformersEngine
 from grpo_core.probe import probe
+from grpo_core.rollout.embedded.transformers import TransformersEngine
 from grpo_core.settings import load
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from grpo_core import run
 from grpo_core.config import Config
-from grpo_core.page import write_page
+from grpo_core.show.page import write_page
 
 
 def entry(step: int, **values) -> dict:

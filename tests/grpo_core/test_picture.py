@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from grpo_core.picture import COLOURS, binned, sparkline, svg_chart, svg_curve, terminal_curve
+from grpo_core.show.picture import COLOURS, binned, sparkline, svg_chart, svg_curve, terminal_curve
 
 
 def test_bins_are_means_of_neighbours():

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from grpo_core import run
-from grpo_core.batch import make_batch
 from grpo_core.config import ConfigError
-from grpo_core.distributed import World
-from grpo_core.model import load_model
-from grpo_core.policy import Policy
+from grpo_core.learn.batch import make_batch
+from grpo_core.learn.policy import Policy
+from grpo_core.machine.distributed import World
 from grpo_core.settings import load
+from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
-from grpo_core.pool import Pool
+from grpo_core.learn.pool import Pool
 from grpo_core.types import Completion, Prompt, Request, Sample
 
 

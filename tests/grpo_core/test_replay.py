@@ -11,18 +11,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from grpo_core import run as run_module
-from grpo_core.advantages import group_advantages
-from grpo_core.batch import make_batch
 from grpo_core.config import ConfigError
-from grpo_core.determinism import settle
-from grpo_core.distributed import World
-from grpo_core.policy import Policy
-from grpo_core.record import Recorder, read_step
-from grpo_core.replay import replay
+from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.batch import make_batch
+from grpo_core.learn.policy import Policy
+from grpo_core.learn.update import Updater
+from grpo_core.machine.determinism import settle
+from grpo_core.machine.distributed import World
+from grpo_core.publish import exact_digest, fingerprint_of
+from grpo_core.records.record import Recorder, read_step
+from grpo_core.records.replay import replay
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
-from grpo_core.update import Updater
-from grpo_core.weights import exact_digest, fingerprint_of
 from tests.cells import ROOT
 
 SETTINGS = [
@@ -86,7 +86,7 @@ def test_a_step_replayed_has_the_recorded_bits(run):
 def test_another_process_gives_the_same_bits(run):
     """Nothing that this process has done before takes part."""
     program = (
-        "import json, pathlib, sys; from grpo_core.replay import replay; folder = pathlib.Path(sys.argv[1]); "
+        "import json, pathlib, sys; from grpo_core.records.replay import replay; folder = pathlib.Path(sys.argv[1]); "
         "print(json.dumps(replay(folder, 2, folder / 'policy-2')))"
     )
     done = subprocess.run(

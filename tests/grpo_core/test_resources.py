@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_core.config import ConfigError
-from grpo_core.resources import check_devices, check_processes
+from grpo_core.machine.resources import check_devices, check_processes
 from grpo_core.settings import load
 
 

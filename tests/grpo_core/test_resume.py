@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core import checkpoint, run
-from grpo_core.checkpoint import State
+from grpo_core import run
 from grpo_core.config import ConfigError
+from grpo_core.machine import checkpoint
+from grpo_core.machine.checkpoint import State
 
 PROGRAM = Path(__file__).parent / "programs" / "killed_runs.py"
 KILLS = 20

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_core import reward_functions, rewards
 from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.reward_functions import (
+from grpo_core.tasks import reward_functions, rewards
+from grpo_core.tasks.reward_functions import (
     RewardModel,
     exact,
     letters_in_place,
@@ -21,7 +21,7 @@ from grpo_core.reward_functions import (
     soft_overlong,
     tags,
 )
-from grpo_core.rewards import RewardError, build_rewards
+from grpo_core.tasks.rewards import RewardError, build_rewards
 from grpo_core.types import Completion, Prompt
 
 # In CI its absence is a failure, not a reason to skip.
@@ -250,7 +250,7 @@ def reward_model(request, tmp_path_factory):
     """
     import transformers
 
-    from grpo_core import model as policies
+    from grpo_core.tasks import model as policies
 
     folder = tmp_path_factory.mktemp("reward-model")
     policies._write_tokenizer(folder, [*"abcdefghij>", "<end>", "<pad>"])

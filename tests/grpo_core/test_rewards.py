@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grpo_core.config import Config, ConfigError, DataConfig, RewardConfig, SamplingConfig
-from grpo_core.rewards import RewardError, RewardSet, build_rewards
+from grpo_core.tasks.rewards import RewardError, RewardSet, build_rewards
 from grpo_core.types import Completion, Prompt
 
 

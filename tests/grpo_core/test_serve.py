@@ -20,12 +20,12 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.engines import EngineSpec
-from grpo_core.engines.base import EngineError, EngineTimeoutError
-from grpo_core.engines.frames import start_child
-from grpo_core.engines.remote import RemoteEngine
-from grpo_core.model import load_model, make_tiny
-from grpo_core.serve.launch import ServerProcess
+from grpo_core.rollout.build import EngineSpec
+from grpo_core.rollout.child.frames import start_child
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.http.remote import RemoteEngine
+from grpo_core.rollout.serve.launch import ServerProcess
+from grpo_core.tasks.model import load_model, make_tiny
 from grpo_core.types import Request, SamplingParams
 
 TOKEN = "correct horse"

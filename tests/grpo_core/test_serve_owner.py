@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fastapi import HTTPException
 
-from grpo_core.engines.base import Capabilities, EngineError, EngineUnreachableError
-from grpo_core.serve.owner import Owner
+from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
+from grpo_core.rollout.serve.owner import Owner
 
 
 class GateEngine:

@@ -12,10 +12,10 @@ import pytest
 from fastapi import HTTPException
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.engines.frames import end_child, start_child
-from grpo_core.engines.remote import RemoteEngine
-from grpo_core.model import load_model, make_tiny
-from grpo_core.serve.trl import Served
+from grpo_core.rollout.child.frames import end_child, start_child
+from grpo_core.rollout.connect.trl.endpoints import Served
+from grpo_core.rollout.http.remote import RemoteEngine
+from grpo_core.tasks.model import load_model, make_tiny
 from grpo_core.types import Request, SamplingParams
 
 END = 11  # of the tiny model

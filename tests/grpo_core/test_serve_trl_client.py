@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.engines import EngineSpec
-from grpo_core.serve.launch import ServerProcess
+from grpo_core.rollout.build import EngineSpec
+from grpo_core.rollout.serve.launch import ServerProcess
 from tests.cells import run_in_cell
 
 pytestmark = pytest.mark.vllm

@@ -17,11 +17,11 @@ import pytest
 
 from grpo_core import run
 from grpo_core.config import RolloutConfig
-from grpo_core.engines.base import EngineError, EngineUnreachableError
-from grpo_core.engines.servers import engine_for
-from grpo_core.engines.vllm_server import VllmServerEngine
-from grpo_core.model import load_model
 from grpo_core.modes import server
+from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
+from grpo_core.rollout.engine import EngineError, EngineUnreachableError
+from grpo_core.rollout.http.servers import engine_for
+from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model

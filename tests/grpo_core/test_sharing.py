@@ -15,10 +15,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from grpo_core.engines.decoding import Decoder
-from grpo_core.engines.transformers import _Alike
-from grpo_core.logprobs import completion_logprobs
-from grpo_core.sharing import can_share
+from grpo_core.learn.logprobs import completion_logprobs
+from grpo_core.learn.sharing import can_share
+from grpo_core.rollout.embedded.decoding import Decoder
+from grpo_core.rollout.embedded.transformers import _Alike
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from grpo_core.engines import started
+from repro.questions import servers_start as started
 
 SERVER = """
 import http.server, json, sys

@@ -21,13 +21,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_core.engines import EngineSpec
-from grpo_core.engines.base import EngineError
-from grpo_core.engines.process import ProcessEngine
-from grpo_core.model import load_model
-from grpo_core.sync import Receiver, SetUpError, TornError, open_sender, shm
-from grpo_core.sync.flat import PIECE, Flat, FlatError, tensors_in
-from grpo_core.weights import fingerprint_like
+from grpo_core.publish import fingerprint_like
+from grpo_core.rollout.build import EngineSpec
+from grpo_core.rollout.child.process import ProcessEngine
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.weights import shm
+from grpo_core.rollout.weights.base import Receiver, SetUpError, TornError, open_sender
+from grpo_core.rollout.weights.flat import PIECE, Flat, FlatError, tensors_in
+from grpo_core.tasks.model import load_model
 
 KINDS = ("inline", "shm", "files", "gloo")
 
@@ -444,9 +445,9 @@ def test_a_killed_receiver_is_named_and_leaves_nothing(model_dir, kind):
 
 _DIES = """
 import os, signal, sys, torch
-from grpo_core.engines import EngineSpec
-from grpo_core.engines.process import ProcessEngine
-from grpo_core.sync.flat import Flat
+from grpo_core.rollout.build import EngineSpec
+from grpo_core.rollout.child.process import ProcessEngine
+from grpo_core.rollout.weights.flat import Flat
 engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=60, sync=sys.argv[2])
 print(engine.pid, flush=True)
 def die(*_):

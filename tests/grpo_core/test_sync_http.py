@@ -18,12 +18,13 @@ import torch
 import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Request
 
-from grpo_core.engines.base import EngineError
-from grpo_core.sync import open_sender, uploads
-from grpo_core.sync.digest import Checksum
-from grpo_core.sync.flat import Flat
-from grpo_core.sync.http import Upload
-from grpo_core.sync.routes import add_routes
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.weights import uploads
+from grpo_core.rollout.weights.base import open_sender
+from grpo_core.rollout.weights.digest import Checksum
+from grpo_core.rollout.weights.flat import Flat
+from grpo_core.rollout.weights.http import Upload
+from grpo_core.rollout.weights.routes import add_routes
 
 TIMEOUT_S = 20
 

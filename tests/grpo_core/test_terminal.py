@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.terminal import Progress, block, line
+from grpo_core.show.terminal import Progress, block, line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -156,7 +156,7 @@ def test_a_block_is_drawn_over_the_last_one():
 
 _PROGRAM = """
 import sys
-from grpo_core.terminal import Progress
+from grpo_core.show.terminal import Progress
 from tests.grpo_core.test_terminal import entry
 progress = Progress(4)
 print("before", file=sys.stderr)
@@ -175,7 +175,7 @@ _RUN = """
 import os, signal, sys
 from grpo_core import run
 from grpo_core.settings import load
-from grpo_core.terminal import Progress
+from grpo_core.show.terminal import Progress
 progress = Progress(4)
 def report(entry):
     progress(entry)

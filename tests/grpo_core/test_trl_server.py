@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from grpo_core.config import RolloutConfig
-from grpo_core.engines.base import Engine, EngineError
-from grpo_core.engines.remote import PROTOCOL
-from grpo_core.engines.servers import check_trainable, engine_for
-from grpo_core.engines.trl_server import TrlServerEngine, trl_engine
-from grpo_core.engines.vllm_messages import mixed_seed
+from grpo_core.rollout.connect.trl.client import TrlServerEngine, trl_engine
+from grpo_core.rollout.engine import Engine, EngineError
+from grpo_core.rollout.http.remote import PROTOCOL
+from grpo_core.rollout.http.servers import check_trainable, engine_for
+from grpo_core.rollout.vllm.messages import mixed_seed
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 

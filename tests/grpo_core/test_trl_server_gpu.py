@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_core import model
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.engines.vllm_server import VllmServerEngine
-from grpo_core.model import load_model
+from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
+from grpo_core.tasks import model
+from grpo_core.tasks.model import load_model
 from tests.servers import PARAMS, REQUESTS, check, free_port, largest_difference, serving, shaken, trl_command
 
 pytestmark = [

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from grpo_core.batch import make_batch
-from grpo_core.distributed import World
-from grpo_core.policy import Policy
+from grpo_core.learn.batch import make_batch
+from grpo_core.learn.policy import Policy
+from grpo_core.learn.update import NotFiniteError, Updater
+from grpo_core.machine.distributed import World
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
-from grpo_core.update import NotFiniteError, Updater
 
 
 def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):

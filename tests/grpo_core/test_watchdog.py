@@ -2,7 +2,7 @@
 
 import threading
 
-from grpo_core.watchdog import Watchdog
+from grpo_core.machine.watchdog import Watchdog
 
 
 def test_a_stall_writes_the_stacks_of_all_threads(tmp_path):

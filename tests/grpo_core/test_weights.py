@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from grpo_core.distributed import World
-from grpo_core.engines.transformers import TransformersEngine
-from grpo_core.policy import Policy
+from grpo_core.learn.policy import Policy
+from grpo_core.machine.distributed import World
+from grpo_core.publish import Publisher, SyncError, fingerprint_of
+from grpo_core.rollout.embedded.transformers import TransformersEngine
 from grpo_core.settings import load
-from grpo_core.weights import Publisher, SyncError, fingerprint_of
 
 
 class LostUpdate(TransformersEngine):

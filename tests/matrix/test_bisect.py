@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
-from diagnostics.matrix.bisect import Verdict, bisect, contradictions
-from diagnostics.matrix.cells import load
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.run.bisect import Verdict, bisect, contradictions
 
 NAMES = [f"0.{minor}" for minor in range(40)]
 

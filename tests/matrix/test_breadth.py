@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from diagnostics.facts.compat import load as load_compat
-from diagnostics.matrix import breadth, findings, findings_document, releases
-from diagnostics.matrix.board import Question, Standing, board
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.events import Event, from_line
-from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.publish import breadth as breadth_of
-from diagnostics.matrix.publish import compat
-from diagnostics.matrix.releases import Release, Releases
-from diagnostics.matrix.report import html
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
-from diagnostics.matrix.workplace import ROOT
+from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.plan import breadth, releases
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.plan.releases import Release, Releases
+from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.records.events import Event, from_line
+from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.report import findings, findings_document, html
+from diagnostics.matrix.report.publish import breadth as breadth_of
+from diagnostics.matrix.report.publish import compat
+from diagnostics.matrix.run.board import Question, Standing, board
 from diagnostics.tables import TableError
 
 TABLE = """

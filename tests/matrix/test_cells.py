@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix import locks, selection
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.verdicts import Outcome
-from diagnostics.matrix.workplace import Workplace
+from diagnostics.matrix.build import locks
+from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.plan.verdicts import Outcome
+from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.run import selection
 from diagnostics.tables import TableError
 
 PROJECT = Path(__file__).resolve().parents[2] / "matrix.toml"
@@ -162,7 +163,9 @@ def test_quick_leaves_out_what_the_file_says(write, kit):
         load(write(text.replace("platform =", 'quick_without = ["repros"]\nplatform =')))
 
 
-@pytest.mark.parametrize("module", ["uv", "resolving", "pylock", "triaged", "report.table"])
+@pytest.mark.parametrize(
+    "module", ["build.uv", "build.resolving", "build.pylock", "run.triaged", "report.table"]
+)
 def test_examples_in_docstrings_hold(module):
     """The doctests of the package run."""
     found = doctest.testmod(importlib.import_module(f"diagnostics.matrix.{module}"))

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.cluster import bundle, node
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.workplace import Workplace
+from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.run.cluster import bundle, node
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = Path(sys.executable).parent / "ray"
@@ -212,7 +212,7 @@ def test_what_a_node_is_sent_is_enough(world, kit, tmp_path):
     job = {"task": "ask", "cell": known["cell"], "layer": "contract", "inputs": known["inputs"], "run": "r",
            "afresh": False, "make_room": False, "budget_gb": None}  # fmt: skip
     other = {**job, "inputs": [*known["inputs"][:-1], ["code", "older"]]}
-    program = "import json, sys; from diagnostics.matrix.cluster import node; "
+    program = "import json, sys; from diagnostics.matrix.run.cluster import node; "
     program += "print(json.dumps([node.work(job) for job in json.loads(sys.argv[1])]))"
     done = subprocess.run(
         [sys.executable, "-c", program, json.dumps([job, other])],
@@ -246,8 +246,8 @@ def test_the_guard_ends_what_a_killed_process_left(tmp_path):
     """The process that started a program is killed: the program is ended, though nobody asks for it any more."""
     program = (
         "import pathlib, subprocess, sys\n"
-        "from diagnostics.matrix.cluster.guard import guarded\n"
-        "from diagnostics.matrix import processes\n"
+        "from diagnostics.matrix.run.cluster.guard import guarded\n"
+        "from diagnostics import processes\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "with guarded(folder):\n"
         "    processes.run([sys.executable, '-c', 'input()'], environment={}, log=folder / 'x.log', timeout_s=600,\n"

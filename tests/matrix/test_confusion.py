@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.matrix import confusion
 from diagnostics.matrix.__main__ import main
-from diagnostics.matrix.board import Question, board
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.events import Event
-from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.publish import verdict
-from diagnostics.matrix.report import html, markdown
+from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.records.events import Event
+from diagnostics.matrix.report import confusion, html, markdown
 from diagnostics.matrix.report import json as as_json
-from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.report.publish import verdict
+from diagnostics.matrix.run.board import Question, board
 
 LAYERS = ("resolve", "install", "import", "scheduler", "peer:vllm", "repro:CMP002", "doctor")
 CPU = '[CELL.expect."peer:vllm"]\noutcome = "fail"\nreason = "no GPU"\nof_machine = true'

@@ -7,9 +7,9 @@ import textwrap
 import pytest
 from packaging.version import Version
 
-from diagnostics.matrix.contract.compare import compare
-from diagnostics.matrix.contract.surface import Surface
-from diagnostics.matrix.sources import HeldSources
+from diagnostics.matrix.ask.contract.compare import compare
+from diagnostics.matrix.ask.contract.surface import Surface
+from diagnostics.matrix.build.sources import HeldSources
 
 GRPO = "trl/trainer/grpo_trainer.py"
 ENGINE = {

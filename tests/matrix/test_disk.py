@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from diagnostics.matrix import disk
-from diagnostics.matrix.environments import MARKER
+from diagnostics.matrix.build import disk
+from diagnostics.matrix.build.environments import MARKER
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from diagnostics.matrix import cells as matrix_file
-from diagnostics.matrix.board import Question, Standing
-from diagnostics.matrix.cluster.dispatch import ATTEMPTS, Dispatch, FailedError, LostError
-from diagnostics.matrix.cluster.placement import Node
-from diagnostics.matrix.events import Event, to_line
-from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.progress import Lines
-from diagnostics.matrix.runner import Options, Run, ordered
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.verdicts import Answer, Outcome
-from diagnostics.matrix.workplace import Workplace
+from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.plan import cells as matrix_file
+from diagnostics.matrix.plan.verdicts import Answer, Outcome
+from diagnostics.matrix.records.events import Event, to_line
+from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.run.board import Question, Standing
+from diagnostics.matrix.run.cluster.dispatch import ATTEMPTS, Dispatch, FailedError, LostError
+from diagnostics.matrix.run.cluster.placement import Node
+from diagnostics.matrix.run.progress import Lines
+from diagnostics.matrix.run.runner import Options, Run, ordered
 from diagnostics.tables import TableError
 
 SMALL = {name: Node(name, name, cpus=1.0, memory_gb=8.0, gpus=0.0) for name in ("a", "b")}

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from diagnostics.matrix import environments, locks
-from diagnostics.matrix.board import question
-from diagnostics.matrix.cells import LAYERS, load
-from diagnostics.matrix.identity import code_digest
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.workplace import Workplace
+from diagnostics.matrix.build import environments, locks
+from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.plan.cells import LAYERS, load
+from diagnostics.matrix.records.identity import code_digest
+from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.run.board import question
 
 EVERY = (*LAYERS,)
 
@@ -22,7 +22,8 @@ def place(tmp_path, kit, monkeypatch):
     programs = tmp_path / "programs"
     for name in ("repro", "grpo_core"):
         (programs / name).mkdir(parents=True)
-        (programs / name / "a.py").write_text('CODE = "SCH001"\n')
+        (programs / name / "issues").mkdir()
+        (programs / name / "issues" / "a.py").write_text('CODE = "SCH001"\n')
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "vllm-1.0+trl-1.0.txt").write_text("vllm==1.0\n")
     (tmp_path / "locks" / "vllm-1.0+trl-1.0.cpu.txt").write_text("vllm==1.0\n")
@@ -105,11 +106,11 @@ def test_the_cell_s_versions_touch_everything(place):
         ("locks/vllm-1.0+trl-1.0.cpu.txt", "vllm==1.0 \\\n    --hash=sha256:00\n", set()),
         ("locks/vllm-1.0+trl-1.0.txt", "vllm==1.0 \\\n    --hash=sha256:00\n", set()),
         # A repro's own file, one that it comes to import, one that it does not.
-        ("programs/repro/a.py", 'CODE = "SCH001"  # 2\n', {"scheduler"}),
-        ("programs/repro/a.py", 'import repro.b\nCODE = "SCH001"\n', {"scheduler"}),
+        ("programs/repro/issues/a.py", 'CODE = "SCH001"  # 2\n', {"scheduler"}),
+        ("programs/repro/issues/a.py", 'import repro.b\nCODE = "SCH001"\n', {"scheduler"}),
         ("programs/repro/b.py", "", set()),
-        ("programs/repro/imports.py", "2\n", {"import"}),
-        ("programs/grpo_core/a.py", "2\n", WITH_TRAINER),
+        ("programs/repro/questions/imports.py", "2\n", {"import"}),
+        ("programs/grpo_core/issues/a.py", "2\n", WITH_TRAINER),
         ("programs/repro/__pycache__/a.pyc", "x", set()),
         ("README.md", "x", set()),
     ],

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.facts.compat import Compat
-from diagnostics.findings import CheckResult, Finding, Report, Severity
-from diagnostics.matrix import environments
-from diagnostics.matrix.cells import LAYERS, load
-from diagnostics.matrix.layers import (
+from diagnostics.matrix.ask.layers import (
     ALL,
     conformance,
     doctor,
@@ -25,10 +22,13 @@ from diagnostics.matrix.layers import (
     serve,
     train,
 )
-from diagnostics.matrix.processes import Finished
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.verdicts import Outcome
-from diagnostics.matrix.workplace import Workplace
+from diagnostics.matrix.build import environments
+from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.plan.cells import LAYERS, load
+from diagnostics.matrix.plan.verdicts import Outcome
+from diagnostics.matrix.records.store import Store
+from diagnostics.processes import Finished
+from diagnostics.report.findings import CheckResult, Finding, Report, Severity
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from diagnostics.matrix import libstdcxx
+from diagnostics.matrix.build import libstdcxx
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 

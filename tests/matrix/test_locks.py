@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from diagnostics.matrix import pylock
-from diagnostics.matrix.pylock import Locked
-from diagnostics.matrix.resolving import pins
+from diagnostics.matrix.build import pylock
+from diagnostics.matrix.build.pylock import Locked
+from diagnostics.matrix.build.resolving import pins
 
 PYLOCK = """
 lock-version = "1.0"

@@ -7,13 +7,13 @@ import shutil
 
 import pytest
 
-from diagnostics.matrix.board import Question, board
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.events import Event
-from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.plan.verdicts import Answer, Outcome
+from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import html
 from diagnostics.matrix.report.changes import changes
-from diagnostics.matrix.verdicts import Answer, Outcome
+from diagnostics.matrix.run.board import Question, board
 
 playwright = pytest.importorskip("playwright.sync_api")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

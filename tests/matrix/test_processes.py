@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix.processes import end_left_over, run, tail
+from diagnostics.processes import end_left_over, run, tail
 
 CHILD = "import os, time; open('child', 'w').write(str(os.getpid())); time.sleep(600)"
 START = "import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {!r}])"

@@ -12,15 +12,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from diagnostics.matrix.board import Question, board
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.events import Event
-from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.publish import compat, verdict
+from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.plan.verdicts import Answer, Grid, Outcome
+from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import html, junit, markdown, table, words
 from diagnostics.matrix.report import json as as_json
 from diagnostics.matrix.report.changes import changes
-from diagnostics.matrix.verdicts import Answer, Grid, Outcome
+from diagnostics.matrix.report.publish import compat, verdict
+from diagnostics.matrix.run.board import Question, board
 
 HOSTILE = "<script>alert(1)</script> {{ 7*7 }} | `x` [a](b) \"'&"
 

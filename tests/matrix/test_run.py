@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix import __main__ as cli
-from diagnostics.matrix.events import Event
-from diagnostics.matrix.store import Store, StoreError
-from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.records.events import Event
+from diagnostics.matrix.records.store import Store, StoreError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from diagnostics.matrix import sources
-from diagnostics.matrix.sources import SourceError, find_wheel
+from diagnostics.matrix.build import sources
+from diagnostics.matrix.build.sources import SourceError, find_wheel
 
 
 @pytest.fixture

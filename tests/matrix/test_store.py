@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.matrix.events import Event, from_line, to_line
-from diagnostics.matrix.store import Store, StoreBusyError, flaky, latest
-from diagnostics.matrix.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.records.events import Event, from_line, to_line
+from diagnostics.matrix.records.store import Store, StoreBusyError, flaky, latest
 
 
 def event(identity="a", outcome="pass", summary="ünï\ncode", codes=()):

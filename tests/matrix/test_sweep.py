@@ -13,14 +13,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from diagnostics import catalogue
-from diagnostics.matrix import processes, sources
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.store import Store
-from diagnostics.matrix.workplace import Workplace
-from diagnostics.sweep import __main__ as command
-from diagnostics.sweep import environment, harness, picture, results, run, wheels
-from diagnostics.sweep.plan import Sweep
+from diagnostics import catalogue, processes
+from diagnostics.matrix.build import sources
+from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.records import closure as harness
+from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.sweep import __main__ as command
+from diagnostics.matrix.sweep import environment, picture, results, run, wheels
+from diagnostics.matrix.sweep.plan import Sweep
 from tests.matrix.conftest import CRASH, CURED, NOTHING, PYTHON, cell, toy_vllm
 
 SWEEP = Sweep("toy", "vllm", "1.0", ("SCH001",), PYTHON, ("beside",), (), "a toy", timeout_s=30)
@@ -111,29 +112,31 @@ def test_an_answer_rests_on_its_own_repro_and_on_no_other(tmp_path):
     texts = {
         "__main__": "from repro import fuzz",
         "runner": "REGISTRY = 'repro.registry'",
-        "registry": "from repro import mine, other",
+        "registry": "from repro.issues import mine, other",
         "fuzz": "",
-        "mine": 'CODE = "X001"\ndef run():\n    from repro.parts import one\n    start("repro.program")',
-        "other": 'CODE = "Y001"',
+        "issues/__init__": "",
+        "issues/mine": 'CODE = "X001"\ndef run():\n    from repro.parts import one\n    start("repro.program")',
+        "issues/other": 'CODE = "Y001"',
         "program": "",
         "parts/__init__": "",
         "parts/one": "import repro.parts.two",
         "parts/two": "",
     }
     (tmp_path / "repro" / "parts").mkdir(parents=True)
+    (tmp_path / "repro" / "issues").mkdir()
     for name, text in texts.items():
         (tmp_path / "repro" / f"{name}.py").write_text(text)
-    names = ("__main__", "mine", "parts/__init__", "parts/one", "parts/two", "program", "runner")
+    names = ("__main__", "issues/mine", "parts/__init__", "parts/one", "parts/two", "program", "runner")
     assert harness.files(tmp_path, ["X001"]) == tuple(f"repro/{name}.py" for name in names)
 
 
 def test_every_known_failure_of_a_sweep_has_its_repro_counted():
     """A code that no file names would leave the answers standing whatever its repro does."""
     found = {name: harness.files(command.ROOT, sweep.codes) for name, sweep in command.SWEEPS.items()}
-    assert {"repro/prefill_seq_groups.py", "repro/async_stopped.py", "repro/configured.py"} <= set(
+    assert {"repro/issues/sch001.py", "repro/issues/sch002.py", "repro/drivers/configured.py"} <= set(
         found["vllm"]
     )
-    assert {"repro/missing_ray_actors.py", "repro/rollout/engine.py"} <= set(found["verl"])
+    assert {"repro/issues/ray001.py", "repro/drivers/rollout/engine.py"} <= set(found["verl"])
 
 
 def test_publishing_one_sweep_keeps_what_is_known_of_the_others(tmp_path, monkeypatch):

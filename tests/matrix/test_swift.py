@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from diagnostics import catalogue
-from diagnostics.matrix.workplace import ROOT
-from diagnostics.sweep import swift
-from repro.swift_arguments import CASES
+from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.sweep import swift
+from repro.questions.swift_arguments import CASES
 
 DOCUMENT = json.loads(swift.PUBLISHED.read_text())
 SAID = {version: group["cases"] for group in DOCUMENT["groups"] for version in group["releases"]}
@@ -82,7 +82,7 @@ def test_the_newest_of_each_minor():
 
 def test_an_unknown_case_is_refused_by_name():
     """Before anything is imported."""
-    command = [sys.executable, "-m", "repro.swift_arguments", "no_such"]
+    command = [sys.executable, "-m", "repro.questions.swift_arguments", "no_such"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, "no case no_such; there are: no_engine, workers_colocate" in done.stderr) == (
         1,

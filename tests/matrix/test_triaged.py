@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diagnostics import catalogue
-from diagnostics.matrix.triaged import codes, triaged
-from diagnostics.matrix.verdicts import Answer, Evidence, Expectation, Outcome, judge
+from diagnostics.matrix.plan.verdicts import Answer, Evidence, Expectation, Outcome, judge
+from diagnostics.matrix.run.triaged import codes, triaged
 
 
 def test_every_signature_is_found_in_what_a_failure_showed():

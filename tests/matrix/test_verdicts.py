@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.matrix.verdicts import (
+from diagnostics.matrix.plan.verdicts import (
     Answer,
     Evidence,
     Expectation,

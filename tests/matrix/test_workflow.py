@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix import __main__ as cli
-from diagnostics.matrix import ci
-from diagnostics.matrix.cells import load
-from diagnostics.matrix.needs import Needs
+from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.plan.needs import Needs
+from diagnostics.matrix.report import ci
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from repro import async_output_support as repro
 from repro.base import InapplicableError
+from repro.issues import cmp001 as repro
 from tests.cells import run_in_cell
 
 # Where `is_async_output_supported` raises in vllm/platforms/interface.py of each release.

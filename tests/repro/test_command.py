@@ -82,7 +82,7 @@ def test_a_search_that_dies_is_told():
     """By its seed, and by what ended it; its process is gone."""
     program = (
         "import os, signal\n"
-        "from repro import fuzz\n"
+        "from repro.search import fuzz\n"
         "def die(asked): os.kill(os.getpid(), signal.SIGKILL) if asked.seed else 1 / 0\n"
         "fuzz.search = die\n"
         "for seed in (0, 1):\n"

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from repro import whole_engine
-from repro.whole_engine import Sampled
+from repro.drivers import whole_engine
+from repro.drivers.whole_engine import Sampled
 from tests.cells import run_in_cell
 
 CELL = "vllm-0.31.0+trl-1.16.0"

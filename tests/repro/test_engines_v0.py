@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from repro.engines_v0.asked import EVALUATION, TRAINING, Asked, told, work
+from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, Asked, told, work
 from repro.registry import REPROS
 from tests.cells import run_in_cell
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro import health_route as repro
+from repro.issues import net001 as repro
 from tests.cells import run_with
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from repro import math_threads as repro
 from repro.base import InapplicableError
+from repro.issues import rew001 as repro
 from tests.cells import run_with
 
 # Environments that have one release of math-verify each, made with repro/math.txt: GRPO_DOCTOR_MATH/0.7.0/bin/python.

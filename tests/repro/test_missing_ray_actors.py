@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from repro import missing_ray_actors as repro
 from repro.base import ElsewhereError, InapplicableError
-from repro.rollout.plan import ELSEWHERE, NAMES, RIGHT
+from repro.drivers.rollout.plan import ELSEWHERE, NAMES, RIGHT
+from repro.issues import ray001 as repro
 from tests.cells import cell_python, run_in_cell
 
 ROOT = Path(__file__).parent.parent.parent

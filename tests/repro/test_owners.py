@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from repro.schedulers import owners
-from repro.schedulers.v0_setup import Completion, Request
+from repro.drivers.schedulers import owners
+from repro.drivers.schedulers.v0_setup import Completion, Request
 
 A = [Request("a1", prompt=1, max_tokens=2), Request("a2", prompt=1, max_tokens=1)]
 B = [Request("b1", prompt=1, max_tokens=1)]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from repro import pause_that_waits as repro
 from repro.base import ElsewhereError, InapplicableError
+from repro.issues import syn002 as repro
 from tests.cells import run_in_cell
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from repro.schedulers import machine, stories
-from repro.schedulers.stories import BrokenInvariantError, Finding, Story
+from repro.search import machine, stories
+from repro.search.stories import BrokenInvariantError, Finding, Story
 from tests.repro.toy_counter import BrokenMachine, CounterActions, CounterMachine
 
 UP, DOWN = {"do": "raise", "by": 1}, {"do": "lower"}

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from repro import token_ids as repro
-from repro import whole_engine
 from repro.base import InapplicableError
+from repro.drivers import whole_engine
+from repro.issues import tok001 as repro
 from tests.cells import run_in_cell
 
 

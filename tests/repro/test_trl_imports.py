@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from repro import trl_imports as repro
 from repro.base import InapplicableError
+from repro.issues import cmp002_cmp003 as repro
 from tests.cells import cell_python, repro_beside_trl, run_with
 
 NAME = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (/a/vllm/sampling_params.py)"

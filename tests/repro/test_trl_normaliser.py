@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro import trl_normaliser as repro
+from repro.issues import num004 as repro
 from tests.cells import run_with
 
 

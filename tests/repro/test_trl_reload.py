@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from repro import trl_reload as repro
+from repro.issues import syn003 as repro
 from tests.cells import cell_python, repro_beside_trl, run_in_cell
 
 CELL = "vllm-0.31.0+trl-1.16.0"
@@ -38,7 +38,7 @@ def test_a_release_is_told_by_the_call(monkeypatch, text, reason):
     """It is the call that throws the pushed weights away."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Found", (), {"version": "0"}))
-    monkeypatch.setattr(repro.whole_engine, "inapplicable", lambda: None)
+    monkeypatch.setattr(repro.drivers.whole_engine, "inapplicable", lambda: None)
     told = repro.inapplicable()
     assert told is None if reason is None else reason in told
 

@@ -8,7 +8,9 @@ import math
 
 import pytest
 
-from repro import agreement, trl_steps, upstream, whole_engine
+from repro import upstream
+from repro.drivers import whole_engine
+from repro.questions import agreement, trl_steps
 
 
 @pytest.mark.parametrize(

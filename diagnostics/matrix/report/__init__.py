@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from diagnostics.matrix.board import Board
-    from diagnostics.matrix.events import Event
+    from diagnostics.matrix.records.events import Event
+    from diagnostics.matrix.run.board import Board
 
 
 def write(folder: Path, board: Board, events: Iterable[Event] = ()) -> Path:

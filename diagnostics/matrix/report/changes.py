@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.matrix.events import Event
+    from diagnostics.matrix.records.events import Event
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from diagnostics.matrix import confusion, findings
-from diagnostics.matrix.breadth import allowed
-from diagnostics.matrix.layers.resolve import SHOWN
-from diagnostics.matrix.publish import verdict as cell_verdict
-from diagnostics.matrix.report import words
+from diagnostics.matrix.ask.layers.resolve import SHOWN
+from diagnostics.matrix.build.resolving import pins, version_of
+from diagnostics.matrix.plan.breadth import allowed
+from diagnostics.matrix.plan.verdicts import Evidence, Outcome, Verdict
+from diagnostics.matrix.report import confusion, findings, words
 from diagnostics.matrix.report.changes import NO_CHANGES
-from diagnostics.matrix.resolving import pins, version_of
-from diagnostics.matrix.verdicts import Evidence, Outcome, Verdict
+from diagnostics.matrix.report.publish import verdict as cell_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from diagnostics.matrix.board import Board, Row, Square
     from diagnostics.matrix.report.changes import Changes
+    from diagnostics.matrix.run.board import Board, Row, Square
 
 PAGE = Path(__file__).with_name("page")
 # From so many cells on, a map of TRL by vLLM stands above the rows.

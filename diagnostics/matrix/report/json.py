@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.matrix import confusion
+from diagnostics.matrix.report import confusion
 
 if TYPE_CHECKING:
-    from diagnostics.matrix.board import Board, Square
+    from diagnostics.matrix.run.board import Board, Square
 
 SCHEMA = "grpo-doctor.matrix-report.v1"
 

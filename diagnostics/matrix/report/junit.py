@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from diagnostics.matrix.plan.verdicts import Verdict
 from diagnostics.matrix.report import words
-from diagnostics.matrix.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from diagnostics.matrix.board import Board, Row, Square
+    from diagnostics.matrix.run.board import Board, Row, Square
 
 _ERRORS = frozenset({Verdict.INFRA_ERROR, Verdict.TIMEOUT})
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix import confusion
-from diagnostics.matrix.report import table, words
+from diagnostics.matrix.report import confusion, table, words
 
 if TYPE_CHECKING:
-    from diagnostics.matrix.board import Board, Square
+    from diagnostics.matrix.run.board import Board, Square
 
 
 def render(board: Board, generated: str) -> str:

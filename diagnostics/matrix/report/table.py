@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from diagnostics.matrix.board import Board, Question, Square
+    from diagnostics.matrix.run.board import Board, Question, Square
 
 LEGEND = "● run  ○ read in source  ◌ nothing run"
 # Where no terminal tells its width: wide enough for all columns.

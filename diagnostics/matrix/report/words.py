@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.verdicts import Evidence, Judged, Verdict
+from diagnostics.matrix.plan.verdicts import Evidence, Judged, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from diagnostics.matrix.board import Board
+    from diagnostics.matrix.run.board import Board
 
 # Filled, hollow, dotted: known from a run, from source, from nothing but a declaration.
 SHAPES: Mapping[Evidence, str] = {Evidence.EXECUTED: "●", Evidence.STATIC: "○", Evidence.DECLARED: "◌"}

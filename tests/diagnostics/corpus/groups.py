@@ -411,10 +411,10 @@ EXPANDABLE = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_seg
 # The repros' triggers, on vLLM's unmodified scheduler; the forward pass is simulated.
 HERE = "import sys\nsys.path.insert(0, '@ROOT')\n"
 SCHEDULERS = tuple(
-    (code, name, f"{HERE}from repro.{module} import {name}\n{name}(None)")
+    (code, name, f"{HERE}from repro.issues.{module} import {name}\n{name}(None)")
     for code, module, names in (
-        ("SCH001", "prefill_seq_groups", ("_lost_step", "_cancelled_step", "_two_owners")),
-        ("SCH002", "async_stopped", ("_overlong_prompt", "_overlong_poisons_next")),
+        ("SCH001", "sch001", ("_lost_step", "_cancelled_step", "_two_owners")),
+        ("SCH002", "sch002", ("_overlong_prompt", "_overlong_poisons_next")),
     )
     for name in names
 )

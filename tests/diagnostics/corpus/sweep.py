@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from diagnostics import catalogue
 from diagnostics.triage.command import triage
+from diagnostics.triage.reading.sources import Block
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.sources import Block
 from tests.diagnostics.corpus import transforms
 
 LOGS = Path(__file__).resolve().parents[1] / "logs"

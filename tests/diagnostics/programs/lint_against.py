@@ -22,10 +22,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from diagnostics.checks.plan import batches, memory, options, refusals, resources
-from diagnostics.findings import Severity
 from diagnostics.lint import judge, reading
+from diagnostics.lint.rules import batches, memory, options, refusals, resources
 from diagnostics.lint.versions import Versions
+from diagnostics.report.findings import Severity
 
 ASK_TRL = """
 import contextlib, json, logging, sys, tempfile, warnings

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.findings import Severity
 from diagnostics.lint import judge, reading
 from diagnostics.lint.sources.tree import UnreadableError
 from diagnostics.lint.versions import Versions
+from diagnostics.report.findings import Severity
 
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py"}
 

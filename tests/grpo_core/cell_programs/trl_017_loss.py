@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import torch
 
-from grpo_core.dialects import DIALECTS
+from grpo_core.learn.dialects import DIALECTS
 
 sys.path.append(str(Path(__file__).parent))
 import trl_loss

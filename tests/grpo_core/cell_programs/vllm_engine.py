@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from grpo_core.engines.base import EngineError
-from grpo_core.engines.vllm import VllmEngine
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.vllm.engine import VllmEngine
 from grpo_core.types import Request, SamplingParams
 
 STOP_ID = 7

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import grpo_core.engines.transformers as embedded
-from grpo_core.engines.base import EngineError
+import grpo_core.rollout.embedded.transformers as embedded
+from grpo_core.rollout.engine import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import torch
 
-    from grpo_core.engines.base import Capabilities, Engine
+    from grpo_core.rollout.engine import Capabilities, Engine
     from grpo_core.types import Completion, Request, SamplingParams
     from tests.grpo_core.conformance.cases import Case
 

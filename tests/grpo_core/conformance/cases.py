@@ -21,13 +21,13 @@ import pytest
 import torch
 
 from grpo_core.config import ModelConfig
-from grpo_core.engines import EngineSpec, build_engine
-from grpo_core.model import load_model, make_tiny
+from grpo_core.rollout.build import EngineSpec, build_engine
+from grpo_core.tasks.model import load_model, make_tiny
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from grpo_core.engines.base import Engine
+    from grpo_core.rollout.engine import Engine
 
 MAX_MODEL_LEN = 320  # room for prompts over two of vLLM's blocks on a CPU, of 128 tokens each
 LIMIT_S = 240
@@ -188,11 +188,11 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
     where, _, rest = kind.partition(":")
     spec = EngineSpec(rest or "transformers", str(model_dir), max_model_len=MAX_MODEL_LEN)
     if where == "process":
-        from grpo_core.engines.process import ProcessEngine
+        from grpo_core.rollout.child.process import ProcessEngine
 
         return ProcessEngine(spec, timeout_s=LIMIT_S)
     if where == "server":
-        from grpo_core.serve.launch import ServerProcess
+        from grpo_core.rollout.serve.launch import ServerProcess
 
         server = stack.enter_context(closing(ServerProcess(spec, timeout_s=LIMIT_S)))
         return connect("remote", server.host, server.port, stack)
@@ -206,16 +206,16 @@ def connect(where: str, host: str, port: int, stack: ExitStack) -> Engine:
     """The client of a server of a kind; its token is read from GRPO_CORE_TOKEN."""
     options = {"timeout_s": LIMIT_S, "token": os.environ.get("GRPO_CORE_TOKEN") or None}
     if where == "remote":
-        from grpo_core.engines.remote import RemoteEngine
+        from grpo_core.rollout.http.remote import RemoteEngine
 
         return RemoteEngine(host, port, **options)
     folder = Path(stack.enter_context(TemporaryDirectory()))
     if where == "vllm-serve":
-        from grpo_core.engines.vllm_server import VllmServerEngine
+        from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
 
         return VllmServerEngine(host, port, folder=folder, **options)
     if where == "trl-vllm-serve":
-        from grpo_core.engines.trl_server import trl_engine
+        from grpo_core.rollout.connect.trl.client import trl_engine
 
         return trl_engine(host, port, folder=folder, **options)
     raise ValueError(f"no server is called {where!r}")

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from grpo_core.engines.base import Capabilities, Engine, EngineError, Sleeper
-from grpo_core.engines.wire import check_answers
+from grpo_core.publish import fingerprint_like
+from grpo_core.rollout.engine import Capabilities, Engine, EngineError, Sleeper
+from grpo_core.rollout.wire import check_answers
 from grpo_core.types import Completion, Request, SamplingParams
-from grpo_core.weights import fingerprint_like
 from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR
 
 if TYPE_CHECKING:

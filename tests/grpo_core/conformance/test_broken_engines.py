@@ -7,7 +7,7 @@ import torch
 
 pytest.register_assert_rewrite("tests.grpo_core.conformance.suite")
 
-from grpo_core.engines.base import EngineError  # noqa: E402
+from grpo_core.rollout.engine import EngineError  # noqa: E402
 from tests.grpo_core.conformance import suite  # noqa: E402
 from tests.grpo_core.conformance.broken import BROKEN  # noqa: E402
 from tests.grpo_core.conformance.cases import Case, Reference, make_model  # noqa: E402

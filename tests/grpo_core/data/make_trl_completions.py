@@ -13,7 +13,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.model import load_model, load_tokenizer, make_tiny
+from grpo_core.tasks.model import load_model, load_tokenizer, make_tiny
 
 
 def letters(prompts, completions, *, log_extra, **columns):

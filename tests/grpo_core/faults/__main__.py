@@ -33,10 +33,11 @@ from typing import Any
 
 import torch
 
-from grpo_core import model, run
+from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.determinism import settle
+from grpo_core.machine.determinism import settle
 from grpo_core.settings import load
+from grpo_core.tasks import model
 from tests.grpo_core.faults import judge
 from tests.grpo_core.faults.kinds import KINDS, TIMEOUT_S, Draw, Kind
 from tests.grpo_core.faults.proxy import PHASES, Proxy

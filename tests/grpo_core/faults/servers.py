@@ -21,11 +21,10 @@ from pathlib import Path
 
 import torch
 
-import grpo_core.serve.app  # noqa: F401 - paid for once
 from grpo_core import __main__ as cli
 from grpo_core import run
-from grpo_core.engines import build_engine
-from grpo_core.serve import run as serve_run
+from grpo_core.rollout.build import build_engine
+from grpo_core.rollout.serve import run as serve_run
 from grpo_core.settings import load
 
 POINTS = ("", "update_weights", "fingerprint", "generate")

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import torch
 
-from grpo_core.advantages import group_advantages
 from grpo_core.config import LossConfig
-from grpo_core.dialects import DIALECTS
-from grpo_core.loss import Streams, policy_loss, token_weights
+from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.dialects import DIALECTS
+from grpo_core.learn.loss import Streams, policy_loss, token_weights
 
 LENGTHS = (9, 4, 1, 7, 2, 9)
 LONGEST = 12

@@ -35,7 +35,7 @@ MODEL = """
 import sys
 from pathlib import Path
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.model import make_tiny
+from grpo_core.tasks.model import make_tiny
 make_tiny(Path(sys.argv[1]), ModelConfig(), TaskConfig().letters, seed=0)
 """
 CHECKS = [

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import torch
 
-from grpo_core import model
 from grpo_core.config import ModelConfig, RolloutConfig, TaskConfig
-from grpo_core.engines.base import EngineError
-from grpo_core.engines.servers import engine_for
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.http.servers import engine_for
+from grpo_core.tasks import model
 from tests.servers import (
     MAX_MODEL_LEN,
     RECEIVER_ARGUMENTS,

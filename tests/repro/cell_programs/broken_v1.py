@@ -14,10 +14,10 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-from repro.schedulers import stories  # noqa: E402 - standard output is kept before vLLM is imported
-from repro.schedulers.actions_v1 import V1Actions  # noqa: E402
-from repro.schedulers.stories import Story  # noqa: E402
-from repro.schedulers.v1 import V1Engine  # noqa: E402
+from repro.drivers.schedulers.v1 import V1Engine  # noqa: E402
+from repro.search import stories  # noqa: E402 - standard output is kept before vLLM is imported
+from repro.search.actions_v1 import V1Actions  # noqa: E402
+from repro.search.stories import Story  # noqa: E402
 
 STEP = [{"do": "schedule"}, {"do": "update"}]
 STEPS = [

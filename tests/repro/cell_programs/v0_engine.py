@@ -10,10 +10,10 @@ import os
 import sys
 
 from repro import judge
+from repro.drivers.schedulers import owners
+from repro.drivers.schedulers.v0 import V0Engine
+from repro.drivers.schedulers.v0_setup import Request, Setup
 from repro.registry import REPROS
-from repro.schedulers import owners
-from repro.schedulers.v0 import V0Engine
-from repro.schedulers.v0_setup import Request, Setup
 
 RUNS = 20
 

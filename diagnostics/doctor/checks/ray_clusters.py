@@ -1,0 +1,102 @@
+"""Ray on this machine: clusters that a run would join or wait for, and settings of Ray's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.report.findings import Evidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.facts.clusters import RayCluster
+    from diagnostics.facts.environment import Environment
+    from diagnostics.facts.machine import Machine
+    from diagnostics.report.findings import Finding
+
+
+def ray_clusters(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
+    """RAY015 for a dead cluster's address, RAY012 for one that runs, RAY901 for another release."""
+    found: list[Finding] = []
+    if environment.version("ray") is None:
+        return found
+    for cluster in machine.ray:
+        found += _current(environment, cluster, issues)
+        release = environment.version("ray")
+        if cluster.release and cluster.release != release:
+            found.append(
+                finding(
+                    "RAY901",
+                    Severity.WARNING if cluster.running else Severity.INFO,
+                    known_by="static",
+                    detail=f"Installed here is {release}.",
+                    evidence=(
+                        Evidence(f"its latest session was made by {cluster.release}", cluster.folder),
+                        Evidence(f"ray {release}", environment.packages["ray"].place),
+                    ),
+                    remedy=Remedy(
+                        "Use the same release for the cluster and the run.",
+                        (environment.install(f"ray=={cluster.release}"), "ray stop"),
+                    ),
+                )
+            )
+    return found
+
+
+def _current(environment: Environment, cluster: RayCluster, issues: dict[str, Issue]) -> list[Finding]:
+    address = cluster.current
+    if not address or environment.variables.get("RAY_ADDRESS"):
+        return []
+    evidence = (
+        Evidence(f"{address} is the cluster that `ray start` left", f"{cluster.folder}/ray_current_cluster"),
+    )
+    if cluster.running:
+        seen = (*evidence, Evidence(f"running here: {', '.join(cluster.running)}", "/proc"))
+        return [
+            known(
+                issues["RAY012"],
+                Severity.INFO,
+                detail="ray.init() without an address joins it, with its resources, not its own.",
+                evidence=seen,
+                remedy=Remedy(
+                    "Right if that is meant. Otherwise stop it, or ask for an own one.",
+                    ("ray stop", "export RAY_ADDRESS=local"),
+                ),
+            )
+        ]
+    if cluster.running is None:
+        return []
+    return [
+        known(
+            issues["RAY015"],
+            Severity.WARNING,
+            detail="No process of Ray's runs on this machine; if the cluster was here, it is dead.",
+            evidence=evidence,
+            remedy=Remedy(
+                "Remove what it left, or start it again.",
+                ("ray stop", f"rm {cluster.folder}/ray_current_cluster"),
+            ),
+        )
+    ]
+
+
+def ray_settings(environment: Environment) -> list[Finding]:
+    """RAY902 for settings that switch Ray's guards off."""
+    seen = environment.variables
+    evidence = []
+    if seen.get("RAY_memory_monitor_refresh_ms") == "0":
+        text = (
+            "RAY_memory_monitor_refresh_ms=0: Ray ends no worker before the kernel does, and gives no reason"
+        )
+        evidence.append(Evidence(text, "environment"))
+    try:
+        threshold = float(seen.get("RAY_memory_usage_threshold", "0"))
+    except ValueError:
+        threshold = 0.0
+    if threshold > 0.98:
+        text = f"RAY_memory_usage_threshold={threshold:g}: the kernel is likely to kill first"
+        evidence.append(Evidence(text, "environment"))
+    noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+    if seen.get(noset, "").lower() in {"1", "true"}:
+        evidence.append(Evidence(f"{noset}=1: every worker sees all GPUs and takes the first", "environment"))
+    return to_unset("RAY902", Severity.INFO, evidence, "Unset it, unless the trainer asks for it.")

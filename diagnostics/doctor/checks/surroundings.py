@@ -1,0 +1,108 @@
+"""Broken metadata, and environment variables that change what runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from diagnostics.catalogue.own_codes import finding
+from diagnostics.report.findings import Evidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.facts.environment import Environment, Package
+    from diagnostics.report.findings import Finding
+
+
+def broken_metadata(environment: Environment) -> list[Finding]:
+    """One finding for all broken metadata folders, one for each package that is there twice or not whole."""
+    found = []
+    if environment.broken:
+        found.append(
+            finding(
+                "ENV901",
+                Severity.ERROR,
+                known_by="static",
+                detail="These metadata folders have no name or version.",
+                evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
+                remedy=Remedy(
+                    "Remove these folders and install their packages again.",
+                    tuple(f"rm -r '{place}'" for place in environment.broken[:5]),
+                ),
+            )
+        )
+    found += [_damaged(environment, package) for package in environment.packages.values() if package.damaged]
+    for name, places in environment.duplicates:
+        found.append(
+            finding(
+                "ENV901",
+                Severity.WARNING,
+                known_by="static",
+                detail=f"{name} is installed more than once; Python finds the first.",
+                evidence=tuple(Evidence(f"{name}", place) for place in places),
+                remedy=Remedy(
+                    f"Uninstall {name} until it is gone, then install it once.",
+                    (environment.uninstall(name),),
+                ),
+            )
+        )
+    return found
+
+
+def _damaged(environment: Environment, package: Package) -> Finding:
+    again = environment.install("--force-reinstall", "--no-deps", f"{package.name}=={package.version}")
+    return finding(
+        "ENV923",
+        Severity.ERROR,
+        known_by="static",
+        detail=f"{package.name} {package.version} is not whole.",
+        evidence=tuple(Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:6]),
+        remedy=Remedy(
+            "See that the disk has room, then install it again; if it comes back, clear the installer's cache.",
+            (f"df -h {environment.prefix}", again),
+        ),
+    )
+
+
+def variables(environment: Environment) -> list[Finding]:
+    """Findings about environment variables of this process."""
+    found = []
+    address = environment.variables.get("RAY_ADDRESS", "")
+    if address.startswith(("http://", "https://")):
+        found.append(
+            finding(
+                "ENV902",
+                Severity.ERROR,
+                known_by="static",
+                detail="A process that calls ray.init() with this address fails.",
+                evidence=(Evidence(f"RAY_ADDRESS={address}", "environment"),),
+                remedy=Remedy(
+                    "Unset it, or give the address of the cluster itself (ip:6379).", ("unset RAY_ADDRESS",)
+                ),
+            )
+        )
+    vllm = environment.vllm
+    if environment.variables.get("VLLM_USE_V1") == "0" and vllm and _at_least(vllm.version, "0.11"):
+        found.append(
+            finding(
+                "ENV903",
+                Severity.WARNING,
+                known_by="static",
+                detail=f"vLLM {vllm.version} has only the V1 engine.",
+                evidence=(
+                    Evidence("VLLM_USE_V1=0", "environment"),
+                    Evidence(f"{vllm.name} {vllm.version}", vllm.place),
+                ),
+                remedy=Remedy(
+                    "Unset it; for the V0 engine install a release before 0.11.", ("unset VLLM_USE_V1",)
+                ),
+            )
+        )
+    return found
+
+
+def _at_least(version: str, bound: str) -> bool:
+    try:
+        return Version(version) >= Version(bound)
+    except InvalidVersion:
+        return False

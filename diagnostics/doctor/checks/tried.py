@@ -1,0 +1,238 @@
+"""What came of trying: a child that failed, crashed or hung, as findings, with what triage makes of its output."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from diagnostics.catalogue.own_codes import finding, known
+from diagnostics.report.findings import CheckResult, Evidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.doctor.probe.children import Ended
+    from diagnostics.facts.environment import Environment
+    from diagnostics.facts.machine import Machine
+    from diagnostics.report.findings import Finding
+    from diagnostics.triage.rules import Rules
+
+# Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
+TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
+_TAIL = 6
+_SAYS_NOTHING = (
+    "<frozen ", "importlib/__init__.py", "/grpo-doctor-tried-", "_bootstrap._gcd_import", "importlib.import_module(",
+    "Extension modules:",
+)  # fmt: skip
+_LACKING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+# Modules that are called otherwise than what is installed.
+_DISTRIBUTIONS = {
+    "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
+    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "swift": "ms-swift",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A child that ended, the code for a failure that no known issue describes, and where to install what lacks."""
+
+    ended: Ended
+    code: str
+    environment: Environment | None = None
+
+
+def how_it_ended(ended: Ended) -> str:
+    """In words: the exception, the signal, the time."""
+    if ended.timed_out:
+        return f"did not end within its limit ({ended.seconds:.0f} s)"
+    if ended.code < 0:
+        try:
+            return f"crashed with {signal.Signals(-ended.code).name}"
+        except ValueError:
+            return f"crashed with signal {-ended.code}"
+    if error := ended.answer.get("error"):
+        return str(error)
+    return f"ended with {ended.code} and gave no answer"
+
+
+def result(tried: Tried, rules: Rules, said: dict[str, str] | None = None) -> CheckResult:
+    """The outcome of one child.
+
+    Args:
+        tried: The child.
+        rules: Of triage.
+        said: What earlier children failed with, by how they ended; the same failure is told once.
+    """
+    ended = tried.ended
+    if ended.ok:
+        version = ended.answer.get("version")
+        told = f"{version}, " if isinstance(version, str) and version else ""
+        return CheckResult(ended.what, "ok", f"{told}{ended.seconds:.1f} s")
+    how = how_it_ended(ended)
+    step = ended.answer.get("step")
+    reason = f"{how}, while {step}" if step else how
+    if said is not None and how in said and not ended.timed_out:
+        return CheckResult(ended.what, "findings", f"{reason} (as with {said[how]})")
+    if said is not None:
+        said[how] = ended.what
+    return CheckResult(ended.what, "findings", reason, (_finding(tried, reason, rules),))
+
+
+def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
+    """The known issue in its output, or the check's own code."""
+    ended = tried.ended
+    where = str(ended.answer.get("where") or ended.what)
+    evidence = [Evidence(reason, where)]
+    lacking = _LACKING.match(str(ended.answer.get("error", "")))
+    if lacking:
+        return _not_installed(tried, lacking[1], evidence[0], rules)
+    guess = _triaged(ended, rules)
+    if guess is not None and guess.certainty != "hypothesis":
+        detail = f"{ended.what}: {reason}. {guess.detail}"
+        return replace(
+            guess, severity=Severity.ERROR, known_by="executed", certainty="established", detail=detail,
+            evidence=(*evidence, *guess.evidence),
+        )  # fmt: skip
+    evidence += [Evidence(line, f"{ended.what}: the end of its output") for line in _tail(ended)]
+    maybe = f" It may be {guess.code}: {guess.title}." if guess else ""
+    return finding(
+        tried.code,
+        Severity.ERROR,
+        known_by="executed",
+        detail=f"{ended.what}: {reason}.{maybe}",
+        evidence=tuple(evidence),
+        remedy=Remedy(
+            "Mend what it says; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause.",
+            (f"python -m diagnostics explain {tried.code}",),
+        ),
+    )
+
+
+def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) -> Finding:
+    """ENV012: the one failure that says by itself what is to be done."""
+    top = module.partition(".")[0]
+    name = _DISTRIBUTIONS.get(top, top)
+    here = tried.environment
+    return known(
+        rules.issues["ENV012"],
+        Severity.ERROR,
+        certainty="established",
+        known_by="executed",
+        detail=f"{tried.ended.what}: there is no module {module}.",
+        evidence=(evidence,),
+        remedy=Remedy(
+            "Install it; where several lack, install the package that needs them again, with its requirements.",
+            (here.install(name) if here else f"pip install {name}",),
+        ),
+    )
+
+
+def _triaged(ended: Ended, rules: Rules) -> Finding | None:
+    """What triage makes of the child's output."""
+    from diagnostics.triage import command, report
+    from diagnostics.triage.reading.sources import Source
+
+    verdict = command.triage([Source(ended.what, ended.log)], rules)
+    found = report.report(verdict, [ended.what]).findings
+    return found[0] if found else None
+
+
+def _tail(ended: Ended) -> list[str]:
+    try:
+        text = ended.log.read_bytes()[-16384:].decode("utf-8", "replace")
+    except OSError:
+        return []
+    lines = [line.rstrip()[:300] for line in text.splitlines() if _says_something(line)]
+    fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+    # Python's own last words name the place at their top; what follows them is a list of modules.
+    return lines[-_TAIL:] if fatal is None else lines[fatal : fatal + _TAIL]
+
+
+def _says_something(line: str) -> bool:
+    """Neither the machinery of importing, nor our own program, nor a list of modules."""
+    return bool(line.strip()) and not any(name in line for name in _SAYS_NOTHING)
+
+
+def platforms(
+    torch: Ended | None,
+    vllm: Ended | None,
+    environment: Environment,
+    machine: Machine,
+    issues: dict[str, Issue],
+) -> list[Finding]:
+    """ENV922 and ENG004: what PyTorch and vLLM found to run on, against what is there."""
+    found = []
+    gpus = machine.gpus.devices if machine.gpus.state == "ok" else ()
+    if torch is not None and torch.ok and gpus:
+        seen = torch.answer
+        hidden = environment.variables.get("CUDA_VISIBLE_DEVICES") == ""
+        if seen.get("cuda") and not seen.get("available") and not hidden:
+            found.append(_platform(f"{len(gpus)} GPUs are there; torch.cuda.is_available() is False", torch))
+    if vllm is not None and vllm.ok:
+        device = vllm.answer.get("device", "")
+        if not device or "Unspecified" in str(vllm.answer.get("platform")):
+            found.append(
+                known(
+                    issues["ENG004"],
+                    Severity.ERROR,
+                    certainty="established",
+                    known_by="executed",
+                    detail="Asked in a process of its own, vLLM names no platform: no engine starts here.",
+                    evidence=(Evidence(f"current_platform is {vllm.answer.get('platform')}", vllm.what),),
+                    remedy=Remedy(
+                        "On a machine without a GPU install a CPU build of vLLM; with one, mend the driver first.",
+                        ("python -m diagnostics explain ENG004",),
+                    ),
+                )
+            )
+        elif gpus and device == "cpu":
+            found.append(_platform(f"{len(gpus)} GPUs are there; vLLM would run on the CPU", vllm))
+    return found
+
+
+def _platform(text: str, ended: Ended) -> Finding:
+    return finding(
+        "ENV922",
+        Severity.ERROR,
+        known_by="executed",
+        detail="",
+        evidence=(Evidence(text, ended.what), *(Evidence(line, "its output") for line in _tail(ended)[-2:])),
+        remedy=Remedy(
+            "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES.",
+            ("nvidia-smi", "python -m diagnostics explain ENV006"),
+        ),
+    )
+
+
+def parity(ended: Ended) -> list[Finding]:
+    """NUM901 where the engine's log-probs are not those of transformers."""
+    largest, device = ended.answer.get("largest"), str(ended.answer.get("device"))
+    tolerance = TOLERANCES.get(device, TOLERANCES["cpu"])
+    if isinstance(largest, int | float) and largest <= tolerance:
+        return []
+    return [
+        finding(
+            "NUM901",
+            Severity.ERROR,
+            known_by="executed",
+            detail=f"By {largest} at most; {tolerance:g} is what rounding explains here.",
+            evidence=(
+                Evidence(f"{ended.answer.get('tokens')} sampled tokens on {device}", ended.what),
+                Evidence(
+                    f"vLLM {ended.answer.get('version')}, engine {ended.answer.get('engine')}", ended.what
+                ),
+            ),
+            remedy=Remedy(
+                "Do not train with it: take another release of vLLM, or correct for it by importance sampling.",
+                ("python -m diagnostics explain NUM001",),
+            ),
+        )
+    ]
+
+
+def not_looked_at(checks: Sequence[CheckResult]) -> bool:
+    """Whether a tier that was asked for looked at nothing at all."""
+    return bool(checks) and all(check.outcome == "skipped" for check in checks)

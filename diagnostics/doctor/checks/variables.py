@@ -1,0 +1,253 @@
+"""Environment variables: those that switch something off, name what is not there, or were left over."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.catalogue.releases import within
+from diagnostics.report.findings import Evidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.facts.environment import Environment
+    from diagnostics.facts.machine import Machine
+    from diagnostics.report.findings import Finding
+
+_PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_ON = {"1", "true", "on", "yes"}
+_DEBUGGING = {
+    "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
+    "VLLM_TRACE_FUNCTION": "each Python call of vLLM is written down",
+    "TORCHDYNAMO_DISABLE": "nothing is compiled",
+    "TORCH_COMPILE_DISABLE": "nothing is compiled",
+    "NCCL_PARAM_DUMP_ENABLE": "NCCL writes its parameters",
+}
+_SWITCHED_OFF = {
+    "NCCL_P2P_DISABLE": "no direct access between GPUs",
+    "NCCL_SHM_DISABLE": "no shared memory between GPUs",
+    "NCCL_IB_DISABLE": "no InfiniBand",
+    "NCCL_NVLS_DISABLE": "no NVLink SHARP",
+}
+_NOT_NOTICED = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+
+
+def proxies(environment: Environment) -> list[Finding]:
+    """NET901 where a proxy would be asked for localhost."""
+    seen = environment.variables
+    proxy = next((name for name in _PROXIES if seen.get(name)), None)
+    exempt = [part.strip() for name in ("no_proxy", "NO_PROXY") for part in seen.get(name, "").split(",")]
+    if proxy is None or "*" in exempt or {"localhost", "127.0.0.1"} <= set(exempt):
+        return []
+    told = ", ".join(filter(None, exempt)) or "(not set)"
+    return [
+        finding(
+            "NET901",
+            Severity.WARNING,
+            known_by="static",
+            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy.",
+            evidence=(
+                Evidence(f"{proxy}={seen[proxy]}", "environment"),
+                Evidence(f"NO_PROXY: {told}", "environment"),
+            ),
+            remedy=Remedy(
+                "Name this machine, and the nodes of the run, in NO_PROXY; both spellings are read.",
+                ("export NO_PROXY=localhost,127.0.0.1,::1 no_proxy=localhost,127.0.0.1,::1",),
+            ),
+        )
+    ]
+
+
+def devices_named(environment: Environment, machine: Machine) -> list[Finding]:
+    """NET902 where a network device is named that is not there."""
+    found = []
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        value = environment.variables.get(name, "")
+        if not value or not machine.interfaces or value.startswith("^"):
+            continue
+        exact = value.startswith("=") or name != "NCCL_SOCKET_IFNAME"
+        wanted = [part for part in value.lstrip("=").split(",") if part]
+        there = any(
+            (device == part) if exact else device.startswith(part)
+            for part in wanted
+            for device in machine.interfaces
+        )
+        if not there:
+            here = ", ".join(machine.interfaces)
+            found.append(
+                finding(
+                    "NET902",
+                    Severity.ERROR,
+                    known_by="static",
+                    detail="",
+                    evidence=(
+                        Evidence(f"{name}={value}", "environment"),
+                        Evidence(f"devices here: {here}", "/sys/class/net"),
+                    ),
+                    remedy=Remedy(
+                        "Name one that is here, or let it choose.", (f"unset {name}", "ip -brief link")
+                    ),
+                )
+            )
+    return found
+
+
+def communication(environment: Environment) -> list[Finding]:
+    """NET904 for ways that are switched off, and for failures that nobody would notice."""
+    seen = environment.variables
+    evidence = [
+        Evidence(f"{name}={seen[name]}: {what}", "environment")
+        for name, what in _SWITCHED_OFF.items()
+        if seen.get(name, "").lower() in _ON
+    ]
+    evidence += [
+        Evidence(f"{name}=0: a failed collective is waited for without end", "environment")
+        for name in _NOT_NOTICED
+        if seen.get(name) == "0"
+    ]
+    return to_unset("NET904", Severity.WARNING, evidence, "Unset what is not needed on this machine.")
+
+
+def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
+    """CFG112 where expandable segments meet a vLLM whose sleep mode refuses them."""
+    name = next(
+        (
+            name
+            for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+            if "expandable_segments:true" in environment.variables.get(name, "").replace(" ", "").lower()
+        ),
+        None,
+    )
+    vllm, issue = environment.vllm, issues["CFG112"]
+    claims = [claim.versions for claim in issue.affected if claim.package == "vllm" and claim.versions]
+    if name is None or vllm is None:
+        return []
+    if not any(within(vllm.version, claim) for claim in claims):
+        return []
+    return [
+        known(
+            issue,
+            Severity.WARNING,
+            detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it.",
+            evidence=(
+                Evidence(f"{name}={environment.variables[name]}", "environment"),
+                Evidence(f"{vllm.name} {vllm.version}", vllm.place),
+            ),
+            remedy=Remedy("Unset it where the engine sleeps.", (f"unset {name}",)),
+        )
+    ]
+
+
+def unknown_to_vllm(environment: Environment) -> list[Finding]:
+    """ENV915 for variables that this vLLM does not mention."""
+    names, vllm = environment.vllm_variables, environment.vllm
+    if not names or vllm is None:
+        return []
+    found = []
+    for name in sorted(environment.variables):
+        if not name.startswith("VLLM_") or name in names or name == "VLLM_USE_V1":
+            continue
+        close = difflib.get_close_matches(name, names, 1, 0.85)
+        text = f"It was meant to be {close[0]}, perhaps." if close else "Unset it, unless a plug-in reads it."
+        found.append(
+            finding(
+                "ENV915",
+                Severity.WARNING if close else Severity.INFO,
+                known_by="static",
+                detail="",
+                evidence=(
+                    Evidence(f"{name} is set", "environment"),
+                    Evidence(f"{vllm.name} {vllm.version} reads {len(names)} others", "vllm/envs.py"),
+                ),
+                remedy=Remedy(text, (f"unset {name}",)),
+            )
+        )
+    return found
+
+
+def launcher(environment: Environment) -> list[Finding]:
+    """ENV916 where a launcher's variables are set outside a launched process."""
+    seen = environment.variables
+    left = [name for name in _LAUNCHER if name in seen]
+    if not {"RANK", "WORLD_SIZE"} & set(left) or any(name.startswith("TORCHELASTIC_") for name in seen):
+        return []
+    return [
+        finding(
+            "ENV916",
+            Severity.INFO if seen.get("WORLD_SIZE") == "1" else Severity.WARNING,
+            known_by="static",
+            detail="A script started from here takes itself for one rank of a run.",
+            evidence=tuple(Evidence(f"{name}={seen[name]}", "environment") for name in left),
+            remedy=Remedy("Unset them, unless this is such a process.", (f"unset {' '.join(left)}",)),
+        )
+    ]
+
+
+def debugging(environment: Environment) -> list[Finding]:
+    """ENV918 for settings that are for debugging."""
+    seen = environment.variables
+    evidence = [
+        Evidence(f"{name}={seen[name]}: {what}", "environment")
+        for name, what in _DEBUGGING.items()
+        if seen.get(name, "").lower() in _ON
+    ]
+    if seen.get("NCCL_DEBUG", "").upper() == "TRACE":
+        evidence.append(Evidence("NCCL_DEBUG=TRACE: each call of NCCL is printed", "environment"))
+    if seen.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        evidence.append(Evidence("TORCH_DISTRIBUTED_DEBUG=DETAIL: each collective is checked", "environment"))
+    return to_unset("ENV918", Severity.INFO, evidence, "Unset them for a real run.")
+
+
+def elsewhere(environment: Environment) -> list[Finding]:
+    """ENV919 where modules or libraries of another place come first."""
+    seen = environment.variables
+    own = environment.prefix
+    paths = [path for path in seen.get("PYTHONPATH", "").split(":") if path]
+    evidence = [
+        Evidence(f"PYTHONPATH holds {path}", "environment")
+        for path in paths
+        if path.rstrip("/").endswith(("site-packages", "dist-packages")) and not path.startswith(own)
+    ]
+    evidence += [
+        Evidence(f"{name}={seen[name]}", "environment")
+        for name in ("PYTHONHOME", "LD_PRELOAD")
+        if seen.get(name)
+    ]
+    if not evidence:
+        return []
+    return [
+        finding(
+            "ENV919", Severity.WARNING, known_by="static",
+            detail="What was judged here is not what is imported first.", evidence=tuple(evidence),
+            remedy=Remedy("Unset it for runs of this environment.", ("unset PYTHONHOME PYTHONPATH LD_PRELOAD",)),
+        )
+    ]  # fmt: skip
+
+
+def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
+    """ENV004 where the hub may not be asked and nothing is in its cache."""
+    seen = environment.variables
+    offline = next(
+        (name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if seen.get(name, "").lower() in _ON),
+        None,
+    )
+    cache = machine.disk("hub cache")
+    if offline is None or cache is None or cache.exists:
+        return []
+    return [
+        known(
+            issues["ENV004"],
+            Severity.WARNING,
+            detail="A model or data set that is named by its hub name cannot be found; folders can.",
+            evidence=(
+                Evidence(f"{offline}={seen[offline]}", "environment"),
+                Evidence("no such folder: nothing was ever fetched to it", cache.path),
+            ),
+            remedy=Remedy(
+                "Fetch what is needed first, or name the cache that has it.",
+                (f"{offline}=0 hf download MODEL", "export HF_HOME=/where/it/is"),
+            ),
+        )
+    ]

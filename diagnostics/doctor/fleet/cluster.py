@@ -1,0 +1,121 @@
+"""Asks the nodes of a running Ray cluster, through a child process of the environment that has Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from diagnostics import processes
+from diagnostics.doctor.fleet import ray_program
+from diagnostics.doctor.fleet.bundle import program
+from diagnostics.doctor.fleet.nodes import Answer, Node, clock_of, one_line, read
+
+# Joining a cluster takes seconds, and so does the first worker of a node.
+JOINING_S = 60.0
+KNOCKING_S = 5.0
+_PLAIN = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
+
+
+class ClusterError(ValueError):
+    """Raised when the cluster can't be asked at all; the message is one line."""
+
+
+def ask(python: str, address: str, limit_s: float) -> list[Node]:
+    """Every node that the cluster knows, the dead ones too.
+
+    Args:
+        python: The interpreter that has Ray, of the cluster's own release.
+        address: As `ray.init` takes it; "auto" for the one that RAY_ADDRESS or this machine names.
+        limit_s: Seconds for all nodes together, joining not counted.
+
+    Raises:
+        ClusterError: Ray is not there, or there is no cluster at the address.
+    """
+    _knock(address)
+    documents = _documents(python, address, limit_s)
+    refused = next((item for item in documents if "problem" in item and "id" not in item), None)
+    if refused:
+        raise ClusterError(one_line(refused["problem"]))
+    nodes = next((item["nodes"] for item in documents if "nodes" in item), None)
+    if nodes is None:
+        raise ClusterError(f"--ray {address}: Ray did not say which nodes there are within {JOINING_S:g} s")
+    said = {item["id"]: item for item in documents if "id" in item}
+    ordered = sorted(nodes, key=lambda node: (node["address"], node["port"], node["id"]))
+    shared = Counter(node["address"] for node in nodes)
+    return [
+        _node(position, node, said.get(node["id"]), shared[node["address"]] > 1)
+        for position, node in enumerate(ordered)
+    ]
+
+
+def _knock(address: str) -> None:
+    """Ray tries for a minute where nothing listens; that is found out here at once."""
+    match = _PLAIN.fullmatch(address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=KNOCKING_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"--ray {address}: no cluster there: {one_line(str(error))}") from None
+
+
+def _documents(python: str, address: str, limit_s: float) -> list[dict[str, Any]]:
+    options = {"address": address, "limit_s": limit_s, "program": program(limit_s=limit_s)}
+    source = Path(ray_program.__file__).read_text(encoding="utf-8")
+    text = f"{source}\nmain(json.loads({json.dumps(json.dumps(options))}))\n"
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
+        log = Path(folder) / "ray.log"
+        try:
+            done = processes.run(
+                [python, "-"],
+                environment={
+                    **os.environ,
+                    "RAY_USAGE_STATS_ENABLED": "0",
+                    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+                },
+                log=log,
+                timeout_s=limit_s + JOINING_S,
+                folder=Path.cwd(),
+                given=text,
+            )
+        except OSError as error:
+            raise ClusterError(f"{python}: cannot be started: {error.strerror or error}") from None
+        mark = ray_program.MARK
+        found = [
+            json.loads(line.removeprefix(mark)) for line in done.output.splitlines() if line.startswith(mark)
+        ]
+        if not found:
+            last = processes.tail(log).strip().splitlines()[-1:] or ["it said nothing"]
+            why = (
+                f"no answer within {limit_s + JOINING_S:g} s" if done.timed_out else f"ended with {done.code}"
+            )
+            raise ClusterError(one_line(f"--ray {address}: {python} {why}: {last[0]}"))
+    return found
+
+
+def _node(position: int, node: dict[str, Any], said: dict[str, Any] | None, shared: bool) -> Node:
+    name = f"{node['address']}:{node['port']}" if shared else node["address"]
+    found: dict[str, Any]
+    if not node["alive"]:
+        reason = one_line(node["reason"]) or "Ray does not say why"
+        found = {"problem": f"dead, says Ray: {reason}", "dead": True}
+    elif said is None:
+        found = {"problem": "Ray did not tell what became of the task on it"}
+    elif "problem" in said:
+        found = {"problem": one_line(said["problem"])}
+    else:
+        found = read(_answer(said))
+    secrets = tuple(filter(None, (node["address"], node["host"])))
+    return Node(position, "node", str(position), one_line(name), secrets=secrets, **found)
+
+
+def _answer(said: dict[str, Any]) -> Answer:
+    clocks = [there for line in said["text"].splitlines()[:200] if (there := clock_of(line)) is not None]
+    stamped = (clocks[0], float(said["arrived"])) if clocks else None
+    return Answer(text=said["text"], started=said["started"], clock=stamped)

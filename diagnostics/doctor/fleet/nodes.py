@@ -1,0 +1,109 @@
+"""A node of a fleet: what it answered, or why it did not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.doctor.fleet.bundle import CLOCK, MARK
+from diagnostics.facts import collection
+from diagnostics.facts.plain import FactsError
+
+if TYPE_CHECKING:
+    from diagnostics.facts.collection import Facts
+
+MOST_ANSWER_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node.
+
+    Attributes:
+        position: In the list, from 0.
+        word: What its number is called: `rank`, `ranks` or `node`.
+        number: That number, as "3" or "6-7".
+        name: Its name or address; empty where it must not be shown.
+        facts: What was found there; None if nothing was.
+        problem: Why it could not be examined, one line.
+        dead: Whether the cluster itself says that it is dead.
+        clock: Seconds that its clock is ahead of ours, at least and at most.
+    """
+
+    position: int
+    word: str
+    number: str
+    name: str
+    facts: Facts | None = None
+    nccl: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    problem: str = ""
+    dead: bool = False
+    clock: tuple[float, float] | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Names and addresses of it that must not stand in a text that is shared."""
+
+    @property
+    def label(self) -> str:
+        """As findings call it: "rank 3 (d)"."""
+        return f"{self.word} {self.number}" + (f" ({self.name})" if self.name else "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node's Python printed, or why it did not.
+
+    Attributes:
+        started: Our clock when it was asked.
+        clock: (its clock, our clock when that arrived).
+    """
+
+    text: str = ""
+    problem: str = ""
+    started: float = 0.0
+    clock: tuple[float, float] | None = None
+
+
+def read(answer: Answer) -> dict[str, Any]:
+    """What an answer holds, as arguments of Node: facts, or the problem."""
+    if answer.problem:
+        return {"problem": answer.problem}
+    lines = [line for line in answer.text.splitlines() if line.startswith(MARK)]
+    if not lines:
+        return {"problem": "it answered, but not with facts: another program ran there"}
+    try:
+        document = json.loads(lines[-1].removeprefix(MARK))
+        if "error" in document:
+            return {"problem": one_line(str(document["error"]))}
+        found: dict[str, Any] = {
+            "facts": collection.from_json(document["facts"]),
+            "nccl": tuple(map(one_line, document["nccl"])),
+            "models": tuple(map(one_line, document["models"])),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FactsError) as error:
+        return {"problem": one_line(f"its answer is broken: {type(error).__name__}: {error}")}
+    return found | {"clock": _skew(answer)}
+
+
+def _skew(answer: Answer) -> tuple[float, float] | None:
+    """How far its clock is ahead: it was read after we asked and before its word arrived."""
+    if answer.clock is None:
+        return None
+    there, arrived = answer.clock
+    return there - arrived, there - answer.started
+
+
+def clock_of(line: str) -> float | None:
+    """The time in the first line of the collector."""
+    try:
+        return float(line.removeprefix(CLOCK)) if line.startswith(CLOCK) else None
+    except ValueError:
+        return None
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """A text from elsewhere as one line without control characters."""
+    clean = "".join(character if character.isprintable() else " " for character in text)
+    clean = " ".join(clean.split())
+    return clean if len(clean) <= most else clean[: most - 1] + "…"

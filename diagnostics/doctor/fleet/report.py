@@ -1,0 +1,197 @@
+"""What was found out about a fleet, as one report like doctor's own."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.catalogue.own_codes import finding
+from diagnostics.doctor import examine as doctor
+from diagnostics.doctor.fleet.compare import differences
+from diagnostics.report.findings import CheckResult, Evidence, Remedy, Report, Severity
+from diagnostics.report.personal import strip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.doctor.fleet.nodes import Node
+    from diagnostics.facts.compat import Compat
+    from diagnostics.report.findings import Finding
+
+_SHOWN = doctor.SHOWN
+
+
+def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
+    """Judges every node that answered, and compares them; those that did not are named, and never ok.
+
+    Args:
+        nodes: In their order.
+        issues: The catalogue.
+        compat: The compatibility table.
+        note: What the reader has to know of how the nodes were reached.
+    """
+    seen = [node for node in nodes if node.facts]
+    checks = [_reached(node) for node in nodes]
+    if len(seen) < 2:
+        checks.append(
+            CheckResult("differences between nodes", "skipped", f"{len(seen)} of {len(nodes)} answered")
+        )
+    else:
+        checks.append(_run("differences between nodes", lambda: differences(nodes)))
+    checks.append(
+        _run("each node by itself", lambda: _alone(seen, issues, compat))
+        if seen
+        else CheckResult("each node by itself", "skipped", "no node answered")
+    )
+    return Report("doctor", _subject(nodes, seen), tuple(checks), tuple(filter(None, (*_notes(nodes), note))))
+
+
+def _reached(node: Node) -> CheckResult:
+    name = f"reaching {node.label}"
+    if not node.problem:
+        return CheckResult(name, "ok")
+    code = "RAY951" if node.dead else "NET951"
+    told = finding(
+        code,
+        Severity.WARNING,
+        known_by="executed",
+        detail=f"{node.label}: {node.problem}. What is on it is unknown.",
+        evidence=(Evidence(node.problem, node.label),),
+        remedy=Remedy(
+            "Start it again (`ray start --address=...` on it), or give its work to others."
+            if node.dead
+            else "Try its command by hand; --node-limit gives it more time, --host-python names another Python."
+        ),
+    )
+    return CheckResult(name, "crashed", node.problem, (told,))
+
+
+def _alone(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> list[Finding]:
+    """What doctor says of each node; the same words of several nodes are one finding."""
+    found: dict[tuple[str, str], tuple[Finding, list[Node]]] = {}
+    crashed = []
+    for node in nodes:
+        assert node.facts
+        report = doctor.examine(node.facts.environment, issues, compat, node.facts.machine)
+        crashed += [
+            f"{node.label}: {check.check}: {check.reason}"
+            for check in report.checks
+            if check.outcome == "crashed"
+        ]
+        for item in report.findings:
+            key = (item.code, _without_prefix(item.detail, node))
+            found.setdefault(key, (item, []))[1].append(node)
+    if crashed:
+        raise RuntimeError("; ".join(crashed))
+    return [_named(item, members, len(nodes)) for item, members in found.values()]
+
+
+def _without_prefix(text: str, node: Node) -> str:
+    return text.replace(node.facts.environment.prefix, "") if node.facts else text
+
+
+def _named(item: Finding, members: list[Node], total: int) -> Finding:
+    if len(members) == total:
+        who = "The node that answered" if total == 1 else f"All {total} nodes that answered"
+    else:
+        who = ", ".join(node.label for node in members)
+    evidence = tuple(Evidence(one.text, f"{members[0].label}: {one.place}") for one in item.evidence)
+    return replace(item, detail=f"{who}: {item.detail.strip()}", evidence=evidence)
+
+
+def _subject(nodes: list[Node], seen: list[Node]) -> dict[str, Any]:
+    facts = [node.facts for node in seen if node.facts]
+    packages = {}
+    for name in _SHOWN:
+        counts = Counter(version for one in facts if (version := one.environment.version(name)))
+        if counts:
+            packages[name] = " / ".join(version for version, _ in counts.most_common())
+    pythons = Counter(one.environment.python for one in facts)
+    return {
+        "prefix": f"{len(seen)} of {len(nodes)} nodes",
+        "python": " / ".join(version for version, _ in pythons.most_common()) or "not known",
+        "packages": packages,
+        "nodes": [
+            {
+                "node": node.label,
+                "outcome": "answered" if node.facts else "dead" if node.dead else "unknown",
+                "problem": node.problem,
+            }
+            for node in nodes
+        ],
+    }
+
+
+def _notes(nodes: list[Node]) -> list[str]:
+    unseen = [node.label for node in nodes if not node.facts]
+    told = ["static: read from package metadata, the machine and its limits; nothing was imported"]
+    if unseen:
+        told.append(f"not examined, so unknown: {', '.join(unseen)}")
+    return told
+
+
+def _run(name: str, check: Callable[[], list[Finding]]) -> CheckResult:
+    try:
+        found = check()
+    except Exception as error:  # noqa: BLE001 - a check that crashes is a result
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
+    return CheckResult(name, "findings" if found else "ok", "", tuple(found))
+
+
+def shareable(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
+    """The report with numbers in place of names, in every text of it.
+
+    Args:
+        report_of: Makes the report of nodes.
+        nodes: With their names.
+    """
+    names: dict[str, str] = defaultdict(str)
+    for node in nodes:
+        for word in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
+            if len(word) > 1 and word != "localhost" and not word.startswith("127."):
+                names.setdefault(word, f"<{node.word} {node.number}>")
+    words = sorted(names, key=len, reverse=True)
+    pattern = (
+        re.compile("|".join(rf"(?<![\w.-]){re.escape(word)}(?![\w-])" for word in words)) if words else None
+    )
+
+    def hide(text: str) -> str:
+        return strip(pattern.sub(lambda match: names[match[0]], text) if pattern else text)
+
+    report = report_of([replace(node, name="", problem=hide(node.problem)) for node in nodes])
+    return _each_text(report, hide)
+
+
+def _each_text(report: Report, change: Callable[[str], str]) -> Report:
+    checks = tuple(
+        CheckResult(
+            check.check,
+            check.outcome,
+            change(check.reason),
+            tuple(_changed(one, change) for one in check.findings),
+        )
+        for check in report.checks
+    )
+    nodes = [{**node, "problem": change(node["problem"])} for node in report.subject["nodes"]]
+    return replace(
+        report,
+        checks=checks,
+        subject={**report.subject, "nodes": nodes},
+        notes=tuple(map(change, report.notes)),
+    )
+
+
+def _changed(item: Finding, change: Callable[[str], str]) -> Finding:
+    remedy = item.remedy
+    return replace(
+        item,
+        detail=change(item.detail),
+        evidence=tuple(Evidence(change(one.text), change(one.place)) for one in item.evidence),
+        remedy=Remedy(change(remedy.text), tuple(map(change, remedy.commands))) if remedy else None,
+    )

@@ -1,0 +1,149 @@
+"""Runs the programs with the examined environment's Python, and leaves nothing of them behind.
+
+Each child has a session of its own, no standard input, a time limit, and a folder that takes what it writes. Whoever
+outlives it is found by a mark in its environment and ended, also after an interrupt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from diagnostics import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_PROGRAMS = Path(__file__).parent / "programs"
+_MARK = "GRPO_DOCTOR_CHILD"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended.
+
+    Attributes:
+        answer: What it answered last; empty if nothing.
+        code: Exit code, negative for a signal.
+        log: What it printed.
+    """
+
+    what: str
+    answer: dict[str, Any]
+    code: int
+    timed_out: bool
+    seconds: float
+    log: Path
+
+    @property
+    def ok(self) -> bool:
+        """Whether it came to its end, and well."""
+        return bool(self.answer.get("ok")) and self.code == 0 and not self.timed_out
+
+
+class Children:
+    """A folder for the children of one run of doctor, and the way to start them.
+
+    Used as a context: at its end, by whatever way, no process and no file is left.
+    """
+
+    def __init__(self, python: Path, environ: Mapping[str, str]) -> None:
+        """Nothing is started or written yet.
+
+        Args:
+            python: The examined environment's interpreter.
+            environ: Variables of the user, which the children are given.
+        """
+        self._python = python
+        self._environ = environ
+        self._mark = uuid.uuid4().hex
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        """Makes the folder."""
+        self._folder = Path(tempfile.mkdtemp(prefix="grpo-doctor-tried-"))
+        shutil.copytree(_PROGRAMS, self._folder / "programs", ignore=shutil.ignore_patterns("__pycache__"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends what is left and removes the folder."""
+        self._end_strays()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def folder(self) -> Path:
+        """A new folder for a child's files."""
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
+    def ask(self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False) -> Ended:
+        """Runs a program to its end, or to its limit.
+
+        Args:
+            what: What is tried, in words.
+            program: Its name in `programs`.
+            arguments: Of the program.
+            limit_s: Seconds after which it is ended.
+            offline: Whether the hub must not be asked.
+        """
+        self._count += 1
+        place = self._folder / str(self._count)
+        place.mkdir()
+        answer = place / "answer.json"
+        try:
+            done = processes.run(
+                [self._python, self._folder / "programs" / f"{program}.py", *arguments],
+                environment=self._variables(place, answer, offline=offline),
+                log=place / "log",
+                timeout_s=limit_s,
+                folder=place,
+            )
+        finally:
+            self._end_strays()
+        return Ended(what, _read(answer), done.code, done.timed_out, done.seconds, place / "log")
+
+    def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
+        """The user's variables, with every cache in our folder: nothing is left on the machine."""
+        scratch = str(place)
+        ours = {
+            _MARK: self._mark,
+            "GRPO_DOCTOR_ANSWER": str(answer),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": scratch,
+            "XDG_CACHE_HOME": scratch,
+            "VLLM_CACHE_ROOT": scratch,
+            "VLLM_CONFIG_ROOT": scratch,
+            "TORCHINDUCTOR_CACHE_DIR": scratch,
+            "TRITON_CACHE_DIR": scratch,
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+        }
+        if offline:
+            ours |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        return {**self._environ, **ours}
+
+    def _end_strays(self) -> None:
+        """Ends processes that carry our mark: a child may have started some in sessions of their own."""
+        mark = f"{_MARK}={self._mark}".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,6 +1,0 @@
-"""`doctor --fix-plan`: all findings made into one ordered plan. It is printed; nothing of it is ever run."""
-
-from diagnostics.fixplan.build import fix_plan
-from diagnostics.fixplan.plan import Plan
-
-__all__ = ["Plan", "fix_plan"]

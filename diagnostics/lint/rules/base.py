@@ -1,0 +1,125 @@
+"""How a rule says what it found: under a catalogue code, with the values and their places, in the user's own words."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from diagnostics import catalogue
+from diagnostics.catalogue import model
+from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.values import Value
+
+# Entries whose rule here says more than a table of values can; CFG1xx have theirs all.
+OWN_RULES = {"CFG001", "SCH001", "SCH002", "NUM001", "NUM002"}
+NOT_KNOWN_RELEASE = "The release is not known here: give it, as --{package} VERSION, for a firm answer."
+
+
+@cache
+def entry_of(code: str) -> model.Issue:
+    """A catalogue entry, read once."""
+    return catalogue.find(code)
+
+
+@cache
+def with_config() -> tuple[model.Issue, ...]:
+    """The entries with a [[config]], but not those that have a rule of their own here; the rest is not parsed."""
+    return tuple(
+        entry_of(path.stem)
+        for path in sorted(catalogue.FOLDER.glob("*.toml"))
+        if path.stem not in OWN_RULES
+        and not path.stem.startswith("CFG1")
+        and "[[config]]" in path.read_text(encoding="utf-8")
+    )
+
+
+def found(
+    plan: RunPlan,
+    code: str,
+    severity: Severity,
+    detail: str,
+    values: Iterable[Value],
+    *,
+    remedy: str = "",
+    gate: bool | None = True,
+    package: str = "",
+    alone: bool = False,
+) -> list[Finding]:
+    """One finding, or none where the release is not concerned.
+
+    Args:
+        plan: What was judged.
+        code: Of a catalogue entry.
+        detail: What is wrong here, in a sentence with this config's numbers.
+        severity: What it is where everything it rests on is sure. Where it is not, a warning at the most.
+        values: What it rests on, the first one being the place that is shown.
+        remedy: What to change, with the numbers of this config; the catalogue's mitigations follow it.
+        gate: Whether the release is concerned; None where it is not known.
+        package: Whose release that is.
+        alone: `remedy` is the whole of it: the entry covers many cases, and its mitigations are for the others.
+    """
+    if gate is False:
+        return []
+    entry = entry_of(code)
+    rests_on = [value for value in values if value is not None]
+    soft = any(value.soft for value in rests_on)
+    # `${X:-8}` may come from outside with another value: what rests on it is no certain failure.
+    if any(value.outside for value in rests_on):
+        severity = min(severity, Severity.WARNING)
+    if gate is None:
+        severity = min(severity, Severity.WARNING)
+        detail = f"{detail} {NOT_KNOWN_RELEASE.format(package=package or plan.framework)}"
+    certainty = "hypothesis" if gate is None else "supported" if soft else "established"
+    evidence = [
+        Evidence(value.told + (" (a default)" if value.soft else ""), str(value.place)) for value in rests_on
+    ]
+    return [
+        Finding(
+            code=code,
+            title=entry.title,
+            severity=severity,
+            certainty=certainty,
+            known_by=_known_by(entry, plan.framework),
+            detail=detail,
+            evidence=tuple(dict.fromkeys(evidence)) or (Evidence(plan.framework, str(plan.settings.place)),),
+            remedy=Remedy(remedy, _explain(entry)) if alone else _remedy(plan, entry, remedy),
+            references=tuple(reference.ref for reference in entry.references),
+        )
+    ]
+
+
+def _known_by(entry: model.Issue, framework: str) -> str:
+    """The best evidence for this framework: what was run on another one says nothing of it."""
+    own = [claim.evidence for claim in entry.affected if claim.package == framework]
+    if not own and framework == "easyr1":
+        # EasyR1 is in no registry, so it has no releases to claim; its checks were read in its repository.
+        return "static"
+    others = [
+        claim.evidence for claim in entry.affected if claim.package not in set(model.FRAMEWORKS) - {"vllm"}
+    ]
+    return max(own or others or ["declared"], key=model.EVIDENCE.index)
+
+
+def _remedy(plan: RunPlan, entry: model.Issue, first: str) -> Remedy:
+    lines = [first] if first else []
+    for mitigation in entry.mitigations:
+        for framework, edit in mitigation.edits:
+            if framework == plan.framework and not (
+                mitigation.evidence == "executed" and not mitigation.helps
+            ):
+                lines.append(f"{mitigation.name}: {edit}")
+    return Remedy("\n".join(lines) or entry.mitigations[0].about, _explain(entry))
+
+
+def _explain(entry: model.Issue) -> tuple[str, ...]:
+    return (f"python -m diagnostics explain {entry.code}",)
+
+
+def values(plan: RunPlan, *names: str) -> list[Value]:
+    """The values behind names, in their order, those that are there."""
+    return plan.evidence(names)

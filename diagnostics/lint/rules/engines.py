@@ -1,0 +1,131 @@
+"""Engine: settings that walk into a known issue of vLLM's scheduler, and Ray's address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+
+from diagnostics.lint.rules.base import found, values, with_config
+from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+
+if TYPE_CHECKING:
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.versions import Versions
+
+
+def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """SCH002: chunked prefill and async output on the V0 engine, with prompts nobody cut."""
+    if plan.get("engine.chunked_prefill") is not True or plan.get("engine.async_output") is False:
+        return []
+    if plan.get("data.filters_overlong") is not False and plan.framework != "vllm":
+        filters = plan.values.get("data.filters_overlong")
+        if filters is not None or plan.framework not in {"verl", "easyr1"}:
+            return []
+    gate = _v0(plan, versions)
+    # From 0.8.4 on the engine refuses an over-long prompt before the scheduler sees it.
+    if gate is not True or versions.within("vllm", ">=0.6,<0.8.4") is False:
+        return []
+    return found(
+        plan, "SCH002", Severity.WARNING,
+        "Chunked prefill with async output on the V0 engine: a prompt over max_model_len gets in and stops the run.",
+        values(plan, "engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
+        gate=versions.within("vllm", ">=0.6,<0.8.4"), package="vllm",
+    )  # fmt: skip
+
+
+def _v0(plan: RunPlan, versions: Versions) -> bool | None:
+    """Tells whether the V0 engine runs: the only one before 0.8, by a variable up to 0.10.2, gone from 0.11 on."""
+    if versions.within("vllm", ">=0.11"):
+        return False
+    if plan.get("engine.v1") is False:
+        return True
+    return versions.within("vllm", "<0.8")
+
+
+def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """SCH001: evaluation in the main thread while rollouts run ahead on the same engine."""
+    if (
+        plan.framework != "ms-swift"
+        or not plan.get("rollout.async")
+        or plan.get("train.evaluates") is not True
+    ):
+        return []
+    gate = versions.within("ms-swift", ">=3.3.0,<3.5.0")
+    if gate is None and "num_infer_workers" not in plan.settings.items:
+        return []
+    return found(
+        plan, "SCH001", Severity.WARNING,
+        "async_generate lets rollouts run ahead in a thread, and these releases evaluate on the same engine beside it.",
+        values(plan, "rollout.async", "train.evaluates"), gate=gate,
+        remedy="--eval_strategy no, no --async_generate, or ms-swift 3.5.0 or newer.",
+    )  # fmt: skip
+
+
+def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """ENV902: RAY_ADDRESS is the address of the dashboard."""
+    del versions
+    address = plan.values.get("ray.address")
+    if plan.framework not in {"verl", "easyr1", "openrlhf"}:
+        return []
+    if address is None or not str(address.data).startswith(("http://", "https://")):
+        return []
+    if plan.settings.launch.get("launcher") is not None and plan.settings.launch["launcher"].data == "ray":
+        return []
+    from diagnostics.catalogue.own_codes import finding
+
+    return [
+        finding(
+            "ENV902", Severity.ERROR, known_by="executed",
+            detail="ray.init() in this process takes it for the address of a cluster and fails.",
+            evidence=(Evidence(address.told, str(address.place)),),
+            remedy=Remedy("Unset RAY_ADDRESS, or give the cluster's own address, as 10.0.0.1:6379 or auto."),
+        )
+    ]  # fmt: skip
+
+
+def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """Every issue of the catalogue whose [[config]] this plan walks into, in a release that is concerned."""
+    out: list[Finding] = []
+    for entry in with_config():
+        for rule in () if entry.status == "retired" else entry.config:
+            if all(_equal(plan, name, wanted) for name, wanted in rule.when):
+                out += found(
+                    plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {rule.about}.",
+                    values(plan, *(name for name, _ in rule.when if name != "framework")),
+                    gate=concerned(entry, plan, versions), package=entry.components[0],
+                )  # fmt: skip
+    return out
+
+
+def _equal(plan: RunPlan, name: str, wanted: object) -> bool:
+    from diagnostics.lint.plan import VOCABULARY
+
+    if name not in VOCABULARY:
+        return False
+    held = plan.get(name)
+    return held is not None and held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
+
+
+def concerned(entry: Issue, plan: RunPlan, versions: Versions) -> bool | None:
+    """Tells whether an entry's releases are those at hand; None where no release it speaks of is known."""
+    claims = [claim for claim in entry.affected if claim.package in versions.known]
+    if not entry.affected:
+        return True
+    if not claims:
+        return None
+    del plan
+    packages = {claim.package for claim in claims}
+    return all(
+        any(
+            str(versions.known[package]) in claim.releases
+            or (
+                claim.versions
+                and SpecifierSet(claim.versions).contains(versions.known[package], prereleases=True)
+            )
+            for claim in claims
+            if claim.package == package
+        )
+        for package in packages
+    )

@@ -1,0 +1,110 @@
+"""Memory: engine and trainer on one device, sleep, and the allocator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.lint.rules.base import found, values
+from diagnostics.report.findings import Severity
+
+if TYPE_CHECKING:
+    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.versions import Versions
+    from diagnostics.report.findings import Finding
+
+# Above this share next to a trainer that stays in memory even a small model is short of it. Judgement, not a rule of
+# anybody's.
+CROWDED = 0.8
+
+
+def crowded(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG105: the engine keeps most of a device on which the trainer has to work, too."""
+    del versions
+    share = plan.number("engine.memory_share")
+    if plan.get("rollout.mode") != "colocate" or share is None or share < CROWDED or share > 1:
+        return []
+    if plan.get("engine.sleep") or plan.get("rollout.engine") not in {"vllm", None}:
+        return []
+    sleeps = plan.values.get("engine.sleep")
+    if plan.framework in {"verl", "easyr1"} and (sleeps is None or sleeps.data is not False):
+        return []
+    return found(
+        plan, "CFG105", Severity.WARNING,
+        f"The engine takes {share:g} of each device, keeps it while the trainer works there, and sleep is off.",
+        values(plan, "engine.memory_share", _sleep(plan), "rollout.mode"),
+        remedy="Turn sleep on, or give the engine a share that leaves room for weights, gradients and optimizer.",
+    )  # fmt: skip
+
+
+def _sleep(plan: RunPlan) -> str:
+    """The name under which sleep was set: by level, or on and off."""
+    return "engine.sleep_level" if "engine.sleep_level" in plan.values else "engine.sleep"
+
+
+def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG105: a share above 1 or not above 0: vLLM refuses it."""
+    del versions
+    share = plan.number("engine.memory_share")
+    if share is None or 0 < share <= 1:
+        return []
+    return found(
+        plan, "CFG105", Severity.ERROR,
+        f"The engine's share of the device's memory is {share:g}; it is a part of 1.",
+        values(plan, "engine.memory_share"), remedy="Give a number above 0 and up to 1, as 0.5.",
+    )  # fmt: skip
+
+
+def sleep_without_effect(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG106: sleep is asked of an engine that has devices of its own."""
+    del versions
+    asked = plan.values.get("engine.sleep_level") or plan.values.get("engine.sleep")
+    if asked is None or asked.soft or not asked.known or not asked.data or plan.role != "train":
+        return []
+    mode = plan.get("rollout.mode")
+    if plan.framework == "openrlhf":
+        return _openrlhf(plan, mode)
+    if mode not in {"server", "async"} or plan.framework not in {"trl", "ms-swift"}:
+        return []
+    return found(
+        plan, "CFG106", Severity.INFO,
+        "Sleep is for an engine on the trainer's devices; here it is somewhere else, and the option does nothing.",
+        [asked, *values(plan, "rollout.mode")], remedy=f"Leave {asked.key} out.",
+    )  # fmt: skip
+
+
+def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
+    items = plan.settings.items
+    together = items.get("train.colocate_all") or items.get("colocate_all_models")
+    if together is not None and plan.get("rollout.async"):
+        return found(
+            plan, "CFG106", Severity.ERROR,
+            "OpenRLHF refuses sleep in an asynchronous run.",
+            values(plan, "engine.sleep", "rollout.async"), remedy="Leave --vllm.enable_sleep out.",
+        )  # fmt: skip
+    if mode == "async" and together is None:
+        return found(
+            plan, "CFG106", Severity.INFO,
+            "Without colocate_all OpenRLHF turns sleep off again.",
+            values(plan, "engine.sleep"), remedy="Leave it out, or add --train.colocate_all.",
+        )  # fmt: skip
+    return []
+
+
+def expandable(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG112: vLLM's sleep needs a memory pool, and PyTorch has none with expandable segments."""
+    if plan.get("memory.expandable") is not True:
+        return []
+    # EasyR1's engine always sleeps; verl's does unless it is told not to.
+    if plan.framework == "verl" and plan.get("rollout.mode") == "colocate":
+        sleeps = plan.get("engine.sleep") is not False
+    else:
+        sleeps = bool(plan.get("engine.sleep"))
+    if not sleeps or plan.get("rollout.engine") not in {"vllm", None}:
+        return []
+    return found(
+        plan, "CFG112", Severity.ERROR,
+        "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, and the engine's sleep mode does not work with them.",
+        values(plan, "memory.allocator", _sleep(plan)), package="vllm",
+        remedy="Take expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF.",
+        gate=versions.within("vllm", ">=0.8.0,<0.20.1"),
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Servers: their ports, and what the trainer is told that only the server can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.lint.rules.base import found, values
+from diagnostics.report.findings import Severity
+
+if TYPE_CHECKING:
+    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.values import Value
+    from diagnostics.lint.versions import Versions
+    from diagnostics.report.findings import Finding
+
+# framework -> options of a local engine, which an engine elsewhere never sees.
+_LOCAL = {
+    "trl": (
+        "vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_len", "vllm_max_model_length",
+        "vllm_enable_prefix_caching", "vllm_enable_sleep_mode",
+    ),
+    "ms-swift": (
+        "vllm_max_model_len", "vllm_device", "vllm_gpu_memory_utilization", "vllm_tensor_parallel_size",
+        "vllm_enable_prefix_caching", "vllm_max_num_seqs", "vllm_enforce_eager", "vllm_engine_kwargs",
+    ),
+}  # fmt: skip
+_SERVERS = {"trl": "trl vllm-serve", "ms-swift": "swift rollout"}
+
+
+def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG107: options for a local engine beside a server."""
+    if plan.role != "train" or plan.get("rollout.mode") != "server" or plan.framework not in _LOCAL:
+        return []
+    if plan.framework == "trl" and versions.within("trl", "<0.18"):
+        return []
+    items = plan.settings.items
+    ignored = [items[key] for key in _LOCAL[plan.framework] if key in items and items[key].data is not None]
+    if not ignored:
+        return []
+    told = ", ".join(value.key for value in ignored)
+    return found(
+        plan, "CFG107", Severity.WARNING,
+        f"The engine is a server; {told} would set up a local one and {'is' if len(ignored) == 1 else 'are'} "
+        "ignored.",
+        [*ignored, *values(plan, "rollout.mode")],
+        remedy=f"Give {'it' if len(ignored) == 1 else 'them'} to `{_SERVERS[plan.framework]}`.",
+    )  # fmt: skip
+
+
+def ports(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG109: two ports of one run that are the same, or a number that is no port."""
+    del versions
+    named: list[Value] = [
+        value for name in ("server.port", "server.group_port") for value in _each(plan.values.get(name))
+    ]
+    if plan.role == "train":
+        master = plan.settings.launch.get("master_port") or plan.settings.environ.get("MASTER_PORT")
+        named += _each(master)
+    out: list[Finding] = []
+    seen: dict[int, Value] = {}
+    for value in named:
+        if not 0 <= value.data <= 65535:
+            out += found(
+                plan, "CFG109", Severity.ERROR, f"{value.data} is no port: they end at 65535.", [value],
+                remedy="Take a number from 1024 to 65535.",
+            )  # fmt: skip
+        elif value.data and value.data in seen and seen[value.data].key != value.key and _here(plan):
+            out += found(
+                plan, "CFG109", Severity.ERROR,
+                f"{seen[value.data].key} and {value.key} are both {value.data}, on one machine.",
+                [seen[value.data], value], remedy="Give each a port of its own.",
+            )  # fmt: skip
+        seen.setdefault(value.data, value)
+    return out
+
+
+def _here(plan: RunPlan) -> bool:
+    """Tells whether the server is on the trainer's own machine, so that their ports can collide."""
+    host = plan.get("server.host") or plan.get("server.address")
+    hosts = host if isinstance(host, list) else [host]
+    return all(any(word in str(each) for word in ("127.0.0.1", "localhost", "0.0.0.0")) for each in hosts)  # noqa: S104
+
+
+def _each(value: Value | None) -> list[Value]:
+    """The whole numbers in a value: one, or a list of them."""
+    if value is None or not value.known:
+        return []
+    found_in = value.data if isinstance(value.data, list) else [value.data]
+    numbers = [
+        int(n) if isinstance(n, str) and n.isascii() and n.isdecimal() and len(n) < 10 else n
+        for n in found_in
+    ]
+    return [value.but(n) for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+
+
+def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
+    """CFG109: a trainer that looks for its server on a port where the one beside it does not listen."""
+    del versions
+    servers = [plan for plan in plans if plan.role == "serve"]
+    out: list[Finding] = []
+    if len(servers) != 1:
+        return out
+    listens = {value.data for value in _each(servers[0].values.get("server.port"))}
+    for trainer in (plan for plan in plans if plan.get("rollout.mode") == "server"):
+        asked = {value.data for value in _each(trainer.values.get("server.port"))}
+        if asked and listens and not asked & listens and _here(trainer):
+            out += found(
+                trainer, "CFG109", Severity.WARNING,
+                f"The trainer asks port {min(asked)}, and the server beside it listens on {min(listens)}: it will wait "
+                "until its timeout.",
+                [*values(trainer, "server.port"), *values(servers[0], "server.port")],
+                remedy="Give both the same port.",
+            )  # fmt: skip
+    return out
+
+
+def length_of_the_server(plans: list[RunPlan], versions: Versions) -> list[Finding]:
+    """CFG103: what the trainer asks for is longer than the server beside it takes."""
+    del versions
+    servers = [plan for plan in plans if plan.role == "serve" and plan.whole("engine.max_length")]
+    out: list[Finding] = []
+    if len(servers) != 1:
+        return out
+    limit = servers[0].whole("engine.max_length") or 0
+    for trainer in (plan for plan in plans if plan.get("rollout.mode") == "server"):
+        prompt, completion = trainer.whole("data.max_prompt") or 0, trainer.whole("data.max_completion")
+        if completion is None or prompt + completion <= limit or trainer.get("rollout.multi_turn"):
+            continue
+        out += found(
+            trainer, "CFG103", Severity.WARNING,
+            f"{prompt} tokens of prompt and {completion} of completion are {prompt + completion}; the server takes "
+            f"{limit}.",
+            [*values(servers[0], "engine.max_length"), *values(trainer, "data.max_prompt", "data.max_completion")],
+            remedy=f"Start the server with {servers[0].values['engine.max_length'].key} {prompt + completion}.",
+        )  # fmt: skip
+    return out
+
+
+def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
+    """CFG109: two servers of one run on one port, or a trainer that looks for its server on another one."""
+    del versions
+    # Each is compared to each: a file with more of them than this is no run of anybody's.
+    servers = [plan for plan in plans if plan.role == "serve"][:64]
+    out: list[Finding] = []
+    for index, first in enumerate(servers):
+        for second in servers[index + 1 :]:
+            ports_of = [{v.data for v in _each(plan.values.get("server.port"))} for plan in (first, second)]
+            same = ports_of[0] & ports_of[1]
+            disjoint = set(first.get("devices.ids") or ()) != set(second.get("devices.ids") or ())
+            if same and disjoint and first.settings.place.file == second.settings.place.file:
+                out += found(
+                    second, "CFG109", Severity.WARNING,
+                    f"Two servers on port {min(same)}: on one machine the second one does not start.",
+                    [*values(second, "server.port"), *values(first, "server.port")],
+                    remedy="Give each --port of its own.",
+                )  # fmt: skip
+    return out

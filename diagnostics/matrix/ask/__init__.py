@@ -1,0 +1,1 @@
+"""The questions: one layer a file, and the contract between two wheels."""

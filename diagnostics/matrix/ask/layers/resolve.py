@@ -1,0 +1,94 @@
+"""Can the pair be installed together at all, from what it declares, at its date cut?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.ask.layers.base import Layer, infrastructure
+from diagnostics.matrix.build import locks, pylock
+from diagnostics.matrix.build.resolving import Resolution, declared, drift, version_of
+from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from diagnostics.matrix.build.workplace import Workplace
+    from diagnostics.matrix.plan.cells import Cell
+
+HARNESS = (
+    "diagnostics/matrix/ask/layers/resolve.py",
+    "diagnostics/matrix/build/resolving.py",
+    "diagnostics/matrix/build/pylock.py",
+)
+# The packages whose versions a reader asks for first.
+SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
+
+
+def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
+    return {
+        "python": cell.python,
+        "platform": workplace.matrix.platform,
+        "exclude_newer": cell.exclude_newer.isoformat(),
+        "lock": locks.digest(locks.read(workplace, cell, runs=False)),
+    }
+
+
+def _ask(workplace: Workplace, cell: Cell) -> Answer:
+    workplace.say("resolving what it declares")
+    found = declared(workplace, cell, timeout_s=workplace.matrix.layer("resolve").timeout_s)
+    committed = locks.read(workplace, cell, runs=False)
+    changes = drift(committed, found.pins) if committed else []
+    if committed:
+        note = (
+            f"{len(changes)} lines differ from the committed lock"
+            if changes
+            else "as the committed lock says"
+        )
+    else:
+        note = "no lock is committed" if cell.declares is None else ""
+    return answer(found, note, tuple(changes))
+
+
+def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> Answer:
+    """Returns what a resolution says.
+
+    Args:
+        found: how resolving ended.
+        note: added to the summary of a solution.
+        changes: how it differs from a committed lock.
+    """
+    if found.infrastructure:
+        return infrastructure(
+            f"uv could not resolve: {found.explanation[:200]}", Evidence.STATIC, found.explanation
+        )
+    if not found.pins:
+        reason = found.explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
+        return Answer(
+            Outcome.UNRESOLVABLE,
+            reason[:300],
+            Evidence.STATIC,
+            signs=(found.explanation,),
+            excerpt=found.explanation,
+        )
+    versions = [f"{name} {version}" for name in SHOWN if (version := version_of(found.pins, name))]
+    summary = f"{len(found.pins)} packages: {', '.join(versions)}"
+    return Answer(
+        Outcome.PASS,
+        f"{summary}; {note}" if note else summary,
+        Evidence.STATIC,
+        signs=tuple(versions),
+        details=(*changes, f"lock: {pylock.digest(found.packages)}; {pylock.coverage(found.packages)}"),
+        excerpt=found.text,
+    )
+
+
+LAYER = Layer(
+    name="resolve",
+    question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
+    evidence=Evidence.STATIC,
+    needs=(),
+    heavy=False,
+    harness=HARNESS,
+    inputs=_inputs,
+    ask=_ask,
+)

@@ -1,0 +1,1 @@
+"""What an answer needs: locks, environments, wheels and their sources."""

@@ -1,0 +1,115 @@
+"""The committed locks: where they are, how they are written, and `lock`, which makes them again."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.build import pylock
+from diagnostics.matrix.build.resolving import Resolution, declared, kept, pins, runnable
+from diagnostics.matrix.records.identity import text_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from diagnostics.matrix.build.workplace import Workplace
+    from diagnostics.matrix.plan.cells import Cell
+    from diagnostics.matrix.run.board import Board
+
+TIMEOUT_S = 300.0
+# The digests of the generated cells' locks, a line a cell.
+GENERATED = "breadth.txt"
+_GENERATED_HEAD = """\
+# Of each generated cell that has a solution: its date cut and the digest of its lock with the hashes of all files.
+# Made by: nox -s lock -- --profile breadth
+# A whole lock, resolved again: nox -s lock -- --profile breadth --cells CELL --into DIR
+"""
+_LOCKED = re.compile(r"lock: (sha256:[0-9a-f]{64}); (\d+) packages")
+
+
+def path(workplace: Workplace, cell: Cell, *, runs: bool) -> Path:
+    """Returns the lock's file: of the declared environment, or of the one that `runs` without a GPU."""
+    return workplace.locks / f"{cell.id}{'.cpu' if runs else ''}.txt"
+
+
+def read(workplace: Workplace, cell: Cell, *, runs: bool) -> tuple[str, ...]:
+    """Returns the pins of a committed lock, nothing if there is none."""
+    file = path(workplace, cell, runs=runs)
+    return pins(file.read_text(encoding="utf-8")) if file.exists() else ()
+
+
+def whole(workplace: Workplace, cell: Cell) -> bool:
+    """Tells whether each line of the lock that runs the cell carries a hash."""
+    text = path(workplace, cell, runs=True).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return bool(lines) and all(" --hash=" in line for line in lines)
+
+
+def digest(found: tuple[str, ...]) -> str:
+    """Returns the digest of a lock; comments don't count."""
+    return text_digest("\n".join(found)) if found else "none"
+
+
+def contents(workplace: Workplace, cell: Cell) -> str:
+    """Returns the digest of what the cell's environment is made of: its lock and what its recipe adds."""
+    found = read(workplace, cell, runs=True)
+    return digest((*found, *cell.recipe.additions(cell)) if found and cell.recipe else found)
+
+
+def refresh(workplace: Workplace, cells: Iterable[Cell], *, keep: bool = False) -> list[str]:
+    """Resolves and writes the locks of these cells; returns one line for each that couldn't be made.
+
+    Args:
+        workplace: where.
+        cells: whose locks.
+        keep: a lock that is there keeps its versions; only the hashes of their files are looked up.
+    """
+    problems = []
+    for cell in cells:
+        for runs in (False, True)[: 1 if cell.recipe is None else 2]:
+            pinned = read(workplace, cell, runs=runs) if keep else ()
+            what = "hashes of" if pinned else "resolving"
+            workplace.say(f"{cell.id}: {what} what {'runs it' if runs else 'it declares'}")
+            if pinned:
+                found = kept(workplace, cell, pinned, runs=runs, timeout_s=TIMEOUT_S)
+            else:
+                found = (runnable if runs else declared)(workplace, cell, timeout_s=TIMEOUT_S)
+            problems += _write(workplace, cell, found, runs=runs)
+    return problems
+
+
+def digests(board: Board) -> str:
+    """Returns the digests of the locks that the store's answers to `resolve` name, as the committed file has them."""
+    lines = []
+    for row in board.rows:
+        square = row.square("resolve")
+        details = square.event.answer.details if square and square.event and square.event.finished else ()
+        said = next(filter(None, map(_LOCKED.match, details)), None)
+        if said is not None:
+            lines.append(f"{row.cell.id}  {row.cell.exclude_newer}  {said[2]} packages  {said[1]}\n")
+    return _GENERATED_HEAD + "".join(lines)
+
+
+def _write(workplace: Workplace, cell: Cell, found: Resolution, *, runs: bool) -> list[str]:
+    file = path(workplace, cell, runs=runs)
+    if not found.pins:
+        expected = cell.expectation("resolve")
+        if not runs and not found.infrastructure and expected is not None:
+            file.unlink(missing_ok=True)
+            return []
+        return [f"{file.name}: {found.explanation}"]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(_head(cell, found, runs=runs) + pylock.text(found.packages), encoding="utf-8")
+    return []
+
+
+def _head(cell: Cell, found: Resolution, *, runs: bool) -> str:
+    what = f"trl[vllm]=={cell.trl} with vllm=={cell.vllm}, as declared"
+    cut = cell.exclude_newer
+    if runs and cell.recipe is not None:
+        what = f"{cell.id} by the recipe {cell.recipe.name!r} of matrix.toml"
+        cut = cell.recipe.exclude_newer or cut
+    made = f"nox -s lock -- --cells '{cell.id}'"
+    about = f"# {what}; Python {cell.python}; nothing newer than {cut}.\n# Made by: {made}\n"
+    return f"{about}# {pylock.coverage(found.packages)}.\n"

@@ -1,0 +1,1 @@
+"""What was answered, kept: events, the store, and what an answer rests on."""

@@ -1,0 +1,27 @@
+"""What the nodes are sent: our code, the programs of the cells, the matrix file and its locks. No environment."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.build.workplace import ROOT, STAGED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from diagnostics.matrix.build.workplace import Workplace
+
+MATRIX = "matrix.toml"
+
+
+def write(workplace: Workplace, folder: Path) -> Path:
+    """Writes it into an empty folder, as the project lies on a machine where the matrix runs; returns the folder."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(ROOT / "diagnostics", folder / "diagnostics", ignore=ignore)
+    for name in STAGED:
+        shutil.copytree(workplace.programs / name, folder / name, ignore=ignore)
+    shutil.copyfile(workplace.matrix.path, folder / MATRIX)
+    if workplace.locks.is_dir():
+        shutil.copytree(workplace.locks, folder / "locks", ignore=ignore)
+    return folder

@@ -1,0 +1,84 @@
+"""The environment that the releases of a sweep share: locked, built once, never holding the package itself."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.build.environments import BuildError, check_disk, cpu_torch, uv
+from diagnostics.matrix.build.resolving import pins
+from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.records.identity import text_digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from diagnostics.matrix.build.workplace import Workplace
+    from diagnostics.matrix.sweep.plan import Sweep
+
+MARKER = "grpo-doctor.json"
+NEEDED_GB = 4.0
+
+
+def lock_path(workplace: Workplace, sweep: Sweep) -> Path:
+    """Returns where the committed lock is."""
+    return workplace.locks / f"sweep-{sweep.name}.txt"
+
+
+def lock(workplace: Workplace, sweep: Sweep) -> None:
+    """Resolves the requirements and writes the lock.
+
+    Raises:
+        BuildError: uv found no solution, or the index can't be asked.
+    """
+    text = ""
+    alone = [*sweep.alone, *_pinned(sweep)]
+    for lines, more in ((sweep.requirements, []), (alone, ["--no-deps"])):
+        if lines:
+            command = ["pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate"]
+            command += ["--python-version", sweep.python, *cpu_torch(workplace, sweep.python), *more, "-"]
+            text += uv(workplace, command, given="\n".join(lines))
+    made = f"nox -s repro -- --all-versions --sweep {sweep.name} --lock"
+    head = f"# What runs beside every release of {sweep.package}; Python {sweep.python}.\n# Made by: {made}\n"
+    found = sorted(set(pins(text)))
+    lock_path(workplace, sweep).write_text(head + "".join(f"{pin}\n" for pin in found), encoding="utf-8")
+
+
+def _pinned(sweep: Sweep) -> list[str]:
+    return list(pins((ROOT / sweep.pinned).read_text(encoding="utf-8"))) if sweep.pinned else []
+
+
+def lock_digest(workplace: Workplace, sweep: Sweep) -> str:
+    """Returns the digest of the committed lock; comments don't count.
+
+    Raises:
+        BuildError: there is none.
+    """
+    path = lock_path(workplace, sweep)
+    if not path.exists():
+        raise BuildError(
+            f"no lock {path.name}: make it with nox -s repro -- --all-versions --sweep {sweep.name} --lock",
+            infrastructure=True,
+        )
+    return text_digest("\n".join(pins(path.read_text(encoding="utf-8"))))
+
+
+def ensure(workplace: Workplace, sweep: Sweep) -> Path:
+    """Returns the interpreter of the environment, which is built unless it is there whole.
+
+    Raises:
+        BuildError: too little disk, no lock, or uv failed.
+    """
+    target = workplace.store.folder / "environments" / f"sweep-{sweep.name}"
+    python, marker, digest = target / "bin" / "python", target / MARKER, lock_digest(workplace, sweep)
+    if marker.exists() and marker.read_text(encoding="utf-8") == digest and python.exists():
+        return python
+    shutil.rmtree(target, ignore_errors=True)
+    check_disk(workplace, NEEDED_GB)
+    workplace.say(f"building the environment beside every release of {sweep.package}")
+    interpreter, _version = workplace.interpreter(sweep.python, fetch=True)
+    uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
+    arguments: list[str | Path] = ["pip", "sync", "--quiet", "--no-config", "--python", python]
+    uv(workplace, [*arguments, *cpu_torch(workplace, sweep.python), lock_path(workplace, sweep)])
+    marker.write_text(digest, encoding="utf-8")
+    return python

@@ -1,0 +1,90 @@
+"""Which findings of a report are shown: by code, and by whether they were there before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.facts.environment import redact
+from diagnostics.report.findings import CheckResult, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from diagnostics.report.findings import Finding
+
+
+class BaselineError(ValueError):
+    """Raised when a baseline is no report of this tool; the message is one line for the user."""
+
+
+def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:
+    """Keeps the findings whose code begins with one of `selected` and with none of `ignored`."""
+    selected, ignored = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
+
+    def kept(finding: Finding) -> bool:
+        wanted = not selected or finding.code.startswith(selected)
+        return wanted and not (ignored and finding.code.startswith(ignored))
+
+    return _keep(report, kept, "left out by --select or --ignore")
+
+
+def without_known(report: Report, baseline: Path) -> Report:
+    """Leaves out the findings that an earlier report had.
+
+    Raises:
+        BaselineError: The file is no report of this command.
+    """
+    known = _fingerprints(baseline, report.tool)
+    return _keep(
+        report, lambda finding: fingerprint(finding.to_json(), report.tool) not in known, "in the baseline"
+    )
+
+
+def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
+    """What makes two findings of two days the same: code, files, keys and values, but no line numbers.
+
+    Args:
+        finding: As it stands in a report's JSON.
+        tool: Of a triage the code alone counts: a log's lines have times, ranks and numbers of processes in them.
+    """
+    # Not at the top: a run without a baseline needs none of it.
+    import hashlib
+
+    if tool == "triage":
+        return hashlib.sha256(json.dumps([finding["code"]]).encode()).hexdigest()[:32]
+    # A report has no home folder in it, and what is compared to it has.
+    evidence = sorted((redact(item["text"]), _file(item["place"])) for item in finding["evidence"])
+    return hashlib.sha256(json.dumps([finding["code"], evidence]).encode()).hexdigest()[:32]
+
+
+def _file(place: str) -> str:
+    head, colon, tail = place.rpartition(":")
+    return (head if colon and tail.isdecimal() else place).rpartition("/")[2]
+
+
+def _fingerprints(baseline: Path, tool: str) -> set[str]:
+    try:
+        document = json.loads(baseline.read_text(encoding="utf-8"))
+        known = {fingerprint(finding, tool) for finding in document["findings"]}
+        made_by = document["tool"]
+    except OSError as error:
+        raise BaselineError(f"{baseline}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BaselineError(f"{baseline}: expected a report, as --format json writes it") from None
+    if made_by != tool:
+        raise BaselineError(f"{baseline}: a report of {str(made_by)[:40]}, expected one of {tool}")
+    return known
+
+
+def _keep(report: Report, kept: Callable[[Finding], bool], why: str) -> Report:
+    checks = []
+    for check in report.checks:
+        findings = tuple(finding for finding in check.findings if kept(finding))
+        left_out = len(check.findings) - len(findings)
+        outcome = "ignored" if left_out and not findings else check.outcome
+        reason = f"{left_out} findings {why}" if left_out else check.reason
+        checks.append(CheckResult(check.check, outcome, reason, findings))
+    return replace(report, checks=tuple(checks))

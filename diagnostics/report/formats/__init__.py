@@ -1,0 +1,1 @@
+"""A report in the words and shapes that people and machines read. The only place where text is made."""

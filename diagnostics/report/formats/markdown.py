@@ -1,0 +1,63 @@
+"""A report as Markdown, to be pasted into an issue: nothing personal in it, nothing that would be taken for markup."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from diagnostics.report.personal import strip
+from diagnostics.report.verdicts import unresolved
+
+if TYPE_CHECKING:
+    from diagnostics.report.findings import Finding, Report
+
+
+def render(report: Report) -> str:
+    """One document: what was looked at, a table, and each finding with its evidence and remedy."""
+    packages = ", ".join(f"{name} {version}" for name, version in report.subject.get("packages", {}).items())
+    parts = [f"### grpo-doctor {report.tool}", _text(f"Releases: {packages or 'not known'}")]
+    if report.findings:
+        rows = ["| severity | code | what |", "|---|---|---|"]
+        rows += [f"| {f.severity.word} | {f.code} | {_text(f.title)} |" for f in report.findings]
+        parts.append("\n".join(rows))
+        parts += map(_finding, report.findings)
+    elif not unresolved(report):
+        parts.append("Nothing found.")
+    if told := unresolved(report):
+        parts.append(_text(f"Verdict: {told}."))
+    if anchors := report.subject.get("anchors"):
+        parts.append("Where to look first:")
+        parts.append(_block("\n".join(f"{anchor['text']}    # {anchor['place']}" for anchor in anchors)))
+    unseen = [check for check in report.checks if check.outcome in {"crashed", "skipped"}]
+    if unseen:
+        lines = [f"- {_text(f'{check.check}: {check.outcome}: {check.reason}')}" for check in unseen]
+        parts.append("Not looked at:\n\n" + "\n".join(lines))
+    parts += [_text(f"Note: {note}") for note in report.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def _finding(finding: Finding) -> str:
+    parts = [f"#### {finding.severity.word} {finding.code}: {_text(finding.title)}"]
+    if finding.detail:
+        parts.append(_text(" ".join(finding.detail.split())))
+    parts.append(f"How it is known: {finding.known_by}; that it concerns this run: {finding.certainty}.")
+    evidence = "\n".join(f"{item.text}    # {item.place}" for item in finding.evidence)
+    parts.append(_block(evidence))
+    if finding.remedy:
+        parts.append("\n".join(f"- {_text(line)}" for line in finding.remedy.text.splitlines()))
+        if finding.remedy.commands:
+            parts.append(_block("\n".join(finding.remedy.commands)))
+    return "\n\n".join(parts)
+
+
+def _text(text: str) -> str:
+    """Prose: nothing in it becomes markup, a mention of somebody or a link to an issue."""
+    escaped = re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", strip(text).replace("\n", " "))
+    return re.sub(r"([@#])(?=\w)", "\\1\u200b", escaped)
+
+
+def _block(text: str) -> str:
+    text = strip(text)
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"

@@ -1,0 +1,113 @@
+"""A report as SARIF 2.1.0, for code scanning and editors."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from diagnostics.report.filters import fingerprint
+from diagnostics.report.findings import Severity
+from diagnostics.report.personal import strip
+from diagnostics.report.places import spots
+from diagnostics.report.verdicts import unresolved
+
+if TYPE_CHECKING:
+    from diagnostics.report.findings import Finding, Report
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {
+    Severity.BLOCKER: "error",
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "note",
+}
+
+
+def render(report: Report) -> str:
+    """One SARIF log with one run."""
+    findings = report.findings
+    codes = sorted({finding.code for finding in findings})
+    run = {
+        "tool": {
+            "driver": {
+                "name": "grpo-doctor",
+                "semanticVersion": _version(),
+                "rules": [
+                    _rule(next(finding for finding in findings if finding.code == code)) for code in codes
+                ],
+            }
+        },
+        "results": [_result(finding, codes.index(finding.code), report.tool) for finding in findings],
+        "invocations": [_invocation(report)],
+        "columnKind": "unicodeCodePoints",
+    }
+    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("grpo-doctor")
+    except metadata.PackageNotFoundError:
+        return "0.0.0"
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.code,
+        "shortDescription": {"text": finding.title},
+        "help": {"text": f"python -m diagnostics explain {finding.code}"},
+    }
+
+
+def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
+    remedy = f" What to do: {finding.remedy.text.splitlines()[0]}" if finding.remedy else ""
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": strip(f"{' '.join(finding.detail.split()) or finding.title}{remedy}")},
+        "partialFingerprints": {"grpoDoctor/v1": fingerprint(finding.to_json(), tool)},
+        "properties": {
+            "severity": finding.severity.word,
+            "certainty": finding.certainty,
+            "knownBy": finding.known_by,
+            "evidence": [strip(f"{item.text} [{item.place}]") for item in finding.evidence],
+        },
+    }
+    places = [_location(spot.file, spot.line) for spot in spots(finding)]
+    if places:
+        result["locations"] = places[:1]
+    if places[1:]:
+        result["relatedLocations"] = places[1:]
+    return result
+
+
+def _location(file: str, line: int) -> dict[str, Any]:
+    artifact: dict[str, Any] = {"uri": quote(file)}
+    if not file.startswith("/"):
+        artifact["uriBaseId"] = "%SRCROOT%"
+    physical: dict[str, Any] = {"artifactLocation": artifact}
+    if line:
+        physical["region"] = {"startLine": line}
+    return {"physicalLocation": physical}
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    """Whether the tool came to its end, and what it could not look at."""
+    unseen = [check for check in report.checks if check.outcome in {"crashed", "skipped"}]
+    notifications = [
+        {
+            "level": "error" if check.outcome == "crashed" else "note",
+            "message": {"text": strip(f"{check.check}: {check.outcome}: {check.reason}")},
+        }
+        for check in unseen
+    ]
+    if told := unresolved(report):
+        notifications.append({"level": "warning", "message": {"text": strip(told)}})
+    return {
+        "executionSuccessful": not any(check.outcome == "crashed" for check in unseen),
+        "toolExecutionNotifications": notifications,
+    }

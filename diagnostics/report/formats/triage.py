@@ -1,0 +1,58 @@
+"""A verdict on logs as a person reads it: what it is, where it shows, what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from diagnostics.facts.environment import redact
+from diagnostics.report.formats.terminal import write_finding
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from diagnostics.report.findings import Report
+
+_STYLES = {
+    "known": "bold red",
+    "wrapper": "bold yellow",
+    "unknown": "bold yellow",
+    "clean": "green",
+    "empty": "bold yellow",
+}
+
+
+def render(report: Report, stream: TextIO) -> None:
+    """Writes the report; colour and width follow the terminal and NO_COLOR."""
+    console = Console(file=stream, highlight=False, soft_wrap=False)
+    subject = report.subject
+    logs = subject["logs"]
+    named = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
+    head = Text(redact(f"triage: {named}, {subject['lines']} lines: "))
+    console.print(head.append(subject["verdict"], style=_STYLES[subject["verdict"]]))
+    packages = ", ".join(f"{name} {version}" for name, version in subject["packages"].items())
+    if packages:
+        console.print(Text(f"installed, says the log: {packages}"))
+    for finding in report.findings:
+        console.print()
+        write_finding(console, finding)
+    if subject["anchors"]:
+        console.print()
+        console.print(Text("where to look first", style="bold"))
+    for anchor in subject["anchors"]:
+        rank = f"rank {anchor['rank']}: " if anchor["rank"] else ""
+        line = Text(redact(f"- {rank}{anchor['text']} [{anchor['place']}]"))
+        console.print(Padding(line, (0, 0, 0, 2), expand=False))
+    console.print()
+    for check in report.checks:
+        if check.outcome == "crashed":
+            console.print(Text(f"CRASHED {redact(check.reason)}", style="bold red"))
+        elif check.outcome == "ignored":
+            console.print(Text(f"ignored {check.reason}", style="dim"))
+    for note in report.notes:
+        console.print(Text(f"note: {note}", style="dim"))
+    if subject["fingerprint"]:
+        console.print(Text(f"fingerprint {subject['fingerprint']}", style="dim"))

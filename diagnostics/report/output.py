@@ -1,0 +1,68 @@
+"""What doctor, lint and triage have in common: the formats, which findings are shown, and what fails the command."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics.report.findings import Severity
+
+if TYPE_CHECKING:
+    import argparse
+
+    from diagnostics.report.findings import Report
+
+FORMATS = ("terminal", "json", "jsonl", "sarif", "junit", "github", "markdown")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--format`, `--fail-on`, `--select`, `--ignore` and `--baseline`, which mean the same in every command."""
+    parser.add_argument("--format", choices=FORMATS, default="terminal")
+    parser.add_argument(
+        "--fail-on", choices=[severity.word for severity in Severity], default="error",
+        help="exit 1 from here on (default: error)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--select", action="append", default=[], metavar="CODE", help="only these codes or families"
+    )
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="an earlier --format json: only what is new"
+    )
+
+
+def fail_on(options: argparse.Namespace) -> Severity:
+    """From which severity on the command fails."""
+    return Severity[options.fail_on.upper()]
+
+
+def filtered(report: Report, options: argparse.Namespace) -> Report:
+    """The report with the findings that `--select`, `--ignore` and `--baseline` leave.
+
+    Raises:
+        BaselineError: The baseline is no report of this command.
+    """
+    from diagnostics.report import filters
+
+    report = filters.select(report, options.select, options.ignore)
+    return report if options.baseline is None else filters.without_known(report, options.baseline)
+
+
+def write(report: Report, options: argparse.Namespace) -> None:
+    """Writes a report to standard output; a format is loaded only where it is asked for."""
+    form = options.format
+    if form == "terminal":
+        name = "triage" if report.tool == "triage" else "terminal"
+        import_module(f"diagnostics.report.formats.{name}").render(report, sys.stdout)
+    elif form == "junit":
+        from diagnostics.report.formats import junit
+
+        print(junit.render(report, fail_on(options)))
+    else:
+        module = {"json": "json_report"}.get(form, form)
+        text: str = import_module(f"diagnostics.report.formats.{module}").render(report)
+        print(text)

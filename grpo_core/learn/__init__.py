@@ -1,0 +1,1 @@
+"""From samples to an updated policy: advantages, batch, loss, log-probs, update."""

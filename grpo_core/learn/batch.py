@@ -1,0 +1,79 @@
+"""Samples as tensors: ids, lengths, advantages and the behaviour log-probs, padded at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from grpo_core.learn.logprobs import length_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from grpo_core.types import Sample
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B samples; L is the longest prompt and completion together, T the longest completion.
+
+    Attributes:
+        ids_BL: Prompt, then completion, then padding (which no real position can see).
+        prompt_lengths_B: Tokens of the prompt.
+        lengths_B: Tokens of the completion.
+        advantages_B: One a sample.
+        behaviour_BT: The engine's log-probs; zero behind the end.
+        trained_B: False: the sample gets no gradient (the overlong filter).
+    """
+
+    ids_BL: torch.Tensor
+    prompt_lengths_B: torch.Tensor
+    lengths_B: torch.Tensor
+    advantages_B: torch.Tensor
+    behaviour_BT: torch.Tensor
+    trained_B: torch.Tensor
+
+    @property
+    def mask_BT(self) -> torch.Tensor:
+        """True at the completions' tokens, by length."""
+        return length_mask(self.lengths_B, self.behaviour_BT.shape[1])
+
+    def rows(self, part: slice) -> Batch:
+        """Some of the samples, cut to their own longest."""
+        lengths, prompts = self.lengths_B[part], self.prompt_lengths_B[part]
+        return Batch(
+            self.ids_BL[part, : int((prompts + lengths).max())],
+            prompts,
+            lengths,
+            self.advantages_B[part],
+            self.behaviour_BT[part, : int(lengths.max())],
+            self.trained_B[part],
+        )
+
+
+def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
+    """Pads and stacks; every completion has at least one token (the engine's answers are checked for it)."""
+
+    def padded(rows: list[list[float]], dtype: torch.dtype) -> torch.Tensor:
+        width = max(map(len, rows))
+        return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=dtype, device=device)
+
+    whole = [[*sample.prompt.ids, *sample.completion.ids] for sample in samples]
+    return Batch(
+        ids_BL=padded(whole, torch.long),  # type: ignore[arg-type]
+        prompt_lengths_B=torch.tensor([len(sample.prompt.ids) for sample in samples], device=device),
+        lengths_B=torch.tensor([len(sample.completion.ids) for sample in samples], device=device),
+        advantages_B=torch.tensor(
+            [sample.advantage for sample in samples], dtype=torch.float32, device=device
+        ),
+        behaviour_BT=padded([list(sample.completion.logprobs) for sample in samples], torch.float32),
+        trained_B=torch.tensor([sample.trained for sample in samples], device=device),
+    )
+
+
+def micro_batches(count: int, size: int) -> Iterator[slice]:
+    """Slices of at most `size` that cover `count` rows in order."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))

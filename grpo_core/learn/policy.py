@@ -1,0 +1,232 @@
+"""The policy that is trained, however it is held: whole, as adapters, or in shares of several processes."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from grpo_core.config import ConfigError
+from grpo_core.learn.logprobs import completion_logprobs
+from grpo_core.publish import fingerprint_of
+from grpo_core.tasks import model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from grpo_core.config import Config, ModelConfig
+    from grpo_core.learn.batch import Batch
+    from grpo_core.machine.distributed import World
+
+
+class _Scorer(nn.Module):  # type: ignore[misc]
+    """Log-probs as a module's forward pass: what PyTorch's data parallel wrappers hook into."""
+
+    def __init__(self, causal: Any, chunk: int) -> None:
+        super().__init__()
+        self.causal, self._chunk = causal, chunk
+
+    def forward(
+        self, ids_BL: torch.Tensor, prompts_B: torch.Tensor, lengths_B: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return completion_logprobs(
+            self.causal, ids_BL, prompts_B, lengths_B, temperature=temperature, chunk=self._chunk
+        )
+
+
+class Policy:
+    """A causal language model, its reference, and what crosses to engines and checkpoints.
+
+    Attributes:
+        causal: The transformers model.
+        device: Where it lives.
+        module: What holds the parameters, for the optimizer and for checkpoints.
+    """
+
+    def __init__(self, model_dir: str, config: Config, world: World) -> None:
+        """Loads the model and puts adapters, recomputation and sharding on it, as configured.
+
+        Raises:
+            ConfigError: The model can't be loaded or does not fit the settings.
+        """
+        self._world, self.device = world, _device(config.train.device, world)
+        self.causal = model.load_model(model_dir, self.device)
+        self._adapters = _inject_adapters(self.causal, config.model, config.train.seed)
+        # The adapters switched off are the model before training; without them a copy is.
+        needs_copy = config.loss.kl_coefficient and not self._adapters
+        chunk = config.train.logprob_chunk
+        self._reference = (
+            _Scorer(copy.deepcopy(self.causal).requires_grad_(False), chunk) if needs_copy else None
+        )
+        if config.model.gradient_checkpointing:
+            _recompute_activations(self.causal)
+        self.module = _Scorer(self.causal, chunk)
+        self._training: Any = self.module
+        if world.size > 1 and config.train.sharding == "fsdp2":
+            _shard(self.module)
+        elif world.size > 1:
+            self._training = nn.parallel.DistributedDataParallel(self.module, broadcast_buffers=False)
+
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that the optimizer moves."""
+        return [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+
+    def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs and entropies [B, T] of completions; with a gradient where gradients are enabled."""
+        scorer = self._training if torch.is_grad_enabled() else self.module
+        logprobs, entropies = scorer(rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B, temperature)
+        return logprobs, entropies
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def reference_logprobs(self, rows: Batch, temperature: float) -> torch.Tensor:
+        """Log-probs [B, T] under the model before training."""
+        arguments = (rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B, temperature)
+        if self._reference is not None:
+            return self._reference(*arguments)[0]
+        with ExitStack() as stack:
+            for layer in self._adapters:
+                layer.enable_adapters(enabled=False)
+                stack.callback(layer.enable_adapters, enabled=True)
+            return self.module(*arguments)[0]
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What an engine is given: whole, merged parameters by transformers' own names."""
+        layers = dict(self.causal.named_modules())
+        for name, value in self.causal.named_parameters():
+            if ".lora_" in name:
+                continue
+            merged = whole(value)
+            if ".base_layer." in name:
+                layer_name, _, rest = name.rpartition(".base_layer.")
+                if rest == "weight":
+                    merged = merged + layers[layer_name].get_delta_weight("default")
+                name = f"{layer_name}.{rest}"  # noqa: PLW2901
+            yield name, merged
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids the model knows."""
+        return int(self.causal.config.get_text_config().vocab_size)
+
+    def fingerprint(self) -> str:
+        """The digest of what an engine is given."""
+        return fingerprint_of(self.tensors())
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The trained parameters, whole, by name: enough to go on."""
+        return {name: whole(value.detach()).cpu().contiguous() for name, value in self.trained()}
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Takes over what `state` gave.
+
+        Raises:
+            KeyError: The names are not this policy's.
+            ValueError: A shape is not.
+        """
+        odd = sorted(set(state) ^ {name for name, _ in self.trained()})
+        if odd:
+            raise KeyError(f"{odd[0]} is on one side alone")
+        for name, value in self.trained():
+            if state[name].shape != value.shape:  # copying would broadcast it
+                raise ValueError(f"{name} is {tuple(state[name].shape)}, not {tuple(value.shape)}")
+            value.copy_(share_of(state[name], value))
+
+    @contextmanager
+    def having(self, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """An older version, for as long as it is needed."""
+        now = {name: tensor.clone() for name, tensor in self.state().items()}
+        self.load(state)
+        try:
+            yield
+        finally:
+            self.load(now)
+
+    @contextmanager
+    def gradients_kept(self, *, last: bool) -> Iterator[None]:
+        """Leaves gradients in each process until the `last` micro-batch of an update, which adds them up."""
+        training = self._training
+        if isinstance(training, nn.parallel.DistributedDataParallel) and not last:
+            with training.no_sync():
+                yield
+            return
+        if training is self.module and hasattr(training, "set_requires_gradient_sync"):
+            training.set_requires_gradient_sync(last)
+        yield
+
+
+def _device(wanted: str, world: World) -> str:
+    """Under torchrun, `cuda` is one GPU each."""
+    return f"cuda:{world.rank % torch.cuda.device_count()}" if wanted == "cuda" and world.size > 1 else wanted
+
+
+def _inject_adapters(causal: Any, options: ModelConfig, seed: int) -> list[Any]:
+    """Puts low-rank adapters into the model and freezes the rest; returns the layers that have one."""
+    if not options.lora_rank:
+        return []
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.tuners_utils import BaseTunerLayer
+    except ImportError as error:
+        raise ConfigError(
+            f"model.lora_rank = {options.lora_rank}: needs peft in this environment ({error}); pip install peft"
+        ) from error
+    targets = options.lora_targets
+    wanted = LoraConfig(
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha,
+        target_modules=targets[0] if targets == ("all-linear",) else list(targets),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            inject_adapter_in_model(wanted, causal)
+        except ValueError as error:
+            raise ConfigError(f"model.lora_targets = {list(targets)}: {error}") from error
+    return [layer for layer in causal.modules() if isinstance(layer, BaseTunerLayer)]
+
+
+def _recompute_activations(causal: Any) -> None:
+    """Transformers recomputes in training mode alone; dropout, which that would wake up, is set to zero."""
+    for layer in causal.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+        if hasattr(layer, "attention_dropout"):
+            layer.attention_dropout = 0.0
+    if hasattr(causal, "activation_checkpointing_enable"):  # its name since transformers 5.23
+        causal.activation_checkpointing_enable({"use_reentrant": False})
+    else:
+        causal.gradient_checkpointing_enable({"use_reentrant": False})
+    causal.train()
+
+
+def _shard(scorer: _Scorer) -> None:
+    """PyTorch's FSDP2: each layer's parameters are put together only while it computes."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in scorer.causal.base_model.layers:
+        fully_shard(layer)
+    fully_shard(scorer)
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    """A sharded parameter, put together; any other as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def share_of(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """What of a whole tensor belongs to this process, if the parameter is sharded; else the tensor, where that is."""
+    tensor = tensor.to(parameter.device)
+    if not hasattr(parameter, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    # No source rank: every process has read the whole tensor, so nothing needs to be sent.
+    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)

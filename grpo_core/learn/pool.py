@@ -1,0 +1,99 @@
+"""What a step has gathered to train on; with dynamic sampling, whether that is enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_core.show.metrics import deviation, mean
+from grpo_core.types import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from grpo_core.config import Config
+    from grpo_core.types import Prompt, Request, Sample
+
+
+class Pool:
+    """The groups sampled for one step.
+
+    Attributes:
+        groups: In the order they were asked for.
+        requests: What their completions answer, by request id.
+        ages: Of all their tokens, in policy versions.
+        rounds: Rollouts gathered.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Starts empty."""
+        self._config = config
+        self.groups: list[Group] = []
+        self.requests: dict[str, Request] = {}
+        self.ages: list[int] = []
+        self.rounds = 0
+
+    def add(
+        self,
+        prompts: Sequence[Prompt],
+        requests: Sequence[Request],
+        samples: Sequence[Sample],
+        ages: list[int],
+    ) -> None:
+        """Takes a rollout: `group_size` samples a prompt, in the order of the prompts."""
+        size = self._config.sampling.group_size
+        for place, prompt in enumerate(prompts):
+            self.groups.append(Group(prompt, tuple(samples[place * size : (place + 1) * size])))
+        self.requests.update({request.id: request for request in requests})
+        self.ages += ages
+        self.rounds += 1
+
+    def ready(self) -> bool:
+        """Whether a step can be made of it: enough groups with a signal, or no more tries left."""
+        options = self._config.sampling
+        if not options.dynamic:
+            return self.rounds > 0
+        enough = sum(map(has_signal, self.groups)) >= self._config.train.prompts_per_step
+        return enough or self.rounds > options.max_resample_times
+
+    def chosen(self) -> list[Group]:
+        """As many groups as a step trains on; with dynamic sampling, those with a signal first (DAPO)."""
+        if not self._config.sampling.dynamic:
+            return self.groups
+        # Sorting is stable: within both kinds the order stays.
+        ordered = sorted(self.groups, key=lambda group: not has_signal(group))
+        return ordered[: self._config.train.prompts_per_step]
+
+    def described(self) -> dict[str, float]:
+        """Metrics of everything that was sampled, trained on or not: what the policy is like."""
+        samples = [sample for group in self.groups for sample in group.samples]
+        rewards = [sample.reward for sample in samples]
+        lengths = [len(sample.completion.ids) for sample in samples]
+        found = {
+            "reward/mean": mean(rewards),
+            "reward/std": deviation(rewards),
+            "reward/zero_variance_groups": mean([not has_signal(group) for group in self.groups]),
+            "completions/tokens": sum(lengths),
+            "completions/mean_length": mean(lengths),
+            "completions/truncated": mean([cut_off(sample) for sample in samples]),
+            "staleness/mean": mean(self.ages),
+            "staleness/max": max(self.ages),
+        }
+        if len(samples[0].scores) > 1:
+            for name in samples[0].scores:
+                scores = [sample.scores[name] for sample in samples]
+                found[f"reward/{name}/mean"] = mean([score for score in scores if score is not None])
+        if self._config.sampling.dynamic:
+            missing = sum(not has_signal(group) for group in self.chosen())
+            found |= {"resample/rounds": self.rounds - 1, "resample/exhausted": float(missing > 0)}
+        return found
+
+
+def has_signal(group: Group) -> bool:
+    """Whether any of its rewards differ: otherwise no advantage but zero can come of it."""
+    rewards = [sample.reward for sample in group.samples]
+    return min(rewards) < max(rewards)
+
+
+def cut_off(sample: Sample) -> bool:
+    """Whether the completion ended at `max_tokens` rather than by itself."""
+    return sample.completion.finish_reason == "length"

@@ -1,0 +1,195 @@
+"""Publishing a policy version to an engine, and proving that it arrived.
+
+Trainers have trained for months on completions of stale or half-loaded weights (trl#5312) because a sync that
+did nothing looked like one that worked. Here each sync is proven, or the run ends:
+
+1. *Fingerprint*: a digest of the weights the engine holds equals that of the trainer's, for engines that can read
+   their weights back. As the engine has it: the exact one, or the one that is cheap enough for every update
+   (`grpo_core.rollout.weights.digest`).
+2. *Probe*: the engine samples a short completion from a fixed prompt and seed, and its log-probs are compared
+   to the trainer's for the same ids. Works for every engine, kernels and caches included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from grpo_core.learn.batch import make_batch
+from grpo_core.rollout.weights.digest import spot_digest
+from grpo_core.rollout.wire import check_answers
+from grpo_core.types import Prompt, Request, Sample, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from grpo_core.learn.policy import Policy
+    from grpo_core.rollout.engine import Engine
+    from grpo_core.types import Completion
+
+
+EXACT = "spot1-"  # what `exact_digest` begins with
+_PROBE_TOKENS = 160  # of a prompt, see `long_prompt`
+PROBE_COMPLETION = 8  # tokens
+
+
+class SyncError(RuntimeError):
+    """Raised when an engine does not hold the weights it was sent; training on would be on another policy."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was seen after one weight update.
+
+    Attributes:
+        version: The policy version that was published.
+        fingerprint: True: equal digests. None: the engine can't say.
+        difference: Largest difference of a log-prob on the probe, trainer against engine.
+        moved: How far the update moved the previous probe's log-probs; None at the first. A probe can tell new
+            weights from old ones only if this is well above rounding.
+    """
+
+    version: int
+    fingerprint: bool | None
+    difference: float
+    moved: float | None
+
+
+def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names: what records and runs are compared by.
+
+    >>> a, b = torch.zeros(2), torch.ones(1)
+    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("b", b), ("a", a)])
+    True
+    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("a", a), ("b", -b)])
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def fingerprint_like(held: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
+    """The fingerprint of tensors, computed as that one was which an engine holding `version` gave.
+
+    >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
+    'spot128-v3-'
+    >>> len(fingerprint_like("0" * 64, [("a", torch.ones(1))], 3))
+    64
+    """
+    if held.startswith(EXACT):
+        return exact_digest(tensors)
+    return spot_digest(tensors, version) if held.startswith("spot") else fingerprint_of(tensors)
+
+
+def exact_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Of every byte, at a third of the cost of SHA-256: what a recorded step is compared by.
+
+    >>> exact_digest([("a", torch.ones(1))])[:9]
+    'spot1-v0-'
+    """
+    return spot_digest(tensors, 0, every=1)
+
+
+def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
+    """A probe's prompt: `ids` repeated to 160 tokens, or to as many as there is room for.
+
+    Engines cache a prompt's keys in whole blocks, of 128 tokens in vLLM's CPU build: on a shorter prompt, keys
+    that were cached under the old weights and are still used would go unseen.
+
+    >>> long_prompt((1, 2, 3), room=5)
+    (1, 2, 3, 1, 2)
+    """
+    length = max(1, min(_PROBE_TOKENS, room))
+    return (ids * length)[:length]
+
+
+class Publisher:
+    """Publishes a policy to an engine, and remembers the last probe to know what a change looks like.
+
+    Attributes:
+        last: The last probe's completion; None before the first.
+    """
+
+    def __init__(
+        self, policy: Policy, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float
+    ) -> None:
+        """Takes both sides of the seam.
+
+        Args:
+            policy: What is trained.
+            engine: What samples.
+            probe_ids: The prompt of the probe.
+            tolerance: Largest difference of a log-prob that counts as rounding.
+        """
+        self._policy, self._engine = policy, engine
+        self._request = Request("probe", probe_ids, seed=0)
+        self._params = SamplingParams(max_tokens=PROBE_COMPLETION)
+        self._tolerance = tolerance
+        self.last: Completion | None = None
+
+    def publish(self, version: int) -> Proof:
+        """Sends all parameters and proves that they arrived.
+
+        Raises:
+            SyncError: The engine reports another version, holds other weights, or samples from others.
+            EngineError: The engine failed.
+        """
+        name = self._engine.name
+        sent = list(self._policy.tensors())
+        self._engine.update_weights(sent, version)
+        if self._engine.policy_version != version:
+            held = self._engine.policy_version
+            raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
+        told = self._compare_fingerprints(sent, version)
+        moved = None if self.last is None else self._difference(self.last)
+        completions = self._engine.generate([self._request], self._params)
+        (probe,) = check_answers(completions, [self._request], name, vocabulary=self._policy.vocabulary)
+        difference = self._difference(probe)
+        limit = self._limit(moved)
+        # Written so that NaN, too, is a failure.
+        if not difference <= limit:
+            raise SyncError(
+                f"weight sync to the {name} engine: after version {version} its log-probs differ from the "
+                f"trainer's by up to {difference:.2g} on the probe, where {limit:.2g} is allowed "
+                f"(the update moved them by {0.0 if moved is None else moved:.2g}); it may hold old or partial "
+                "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
+            )
+        self.last = probe
+        return Proof(version, True if told else None, difference, moved)
+
+    def _compare_fingerprints(self, sent: list[tuple[str, torch.Tensor]], version: int) -> bool:
+        """Whether there is one to compare."""
+        held = self._engine.fingerprint()
+        if held is None:
+            return False
+        expected = fingerprint_like(held, sent, version)
+        if held != expected:
+            raise SyncError(
+                f"weight sync to the {self._engine.name} engine: after version {version} it holds weights "
+                f"{held[:24]}, but {expected[:24]} were sent: the update was lost or incomplete"
+            )
+        return True
+
+    def _difference(self, completion: Completion) -> float:
+        """Largest |trainer - engine| over the log-probs of a completion of the probe."""
+        prompt = Prompt("probe", "", self._request.prompt_ids)
+        batch = make_batch([Sample(prompt, completion, "", 0.0, 0.0)], self._policy.device)
+        with torch.no_grad():
+            ours, _ = self._policy.logprobs(batch, self._params.temperature)
+        return float((ours - batch.behaviour_BT).abs().max())
+
+    def _limit(self, moved: float | None) -> float:
+        """The allowed difference: never so wide that an engine on the old weights would pass.
+
+        On the old weights, the fixed seed gives the old completion, so the difference would be exactly `moved`.
+        Half of it is the limit, unless it drowns in rounding.
+        """
+        rounding = self._tolerance / 50
+        return self._tolerance if moved is None else min(self._tolerance, max(rounding, moved / 2))

@@ -1,0 +1,1 @@
+"""Steps recorded, replayed and checked."""

@@ -1,0 +1,195 @@
+"""Completion dumps of other trainers, and whether their advantages follow from their rewards.
+
+Such dumps hold texts, no token ids and no log-probs: enough to look at groups and advantages, not to replay.
+
+| trainer     | switched on by             | files                                                        |
+|-------------|----------------------------|--------------------------------------------------------------|
+| TRL 1.16.0  | `log_completions=True`     | `completions_<step>.parquet` in `<output_dir>/completions`   |
+| verl 0.9.1  | `trainer.rollout_data_dir` | `<step>.jsonl`                                               |
+
+TRL 0.28.0, 0.29.0 and 1.2.0 write such files, too; 0.16.1, 0.17.0, 0.24.0, 0.26.0 and 0.27.0 don't. A file has the
+last `generation_batch_size` samples before the log, those of an evaluation among them, so its first group may be
+the rest of one, and with `logging_steps` above 1 steps are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import ConfigError
+from grpo_core.learn.advantages import group_advantages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from grpo_core.config import LossConfig
+
+
+@dataclass(frozen=True)
+class TextSample:
+    """A completion as the dump has it.
+
+    Attributes:
+        prompt: The text; a conversation is JSON.
+        completion: The text; a conversation is JSON.
+        reward: What advantages are made of; None where no function had anything to say.
+        scores: Further numbers by name, in TRL rewards by function; None where it had nothing to say.
+        advantage: None in dumps without advantages.
+    """
+
+    prompt: str
+    completion: str
+    reward: float | None
+    scores: Mapping[str, float | None]
+    advantage: float | None = None
+
+
+@dataclass(frozen=True)
+class TextStep:
+    """What was dumped of one step: its groups, each of the samples of one prompt."""
+
+    step: int
+    groups: list[list[TextSample]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something odd in a dump.
+
+    Attributes:
+        kind: `advantage` (it isn't what the rewards give), `group_size` (not a multiple of what was asked for),
+            `zero_variance` (all rewards are equal) or `split_prompt` (an earlier group has the same prompt).
+        group: Its place in the step, from 0.
+        sample: Its place in the group, or that of the first one.
+        found: The dump's advantage, or the group's size.
+        expected: What it should be.
+    """
+
+    kind: str
+    group: int
+    sample: int = 0
+    found: float | None = None
+    expected: float | None = None
+
+
+def read_trl_completions(path: Path, weights: Mapping[str, float] | None = None) -> list[TextStep]:
+    """The Parquet files of TRL's GRPOTrainer; rows of the same prompt that stand side by side are a group.
+
+    Args:
+        path: A file, or the folder of all.
+        weights: Reward function -> its weight. None: every column of numbers is a reward that counts once. A file
+            has neither the weights nor a sign of which columns are rewards: those of `log_extra` look the same.
+
+    Raises:
+        ConfigError: pyarrow isn't installed, or a file is not what TRL writes.
+    """
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigError(f"{path}: Parquet is read by pyarrow: pip install pyarrow") from error
+
+    def keyed(row: dict[str, Any]) -> tuple[str, TextSample]:
+        counted = dict.fromkeys(_numbers(row), 1.0) if weights is None else weights
+        scores = {name: row[name] for name in counted}
+        said = [counted[name] * score for name, score in scores.items() if score is not None]
+        prompt, reward = _text(row["prompt"]), sum(said) if said else None
+        return prompt, TextSample(prompt, _text(row["completion"]), reward, scores, row["advantage"])
+
+    return _steps(path, "*.parquet", lambda file: parquet.read_table(file).to_pylist(), keyed)
+
+
+def read_verl_dump(path: Path) -> list[TextStep]:
+    """JSON lines of verl; rows of the same prompt, or of the same `uid` where there is one, are a group.
+
+    Wherever they stand: with `trainer.balance_batch`, its default, verl has reordered them to balance lengths.
+
+    Args:
+        path: A file, or the folder of all.
+
+    Raises:
+        ConfigError: A file is not what verl writes.
+    """
+
+    def group(row: dict[str, Any]) -> str:
+        return str(row["uid"]).rsplit("_", 2)[0] if "uid" in row else str(row["input"])  # uid_session_output
+
+    def keyed(row: dict[str, Any]) -> tuple[str, TextSample]:
+        return group(row), TextSample(row["input"], row["output"], row["score"], _numbers(row))
+
+    def rows(file: Path) -> list[dict[str, Any]]:
+        return sorted(map(json.loads, file.read_text(encoding="utf-8").splitlines()), key=group)
+
+    return _steps(path, "*.jsonl", rows, keyed)
+
+
+def check_advantages(
+    step: TextStep, options: LossConfig, group_size: int, tolerance: float = 1e-4
+) -> list[Finding]:
+    """Compares a dump with what `group_advantages` makes of its rewards.
+
+    Args:
+        step: Of a dump.
+        options: The settings of advantages that the trainer is thought to have.
+        group_size: Completions per prompt. A group of a multiple of it is taken for several of the same prompt.
+        tolerance: Absolute and relative; dumps come from float32.
+    """
+    findings, prompts = [], set()
+    parts: list[tuple[int, int, list[TextSample]]] = []  # (place of the group, place in it, samples)
+    for place, group in enumerate(step.groups):
+        if group[0].prompt in prompts:
+            findings.append(Finding("split_prompt", place))
+        prompts.add(group[0].prompt)
+        size = len(group) if len(group) % group_size else group_size
+        if size != group_size:
+            findings.append(Finding("group_size", place, 0, size, group_size))
+        parts += [(place, start, group[start : start + size]) for start in range(0, len(group), size)]
+    # What no function had anything to say of is left out of its group, and gets no advantage.
+    rewards = [[sample.reward for sample in part if sample.reward is not None] for *_, part in parts]
+    scale, ddof, epsilon = options.advantage_scale, options.advantage_ddof, options.advantage_epsilon
+    values = group_advantages([group for group in rewards if group], scale=scale, ddof=ddof, epsilon=epsilon)
+    flat = itertools.chain.from_iterable(values.values)
+    for (place, start, part), scored in zip(parts, rewards, strict=True):
+        if scored and min(scored) == max(scored):
+            findings.append(Finding("zero_variance", place, start))
+        for offset, sample in enumerate(part, start):
+            expected = 0.0 if sample.reward is None else next(flat)
+            found = expected if sample.advantage is None else sample.advantage
+            if not math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance):
+                findings.append(Finding("advantage", place, offset, found, expected))
+    return findings
+
+
+def _steps(
+    path: Path,
+    pattern: str,
+    read: Callable[[Path], list[dict[str, Any]]],
+    keyed: Callable[[dict[str, Any]], tuple[str, TextSample]],
+) -> list[TextStep]:
+    """One step a file; none of an empty file. Rows of a group stand side by side."""
+    steps = []
+    for file in sorted(path.glob(pattern)) if path.is_dir() else [path]:
+        try:
+            rows = read(file)
+            parts = itertools.groupby(map(keyed, rows), key=itemgetter(0))
+            groups = [[sample for _, sample in part] for _, part in parts]
+            steps += [TextStep(int(rows[0]["step"]), groups)] if rows else []
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{file}: not a dump that can be read: {error!r}") from error
+    return sorted(steps, key=attrgetter("step"))
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    known = {"step", "prompt", "completion", "advantage", "input", "output", "gts", "score"}
+    return {
+        name: value for name, value in row.items() if name not in known and isinstance(value, (int, float))
+    }
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

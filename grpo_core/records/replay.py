@@ -1,0 +1,122 @@
+"""Computing a recorded step again: with the settings it had, to the last bit, or with others, to compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import ConfigError
+from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.batch import make_batch
+from grpo_core.learn.policy import Policy
+from grpo_core.learn.update import Updater
+from grpo_core.machine.determinism import settle
+from grpo_core.machine.distributed import World
+from grpo_core.publish import EXACT, fingerprint_like
+from grpo_core.records.record import Recorded, as_arguments, read_step
+from grpo_core.settings import load
+from grpo_core.tasks.model import load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from grpo_core.config import LossConfig
+    from grpo_core.types import Sample
+
+SCHEMA = "grpo-doctor.replay.v1"
+
+
+def replay(
+    folder: Path, step: int, policy: Path | None = None, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Computes loss and gradient of a recorded step's first update again, by the trainer's own code.
+
+    Args:
+        folder: Of the run.
+        step: Counted from 1.
+        policy: What the step started from: a transformers checkpoint, or `policy.safetensors` of a checkpoint of
+            the run; None: it is looked for in the run's folder.
+        overrides: Other settings, as `--section.key=VALUE`; advantages follow from the recorded rewards.
+
+    Returns:
+        The document of `replay --json`. `outcome` is `equal` only if loss and gradient have the recorded bits;
+        `first_difference` says which of `policy`, `loss` and `gradient` differs first.
+
+    Raises:
+        RecordError: The record is missing, torn or altered.
+        ConfigError: An override or the policy is not usable.
+    """
+    recorded = read_step(folder, step)
+    config = load(None, [*as_arguments(recorded.config.as_dict()), *overrides])
+    settle(config.train.threads)
+    held = Policy(config.model.path or str(folder / "model"), config, World())
+    version = recorded.entry["policy_version"]
+    source = policy or _kept(folder, version)
+    if source is not None:
+        _take_over(held, source)
+    elif version:
+        raise ConfigError(
+            f"{folder}: step {step} started from policy version {version}, and no checkpoint kept has it; "
+            "give its parameters with --policy, or run with a greater checkpoint.keep"
+        )
+    # The recorded advantages are taken as they are, unless other ones are asked for.
+    judged = any(override.startswith("--loss.advantage_") for override in overrides)
+    samples = _samples(recorded, config.loss) if judged else recorded.samples
+    batch = make_batch(samples, held.device)
+    then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
+    loss, gradient = Updater(held, config, World()).gradients(batch, str(then["gradient"] or EXACT))
+    digest = fingerprint_like(str(then["policy"] or EXACT), held.tensors(), 0)
+    now = {"policy": digest, "loss": loss, "gradient": gradient}
+    # Another program may not know the digest of its policy; it is there to explain a difference.
+    differing = [key for key in now if now[key] != then[key] and (key != "policy" or then[key] is not None)]
+    return {
+        "schema": SCHEMA,
+        "step": step,
+        "outcome": "different" if differing else "equal",
+        "first_difference": differing[0] if differing else None,
+        "overrides": list(overrides),
+        **now,
+        **{f"recorded_{key}": value for key, value in then.items()},
+    }
+
+
+def _kept(folder: Path, version: int) -> Path | None:
+    """The parameters of a policy version, if one of the run's checkpoints has them."""
+    for path in sorted(folder.glob("checkpoints/step-*/state.json")):
+        if json.loads(path.read_text(encoding="utf-8")).get("version") == version:
+            return path.parent / "policy.safetensors"
+    return None
+
+
+def _take_over(held: Policy, source: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if source.is_dir():
+            state = {f"causal.{name}": value for name, value in load_model(source).named_parameters()}
+        else:
+            state = load_file(source)
+        held.load(state)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        wrong = " ".join(str(error).split())
+        raise ConfigError(f"{source}: expected this model's parameters by name: {wrong}") from error
+
+
+def _samples(recorded: Recorded, o: LossConfig) -> list[Sample]:
+    """The samples, with the advantages that these settings make of their rewards."""
+    groups: dict[int, list[float]] = {}
+    for place, sample in zip(recorded.numbers["prompt_index"], recorded.samples, strict=True):
+        groups.setdefault(place, []).append(sample.reward)
+    made = group_advantages(
+        list(groups.values()),
+        baseline=o.advantage_baseline,
+        scale=o.advantage_scale,
+        ddof=o.advantage_ddof,
+        epsilon=o.advantage_epsilon,
+    )
+    flat = itertools.chain.from_iterable(made.values)
+    return [dataclasses.replace(s, advantage=a) for s, a in zip(recorded.samples, flat, strict=True)]

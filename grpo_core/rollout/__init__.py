@@ -1,0 +1,1 @@
+"""What samples completions: the engine protocol, and the engines that the three modes need."""

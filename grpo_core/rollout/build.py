@@ -1,0 +1,71 @@
+"""What samples completions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grpo_core.config import Config
+    from grpo_core.rollout.engine import Engine
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What it takes to build an engine, in this process or in another.
+
+    Attributes:
+        engine: `transformers`, `vllm`, or for tests `fake`.
+        model_dir: Folder of a transformers checkpoint.
+        max_model_len: Longest prompt and completion together, in tokens.
+        device: A torch device.
+        seed: The engine's own seed; requests bring theirs.
+        threads: Of torch.
+        max_batch: Completions the embedded engine samples at one time.
+    """
+
+    engine: str
+    model_dir: str
+    max_model_len: int
+    device: str = "cpu"
+    seed: int = 0
+    threads: int = 1
+    max_batch: int = 256
+
+    def as_dict(self) -> dict[str, Any]:
+        """For another process, as JSON."""
+        return asdict(self)
+
+
+def engine_spec(config: Config, model_dir: str) -> EngineSpec:
+    """The engine a configuration asks for."""
+    return EngineSpec(
+        engine=config.rollout.engine,
+        model_dir=model_dir,
+        max_model_len=config.model.max_length,
+        device=config.rollout.device,
+        seed=config.train.seed,
+        threads=config.train.threads,
+        max_batch=config.rollout.max_batch,
+    )
+
+
+def build_engine(spec: EngineSpec) -> Engine:
+    """Starts an engine in this process; only what it needs is imported."""
+    if spec.engine == "transformers":
+        from grpo_core.rollout.embedded.transformers import TransformersEngine
+
+        return TransformersEngine(
+            spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch
+        )
+    if spec.engine == "vllm":
+        from grpo_core.rollout.vllm.engine import VllmEngine
+
+        return VllmEngine(
+            model_dir=spec.model_dir, seed=spec.seed, dtype="float32", max_model_len=spec.max_model_len
+        )
+    if spec.engine == "fake":
+        from grpo_core.rollout.embedded.fake import FakeEngine
+
+        return FakeEngine(spec.model_dir, max_model_len=spec.max_model_len)
+    raise ValueError(f"no engine is called {spec.engine!r}")

@@ -1,0 +1,1 @@
+"""Weights by torch.distributed and by files."""

@@ -1,0 +1,149 @@
+"""A fake for tests that are about something else than sampling: fast, and held to the same conformance suite.
+
+It serves a Llama without layers, of which the next token depends on the last alone, by one table of probabilities.
+transformers runs the same model, so the trainer's log-probs are the fake's, and a weight update shows in both.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from bisect import bisect_right
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_core.rollout.engine import Capabilities, EngineError
+from grpo_core.rollout.weights.digest import spot_digest
+from grpo_core.rollout.wire import check_parameters, check_requests
+from grpo_core.types import Completion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import torch
+
+    from grpo_core.types import FinishReason, Request, SamplingParams
+
+_EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+
+class FakeEngine:
+    """Samples in plain Python, one request behind the other."""
+
+    name = "fake"
+
+    def __init__(
+        self, model_dir: Path | str, *, max_model_len: int, between: Callable[[], None] | None = None
+    ) -> None:
+        """Reads a checkpoint of a Llama without layers.
+
+        Args:
+            model_dir: Where `config.json` and `model.safetensors` are.
+            max_model_len: Longest prompt and completion together, in tokens.
+            between: Called behind each token, so that a test can act in the middle of a call.
+
+        Raises:
+            EngineError: Another model is there, or none.
+        """
+        self._held, self._epsilon = _read(Path(model_dir))
+        self._max_model_len, self._between = max_model_len, between
+        self._tables: dict[float, list[tuple[list[float], list[float]]]] = {}
+        self._aborted, self._open, self._version = threading.Event(), True, -1
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All but sleep."""
+        able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
+        return able.without(sleep="the fake engine holds a few kilobytes, which are not worth giving back")
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the weights now held; -1 before the first update."""
+        return self._version
+
+    def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Samples one completion a request, in the order of the requests."""
+        self._aborted.clear()
+        self._check_open("generate")
+        vocabulary, longest = len(self._held[_HEAD]), self._max_model_len
+        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
+        if params.temperature not in self._tables:
+            self._tables[params.temperature] = self._table(params.temperature)
+        return [self._sample(request, params) for request in requests]
+
+    def abort(self) -> None:
+        """From another thread: the running `generate` returns behind the token it is at."""
+        self._aborted.set()
+
+    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Copies the three parameters; names and shapes are compared before anything is touched."""
+        self._check_open("update_weights")
+        given = dict(tensors)
+        expected, found = (
+            {name: value.shape for name, value in side.items()} for side in (self._held, given)
+        )
+        check_parameters(found, expected, self.name)
+        self._held = {name: given[name].detach().float().clone() for name in self._held}
+        self._tables, self._version = {}, version
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing is kept of a prompt."""
+
+    def fingerprint(self) -> str | None:
+        """The digest of the parameters held."""
+        self._check_open("fingerprint")
+        return spot_digest(self._held.items(), self._version)
+
+    def close(self) -> None:
+        """Refuses every call from now on."""
+        self._open = False
+
+    def _check_open(self, call: str) -> None:
+        if not self._open:
+            raise EngineError(f"fake engine, {call}: the engine is closed")
+
+    def _table(self, temperature: float) -> list[tuple[list[float], list[float]]]:
+        """For each last id: cumulative probabilities of the next, and their logarithms. V vocabulary, H width."""
+        import torch
+
+        embedding_VH, norm_H, head_VH = (self._held[name] for name in (_EMBEDDING, _NORM, _HEAD))
+        hidden_VH = torch.nn.functional.rms_norm(embedding_VH, norm_H.shape, norm_H, self._epsilon)
+        logprobs_VV = torch.log_softmax((hidden_VH @ head_VH.T).double() / temperature, -1)
+        cumulative_VV = logprobs_VV.exp().cumsum(-1)
+        return list(zip(cumulative_VV.tolist(), logprobs_VV.tolist()))  # noqa: B905 - Python 3.10
+
+    def _sample(self, request: Request, params: SamplingParams) -> Completion:
+        done, table = len(request.prefix), self._tables[params.temperature]
+        generator = random.Random(request.seed % 2**63)
+        draws = islice(iter(generator.random, None), done, None)
+        last = (request.prompt_ids + request.prefix)[-1]
+        left = params.max_tokens - done
+        ids: list[int] = []
+        logprobs: list[float] = []
+        reason: FinishReason = "abort"
+        while reason == "abort" and len(ids) < (request.budget or left) and not self._aborted.is_set():
+            cumulative, values = table[last]
+            last = min(bisect_right(cumulative, next(draws)), len(values) - 1)
+            ids.append(last)
+            logprobs.append(values[last])
+            reason = "stop" if last in params.stop_ids else "length" if len(ids) == left else "abort"
+            if self._between is not None:
+                self._between()
+        return Completion(request.id, tuple(ids), tuple(logprobs), (self._version,) * len(ids), reason)
+
+
+def _read(folder: Path) -> tuple[dict[str, torch.Tensor], float]:
+    """The three parameters, and what the norm adds before it divides."""
+    import safetensors
+    import safetensors.torch
+
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        held = safetensors.torch.load_file(folder / "model.safetensors")
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise EngineError(f"fake engine, start: {folder} holds no checkpoint: {error}") from error
+    if config.get("model_type") != "llama" or set(held) != {_EMBEDDING, _NORM, _HEAD}:
+        raise EngineError(f"fake engine, start: the model in {folder} is no Llama with num_hidden_layers = 0")
+    return {name: value.float() for name, value in held.items()}, float(config["rms_norm_eps"])

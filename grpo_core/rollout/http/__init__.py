@@ -1,0 +1,1 @@
+"""An engine behind HTTP: the client's side."""

@@ -1,0 +1,185 @@
+"""An engine behind HTTP: the client of `python -m grpo_core serve`, and who it is that answers at an address."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.rollout.engine import EngineError, EngineUnreachableError
+from grpo_core.rollout.http.calls import Http
+from grpo_core.rollout.weights.base import open_sender
+from grpo_core.rollout.weights.http import Upload
+from grpo_core.rollout.wire import decode_capabilities, decode_completions, encode_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+
+    from grpo_core.rollout.engine import Capabilities
+    from grpo_core.rollout.weights.flat import Flat
+    from grpo_core.types import Completion, Request, SamplingParams
+
+PROTOCOL = "grpo-doctor.serve.v1"
+LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
+KINDS = {
+    "grpo-core": f"`python -m grpo_core serve` ({PROTOCOL})",
+    "vllm": "`vllm serve`",
+    "trl": "`trl vllm-serve` of TRL 0.16 to 1.10",
+}
+
+
+def identify(http: Http) -> str:
+    """Who answers: a key of `KINDS`. `trl vllm-serve` of TRL 1.11 and later is `vllm serve`, and found to be.
+
+    Raises:
+        EngineError: Nobody there, none of these, or ours with an `/info` that is not.
+    """
+    status, told = http.call("GET", "/info", repeat=True)
+    if status == HTTPStatus.UNAUTHORIZED:
+        http.checked("/info", status, told)
+    if status == HTTPStatus.OK:
+        info = http.parsed("/info", status, told)
+        if isinstance(info, dict) and info.get("schema") == PROTOCOL:
+            return "grpo-core"
+    status, text = http.call("GET", "/openapi.json", repeat=True)
+    paths = _paths(http.parsed("/openapi.json", status, text)) if status == HTTPStatus.OK else {}
+    if {"/weights", "/fingerprint"} <= paths.keys():  # it speaks TRL's dialect, too
+        raise EngineError(
+            f"{http.where('/info')}: a server of {PROTOCOL} that does not say so: {told[:80]!r}"
+        )
+    for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
+        if path in paths:
+            return kind
+    raise EngineError(
+        f"{http.where('')}: no rollout server answers there (/openapi.json: status {status}); "
+        f"expected {', '.join(KINDS.values())}"
+    )
+
+
+def _paths(document: Any) -> Mapping[str, Any]:
+    paths = document.get("paths") if isinstance(document, dict) else None
+    return paths if isinstance(paths, dict) else {}
+
+
+class RemoteEngine:
+    """Samples on a server of our own. Every call has a time limit."""
+
+    name = "remote"
+
+    def __init__(
+        self, host: str, port: int, *, timeout_s: float, token: str | None = None, sync: str = "auto"
+    ) -> None:
+        """Asks the server who it is. `sync`: how weights go, `auto` being `http`.
+
+        Raises:
+            EngineError: Nobody there, or something else than a rollout server.
+        """
+        self._http = Http(self.name, host, port, timeout_s=timeout_s, token=token)
+        info = self._http.json("GET", "/info", repeat=True)
+        where = self._http.where("/info")
+        if info.get("schema") != PROTOCOL:
+            raise EngineError(f"{where}: expected a server of {PROTOCOL}, found {info.get('schema')!r}")
+        self._version: int = self._field("/info", info, "policy_version", int)
+        self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
+        able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
+        self._capabilities = able.without(sleep="other clients use the server") if able.sleep else able
+        self._stamp: str | None = None
+        self._sender = open_sender("http" if sync == "auto" else sync, self._sync, timeout_s=timeout_s)
+        self._running, self._aborted, self._closed = threading.Event(), threading.Event(), False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the engine behind the server."""
+        return self._capabilities
+
+    @property
+    def policy_version(self) -> int:
+        """As the server reported after the last update."""
+        return self._version
+
+    def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Samples one completion a request, in the order of the requests."""
+        self._check_open("generate")
+        if not requests:
+            return []
+        body = json.dumps(encode_requests(requests, params)).encode()
+        headers = {"Content-Type": "application/json", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        self._aborted.clear()
+        self._running.set()
+        try:
+            answer = self._http.json("POST", "/generate", body, headers=headers, repeat=True)
+        finally:
+            self._running.clear()
+        self._check_stamp("/generate", answer)
+        completions = decode_completions(answer, requests, self.name, aborted=self._aborted.is_set())
+        if self._stamp is not None and {v for one in completions for v in one.versions} - {self._version}:
+            raise EngineUnreachableError(f"{self._http.where('/generate')}: {LOST}")
+        return completions
+
+    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Sends all parameters, in the body of a request or as `sync` has it, with a checksum that is compared."""
+        self._check_open("update_weights")
+        self._version = self._sender.send(tensors, version)
+
+    def _sync(self, method: str, arguments: dict[str, Any], payload: Flat | None = None, /) -> dict[str, Any]:
+        """A sender's call of the server."""
+        path = "/" + method.replace("_", "/")
+        if payload is None:
+            answer = self._http.json("POST", path, arguments)
+        else:
+            path, body = "/weights", Upload(payload)
+            headers = {**body.headers, "X-Policy-Version": str(arguments["version"])}
+            answer = self._http.json("POST", path, body, headers=headers)
+            answer["version"] = self._field(path, answer, "policy_version", int)
+        if method == "sync_load":
+            self._stamp = str(answer.get("weights", ""))
+        return answer
+
+    def fingerprint(self) -> str | None:
+        """That of the weights the server holds, computed now."""
+        answer = self._http.json("GET", "/fingerprint", repeat=True)
+        self._check_stamp("/fingerprint", answer)
+        kinds = (str,) if self._capabilities.fingerprint else (str, type(None))
+        digest: str | None = self._field("/fingerprint", answer, "fingerprint", *kinds)
+        return digest
+
+    def abort(self) -> None:
+        """From another thread: the running `generate` returns at once what it has.
+
+        The server has one engine: what another client has it sample at that moment is ended, too.
+        """
+        if not self._capabilities.abort:
+            why = self._capabilities.why_not.get("abort", "the server doesn't say why")
+            raise EngineError(f"{self.name} engine, abort: {why}")
+        if self._running.is_set():
+            self._aborted.set()
+            self._http.json("POST", "/abort")
+
+    def reset_prefix_cache(self) -> None:
+        """Makes the server's engine forget cached keys and values."""
+        self._http.json("POST", "/reset_prefix_cache")
+
+    def close(self) -> None:
+        """Nothing is held between calls; further ones are refused."""
+        self._closed = True
+
+    def _check_stamp(self, path: str, answer: Mapping[str, Any]) -> None:
+        """Whether an answer is about the weights sent last, where the server says: others may bear the same version."""
+        if self._stamp and answer.get("weights") != self._stamp:
+            raise EngineUnreachableError(f"{self._http.where(path)}: {LOST}")
+
+    def _field(self, path: str, answer: Mapping[str, Any], name: str, *kinds: type) -> Any:
+        value = answer.get(name)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise EngineError(
+                f"{self._http.where(path)}: no {name} that can be used in the answer: {str(answer)[:200]}"
+            )
+        return value
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise EngineError(f"{self.name} engine, {call}: the engine is closed")

@@ -1,0 +1,1 @@
+"""vLLM in this process, from V0 of 0.8.5 on."""

@@ -1,0 +1,72 @@
+"""The files a run writes while it goes: metrics, completions, recorded rollouts, and what other tools read."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.records.record import Recorder
+from grpo_core.show import metrics
+from grpo_core.show.loggers import build_loggers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from grpo_core.config import Config
+    from grpo_core.types import Request, Sample
+
+
+class RunFiles:
+    """Started anew, or cut back to the steps of a checkpoint and gone on with."""
+
+    def __init__(self, config: Config, folder: Path, kept: Mapping[str, int]) -> None:
+        """Opens the files in `folder`; `kept` says how many bytes of each stay."""
+        self._config = config
+        self._lines = {
+            name: metrics.JsonLines(folder / f"{name}.jsonl", keep_bytes=kept.get(name, 0))
+            for name in ("metrics", "completions")
+        }
+        self._loggers = build_loggers(config, folder)
+        if not kept:  # rollouts of an earlier run of this name are not this run's
+            shutil.rmtree(folder / "rollouts", ignore_errors=True)
+            (folder / "rollouts.jsonl").unlink(missing_ok=True)
+        self._recorder = Recorder(folder, config) if config.output.record_every else None
+
+    def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
+        """Writes one step down; `step` counts from 1."""
+        if due(step, self._config.output.completions_every, self._config):
+            for sample in samples:
+                self._lines["completions"].write(metrics.completion_entry(step, sample))
+        self._lines["metrics"].write(entry)
+        for logger in self._loggers:
+            logger.write(entry)
+
+    def record(
+        self,
+        step: int,
+        version: int,
+        samples: Sequence[Sample],
+        requests: Mapping[str, Request],
+        result: Mapping[str, Any],
+    ) -> None:
+        """Records a step whole, for `replay`; `requests` by id."""
+        if self._recorder is not None:
+            asked = [requests[sample.completion.request_id] for sample in samples]
+            self._recorder.write(step, version, samples, asked, result)
+
+    def positions(self) -> dict[str, int]:
+        """How many bytes each file of lines has now."""
+        return {name: lines.position() for name, lines in self._lines.items()}
+
+    def close(self) -> None:
+        """Closes them."""
+        for lines in self._lines.values():
+            lines.close()
+        for logger in self._loggers:
+            logger.close()
+
+
+def due(step: int, every: int, config: Config) -> bool:
+    """The first step, every so many behind it, and the last."""
+    return bool(every) and ((step - 1) % every == 0 or step == config.train.steps)

@@ -1,0 +1,114 @@
+"""The tiny model and tokenizer, made on the spot, and the loading of any other."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from grpo_core.config import ModelConfig
+
+END, PAD = "<end>", "<pad>"
+SEPARATOR = ">"
+HEAD_WIDTH = 32  # vLLM's CPU attention refuses 16
+
+
+def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> None:
+    """Writes a random Llama and a tokenizer of single letters, as a transformers checkpoint.
+
+    The same seed gives the same bytes. Initial weights are larger than Llama's 0.02, which at this width
+    leaves attention flat.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    _no_progress_bars()
+    vocabulary = [*letters, SEPARATOR, END, PAD]
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=options.hidden_size,
+        intermediate_size=2 * options.hidden_size,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.hidden_size // HEAD_WIDTH,
+        num_key_value_heads=options.hidden_size // HEAD_WIDTH,
+        max_position_embeddings=options.max_length,
+        initializer_range=0.05,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=vocabulary.index(END),
+        pad_token_id=vocabulary.index(PAD),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config).float()
+    model.save_pretrained(folder)
+    _write_tokenizer(folder, vocabulary)
+
+
+def _write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
+    """Two files that transformers 4 and 5 both read; either's own `save_pretrained` names its own classes."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=PAD))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(END, special=True), AddedToken(PAD, special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "pad_token": PAD,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],  # by default also token_type_ids: not Llama's
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def load_model(folder: Path | str, device: str = "cpu") -> Any:
+    """A causal language model in float32, in evaluation mode (there is no dropout in what follows).
+
+    Raises:
+        ConfigError: Nothing loadable there, or a model whose log-probs `grpo_core.learn.logprobs` would get wrong.
+    """
+    from transformers import AutoModelForCausalLM
+
+    _no_progress_bars()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model.path = {str(folder)!r}: not a transformers checkpoint: {first_line(error)}"
+        ) from error
+    head = model.get_output_embeddings()
+    odd = [name for name in ("final_logit_softcapping", "logit_scale") if getattr(model.config, name, None)]
+    if head is None or getattr(head, "bias", None) is not None or odd:
+        raise ConfigError(
+            f"model.path = {str(folder)!r}: expected an output layer that is one matrix, "
+            f"found {', '.join(odd) or 'a bias or no such layer'}"
+        )
+    return model.float().to(device).eval()
+
+
+def load_tokenizer(folder: Path | str) -> Any:
+    """The tokenizer beside the model."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path = {str(folder)!r}: no tokenizer there: {first_line(error)}") from error
+
+
+def _no_progress_bars() -> None:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, short enough for one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

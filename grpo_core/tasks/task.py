@@ -1,0 +1,56 @@
+"""The shipped task: write a word again (or backwards), a reward that can be checked from the text."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.tasks.model import SEPARATOR
+from grpo_core.types import Prompt, Request
+
+if TYPE_CHECKING:
+    from grpo_core.config import TaskConfig
+
+
+def rows(options: TaskConfig, tokenizer: Any, *, seed: int, step: int | str, count: int) -> list[Prompt]:
+    """The prompts of one step: a function of seed and step alone, so the same in every mode.
+
+    A step with a name instead of a number has rows that no step of training has.
+
+    Raises:
+        ValueError: The tokenizer makes no tokens of a prompt.
+    """
+    draw = random.Random(derived_seed(seed, "rows", step))
+    prompts = []
+    for place in range(count):
+        length = draw.randint(options.min_length, options.max_length)
+        word = "".join(draw.choice(options.letters) for _ in range(length))
+        text = word + SEPARATOR
+        ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+        if not ids:
+            raise ValueError(f"the tokenizer makes no tokens of the prompt {text!r}")
+        answer = word if options.kind == "repeat" else word[::-1]
+        prompts.append(Prompt(f"{step}.{place}", text, ids, {"answer": answer}))
+    return prompts
+
+
+def requests_for(prompts: list[Prompt], group_size: int, seed: int) -> list[Request]:
+    """`group_size` requests a prompt, each with its own seed, in the order of the prompts."""
+    return [
+        Request(f"{prompt.id}.{index}", prompt.ids, derived_seed(seed, "sample", prompt.id, index))
+        for prompt in prompts
+        for index in range(group_size)
+    ]
+
+
+def derived_seed(*parts: object) -> int:
+    """A seed below 2**63 from whatever identifies its use; stable across processes, unlike `hash`.
+
+    >>> derived_seed(0, "sample", "3.1", 0) == derived_seed(0, "sample", "3.1", 0)
+    True
+    >>> derived_seed(0, "sample", "3.1", 0) == derived_seed(0, "sample", "3.1", 1)
+    False
+    """
+    digest = hashlib.sha256("/".join(map(repr, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

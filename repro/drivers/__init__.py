@@ -1,0 +1,1 @@
+"""What drives upstream code in the repros: schedulers, engines, rollouts."""

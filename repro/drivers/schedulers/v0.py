@@ -1,0 +1,222 @@
+"""Drives the real V0 scheduler of the installed vLLM as `LLMEngine` does, the forward pass aside.
+
+Real, as released: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the
+output processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt.
+
+Simulated: the forward pass; every sampled token is `TOKEN`. Mirrored, so that every release can be driven alike on a
+machine without a device: the control flow of `LLMEngine.step`, `_process_model_outputs`, `_advance_to_next_step` and
+`_add_processed_request`, and of `LLM._run_engine` (in 0.7.3 vllm/engine/llm_engine.py:1262, 983, 1218 and 550,
+vllm/entrypoints/llm.py:1378). What these do to the scheduler is the same from 0.6.6 to 0.10.2 for requests with one
+completion and one step per schedule; the tests compare it with the whole engine, made-up work by made-up work.
+
+A step is a generator, suspended where the forward pass runs: there the GIL is free and another thread may act on the
+engine, there an exception may come out of the device (`throw`), there a coroutine may be cancelled (`close`). So
+everything that is a race in the field is an order of calls here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repro.drivers.schedulers.v0_setup import Completion, check_prompt, configs, prompt_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from repro.drivers.schedulers.v0_setup import Request, Setup
+
+TOKEN = 7
+SIMULATED = (
+    f"the forward pass (every sampled token is {TOKEN})",
+    "the loop of LLMEngine around the scheduler (mirrored)",
+)
+MODULES = (
+    "vllm.config",
+    "vllm.inputs",
+    "vllm.core.scheduler",
+    "vllm.engine.output_processor.single_step",
+)
+# For the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does without.
+HELPFUL_MODULES = ("vllm.engine.llm_engine",)
+
+
+class SanityCheckError(RuntimeError):
+    """Raised in place of an assertion of `LLMEngine._process_model_outputs`, which is mirrored here."""
+
+
+@dataclass
+class _Pending:
+    """Output of a step that is not yet processed; as an entry of `SchedulerContext.output_queue`."""
+
+    metadata: list[Any]
+    scheduled: Any
+    is_async: bool
+    done: set[int] = field(default_factory=set)
+
+
+class V0Engine:
+    """One engine: the real scheduler, and the loop around it."""
+
+    def __init__(self, setup: Setup) -> None:
+        from vllm.core.scheduler import Scheduler
+        from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
+        from vllm.engine.output_processor.stop_checker import StopChecker
+
+        scheduler_config, cache_config = configs(setup)
+        self.setup = setup
+        self._queue: deque[_Pending] = deque()
+        # One list for the engine's life, cleared by each step, as upstream's: two owners share even that.
+        self._outputs: list[Completion] = []
+        self._count = 0
+        callback = self._process if setup.async_output else None
+        self.scheduler = Scheduler(scheduler_config, cache_config, None, 1, callback)
+        stop_checker = StopChecker(setup.max_model_len, lambda _sequence: None)
+        self._processor = SingleStepOutputProcessor(
+            scheduler_config, None, [self.scheduler], None, stop_checker
+        )
+
+    def add(self, request: Request) -> None:
+        """As `LLMEngine.add_request`.
+
+        Raises:
+            RefusedError: the engine's own check refuses the prompt.
+        """
+        from vllm import SamplingParams
+        from vllm.sequence import Sequence, SequenceGroup
+
+        params = SamplingParams(
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+            stop_token_ids=[TOKEN] if request.stop else None,
+            ignore_eos=True,
+        )
+        check_prompt(request.prompt, self.setup.max_model_len)
+        sequence = Sequence(self._count, prompt_inputs(request.prompt), self.setup.block_size, 0)
+        self._count += 1
+        self.scheduler.add_seq_group(
+            SequenceGroup(request.id, [sequence], arrival_time=0.0, sampling_params=params)
+        )
+
+    @property
+    def unfinished(self) -> bool:
+        """As `LLMEngine.has_unfinished_requests`."""
+        return bool(self.scheduler.has_unfinished_seqs())
+
+    def in_flight(self) -> list[str]:
+        """Returns the ids of all requests that wait, run or are swapped out."""
+        queues = (self.scheduler.waiting, self.scheduler.running, self.scheduler.swapped)
+        return [group.request_id for queue in queues for group in queue]
+
+    def abort(self, *request_ids: str) -> None:
+        """As `LLMEngine.abort_request`."""
+        self.scheduler.abort_seq_group(list(request_ids))
+
+    def step(self) -> Generator[None, None, list[Completion]]:
+        """As `LLMEngine.step`, suspended where the forward pass runs.
+
+        Returns:
+            What finished; the list is the engine's own, and the next step clears it.
+        """
+        self._outputs.clear()
+        metadata, scheduled, is_async = self.scheduler.schedule()
+        self.scheduler.get_and_reset_finished_requests_ids()
+        if not is_async:
+            self._process()
+        runs = not scheduled.is_empty()
+        if runs:
+            yield
+        if is_async or not runs:
+            self._process()  # the callback the model runner makes while the device works, or there was nothing to run
+        self._queue.append(_Pending(metadata, scheduled, is_async))
+        if is_async and runs:
+            self._advance(self._queue[-1])
+        if not is_async:
+            self._process()
+        if not self.unfinished:
+            self._process()
+        return self._outputs
+
+    def run(self, limit: int = 1000) -> Generator[None, None, list[Completion]]:
+        """As `LLM._run_engine`: steps until the engine is empty, and returns whatever finished meanwhile.
+
+        Raises:
+            RuntimeError: there is still work after `limit` steps.
+        """
+        finished: list[Completion] = []
+        for _ in range(limit):
+            if not self.unfinished:
+                return finished
+            finished += yield from self.step()
+        raise RuntimeError(f"the engine still had work after {limit} steps")
+
+    def leaked_blocks(self) -> int:
+        """Returns how many KV cache blocks are taken: none, once everything is drained."""
+        return self.setup.blocks - int(self.scheduler.block_manager.get_num_free_gpu_blocks())
+
+    def parked(self) -> int:
+        """Returns how many sequences are held as stopped: none, once everything is drained."""
+        return len(self.scheduler._async_stopped)  # noqa: SLF001 - this list is what SCH002 is about
+
+    def _advance(self, pending: _Pending) -> None:
+        """As `LLMEngine._advance_to_next_step`: tokens are appended before the output is processed."""
+        for metadata, scheduled in zip(
+            pending.metadata, pending.scheduled.scheduled_seq_groups, strict=False
+        ):
+            group = scheduled.seq_group
+            if not group.is_finished():
+                group.update_num_computed_tokens(metadata.token_chunk_size or 0)
+                if metadata.do_sample:
+                    group.seqs[0].append_token_id(TOKEN, _logprobs())
+
+    def _process(self, request_id: str | None = None) -> None:
+        """As `LLMEngine._process_model_outputs`; for one request it is the scheduler's call before a preemption."""
+        if not self._queue:
+            return
+        pending = self._queue[0] if request_id else self._queue.popleft()
+        if len(pending.metadata) != len(pending.scheduled.scheduled_seq_groups):
+            raise SanityCheckError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
+        finished = False
+        for index, metadata in enumerate(pending.metadata):
+            if index not in pending.done and request_id in {None, metadata.request_id}:
+                finished |= self._process_group(pending, index)
+        if request_id:
+            pending.done |= {
+                i for i, metadata in enumerate(pending.metadata) if metadata.request_id == request_id
+            }
+            return
+        if finished:
+            self.scheduler.free_finished_seq_groups()
+        # Mostly empty; but one that was preempted after it had outgrown the limit comes back with what it had.
+        self._outputs += [_completion(group) for group in pending.scheduled.ignored_seq_groups]
+
+    def _process_group(self, pending: _Pending, index: int) -> bool:
+        """Returns whether the request finished now."""
+        metadata, group = pending.metadata[index], pending.scheduled.scheduled_seq_groups[index].seq_group
+        if group.is_finished():
+            return False
+        if not pending.is_async:
+            group.update_num_computed_tokens(metadata.token_chunk_size or 0)
+        if metadata.do_sample:
+            self._processor.process_outputs(group, [_sampled(group.seqs[0].seq_id)], pending.is_async)
+        if group.is_finished():
+            self._outputs.append(_completion(group))
+            return True
+        return False
+
+
+def _completion(group: Any) -> Completion:
+    return Completion(group.request_id, int(group.seqs[0].get_output_len()))
+
+
+def _sampled(sequence_id: int) -> Any:
+    from vllm.sequence import CompletionSequenceGroupOutput, SequenceOutput
+
+    return CompletionSequenceGroupOutput([SequenceOutput(sequence_id, TOKEN, _logprobs())], None)
+
+
+def _logprobs() -> dict[int, Any]:
+    from vllm.sequence import Logprob
+
+    return {TOKEN: Logprob(0.0)}

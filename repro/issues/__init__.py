@@ -1,0 +1,1 @@
+"""One file for each known issue that can be made to happen, named by its code."""

@@ -1,0 +1,169 @@
+"""REW001: math-verify in a worker thread: every right answer is worth 0.
+
+math-verify limits its own time by SIGALRM, and Python lets a main thread alone handle signals. Whoever computes rewards
+beside the rollout does it in a thread. What then happens depends on the release: 0.4 to 0.7 swallow Python's error
+and answer "not equal", 0.8 and newer raise one of their own, and a caller that swallows that one is back at 0.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+from repro import upstream
+from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.drivers import elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAMES = ("math-verify",)
+_VERL = "verl.utils.reward_score.math_verify"
+# What the releases that raise say, in math_verify/parser.py and grader.py.
+_OWN_ERROR = "doesn't support threaded environment"
+ASSERTION = "raise ValueError("
+# Completions that are right, each with the answer that is expected.
+ANSWERS = (
+    *((rf"So it is \boxed{{{number}}}.", str(number)) for number in range(3, 9)),
+    (r"So it is \boxed{\frac{1}{2}}.", "0.5"),
+    (r"So it is \boxed{2^{10}}.", "1024"),
+)
+
+
+def reward(completion: str, answer: str, **limits: Any) -> float:
+    """Returns what math-verify makes of a completion, by the two calls that its readme shows.
+
+    Args:
+        completion: the text.
+        answer: what is expected.
+        limits: `seconds`, if any are to be set; None is no limit.
+    """
+    from math_verify import parse, verify
+
+    parsing = {"parsing_timeout": limits["seconds"]} if limits else {}
+    verifying = {"timeout_seconds": limits["seconds"]} if limits else {}
+    expected = parse(f"${answer}$", **parsing)
+    return float(verify(expected, parse(completion, **parsing), **verifying))
+
+
+def verl_reward(completion: str, answer: str, **limits: Any) -> float:
+    """Returns what verl's own `compute_score` makes of a completion.
+
+    Raises:
+        InapplicableError: verl is not installed, or a limit is to be set, for which it has no argument.
+    """
+    if limits:
+        raise InapplicableError("verl's compute_score has no argument for math-verify's limits")
+    return float(import_module(_VERL).compute_score(completion, answer))
+
+
+REWARDS = {"false_in_thread": reward, "raises_in_thread": reward, "verl_reward": verl_reward}
+
+
+def run(plan: dict[str, Any]) -> dict[str, Any]:
+    """Computes the rewards in this process's main thread; the program behind the mitigation `own_process`."""
+    return {"rewards": _rewards(REWARDS[plan["trigger"]])}
+
+
+def _rewards(function: Callable[..., float], **limits: Any) -> list[float]:
+    return [function(completion, answer, **limits) for completion, answer in ANSWERS]
+
+
+def _carry_out(trigger: str, mitigation: str | None) -> Work:
+    _applies(trigger)
+    function = REWARDS[trigger]
+    if mitigation == "upgrade":
+        raise InapplicableError("it is another release: run this there")
+    if mitigation == "main_thread":
+        found = _rewards(function)
+    elif mitigation == "own_process":
+        found = elsewhere.ask("repro.issues.rew001", {"trigger": trigger}, os.environ)["rewards"]
+    else:
+        limits = {"seconds": None} if mitigation == "no_timeout" else {}
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(_rewards, function, **limits).result()
+    return counted(found)
+
+
+def counted(rewards: list[float]) -> Work:
+    """Counts the right answers that were rewarded."""
+    names = [f"answer {answer}" for _, answer in ANSWERS]
+    received = [(name, 1) for name, value in zip(names, rewards, strict=True) if value == 1.0]
+    mean = sum(rewards) / len(rewards)
+    return Work(
+        dict.fromkeys(names, 1),
+        received,
+        note=f"mean reward {mean:.3f}",
+        counted="right answers are rewarded",
+    )
+
+
+def _applies(trigger: str) -> None:
+    """Tells the two ways of failing apart by the release, and verl's two ways of calling."""
+    release = f"math-verify {metadata.version('math-verify')}"
+    raises = _OWN_ERROR in (upstream.source("math_verify/parser.py", _NAMES) or "")
+    if trigger == "false_in_thread" and raises:
+        raise InapplicableError(f"{release} raises in a thread instead: see raises_in_thread")
+    if trigger == "raises_in_thread" and not raises:
+        raise InapplicableError(f"{release} raises nothing in a thread: see false_in_thread")
+    if trigger == "verl_reward":
+        text = upstream.source("verl/utils/reward_score/math_verify.py", ("verl",))
+        if text is None:
+            raise InapplicableError("there is no verl with such a reward here")
+        if "ProcessPoolExecutor" in text:
+            version = metadata.version("verl")
+            raise InapplicableError(f"verl {version} compares in processes of its own, not in a thread")
+
+
+def inapplicable() -> str | None:
+    """Says why the failure can't occur with what is installed, or None."""
+    distribution = upstream.installed(_NAMES)
+    if distribution is None:
+        return "math-verify is not installed here"
+    if distribution.version.startswith(("0.1.", "0.2.", "0.3.")):
+        return f"math-verify {distribution.version} lets Python's own error through, at the first call"
+    return None
+
+
+def _trigger(name: str, about: str, *, silent: bool) -> Trigger:
+    return Trigger(name, about, lambda mitigation: _carry_out(name, mitigation), silent=silent)
+
+
+REW001 = Repro(
+    code="REW001",
+    title="Math-verify in a worker thread: every right answer is worth 0",
+    assertion=ASSERTION,
+    raises="ValueError",
+    function="parse",
+    distributions=_NAMES,
+    modules=("math_verify",),
+    helpful_modules=(_VERL,),
+    simulated=("under verl_reward, verl's reward loop: a thread of ours calls its compute_score",),
+    triggers=(
+        _trigger("false_in_thread", "parse and verify in a thread: 0.4.0 to 0.7.0", silent=True),
+        _trigger("raises_in_thread", "parse and verify in a thread: 0.8.0 and newer", silent=False),
+        _trigger("verl_reward", "verl's compute_score in a thread, as its reward loop calls it", silent=True),
+    ),
+    mitigations=(
+        Mitigation(
+            "no_timeout",
+            "parsing_timeout=None and timeout_seconds=None",
+            frozenset({"raises_in_thread"}),
+            "math-verify's own message, huggingface/trl#5281",
+        ),
+        Mitigation(
+            "own_process",
+            "compare in another process's main thread",
+            frozenset(REWARDS),
+            "verl, from 0.8.0 on",
+        ),
+        Mitigation("main_thread", "compare in the main thread", frozenset(REWARDS)),
+        Mitigation("upgrade", "math-verify 0.8 or newer, which raises", frozenset()),
+    ),
+    inapplicable=inapplicable,
+)
+
+if __name__ == "__main__":
+    elsewhere.answer(run)

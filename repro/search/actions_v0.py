@@ -1,0 +1,218 @@
+"""What can be done to an engine with the V0 scheduler: lawful use, and the misuse that people's code got into.
+
+Lawful: requests of any length arrive, the engine is stepped, requests are aborted. Misuse: a step is lost because its
+forward pass fails and the caller goes on, and a second caller steps while the first is in its forward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, ClassVar
+
+from repro.drivers.schedulers.v0 import SanityCheckError, V0Engine
+from repro.drivers.schedulers.v0_setup import RefusedError, Request, Setup
+from repro.search.actions import EngineActions
+from repro.search.stories import BrokenInvariantError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from repro.drivers.schedulers.v0_setup import Completion
+    from repro.search.stories import Step
+
+    Running = Generator[None, None, list[Completion]]
+
+LIMIT = 16  # tokens of a sequence
+_MANY = 8
+_MOST_STEPS = 300  # to drain: far more than these requests can need
+
+
+def small(chunked: bool = False, async_output: bool = False, tiny_cache: bool = False) -> Setup:
+    """Returns the settings of a story: everything is small, so that the story stays short.
+
+    Args:
+        chunked: chunked prefill.
+        async_output: asynchronous output processing.
+        tiny_cache: the KV cache has room for two sequences, instead of for all.
+    """
+    return Setup(
+        chunked=chunked,
+        async_output=async_output,
+        max_model_len=LIMIT,
+        token_budget=LIMIT,
+        max_num_seqs=4,
+        blocks=5 if tiny_cache else 64,
+        block_size=8,
+    )
+
+
+class _ForwardPassError(Exception):
+    """The simulated forward pass failed."""
+
+
+class V0Actions(EngineActions):
+    """An engine with the V0 scheduler, what was asked of it, and what came back."""
+
+    about: ClassVar[str] = f"at most {LIMIT} tokens in a sequence and in a step, KV blocks of 8"
+
+    def __init__(self, **flags: bool) -> None:
+        super().__init__()
+        self.engine = V0Engine(small(**flags))
+        self._count = 0
+        self._due: set[str] = set()  # accepted, and not aborted
+        self._served: Counter[str] = Counter()
+        self._held: Running | None = None
+        self._lawful = True
+
+    def can(self, name: str) -> bool:
+        """Whether the step makes sense now: nobody steps an empty engine, and one forward pass is held at a time."""
+        busy = self.engine.unfinished
+        return {
+            "add": True,
+            "step": busy,
+            "abort": bool(self.engine.in_flight()),
+            "lose": busy and self._held is None,
+            "begin": busy and self._held is None,
+            "finish": self._held is not None,
+            # After misuse nobody promises that all are served: only upstream's own assertions count then.
+            "drain": busy and self._lawful,
+        }.get(name, False)
+
+    def do(self, step: Step) -> None:
+        """Does it, and tells a failed check of the mirrored loop as what it is."""
+        try:
+            super().do(step)
+        except SanityCheckError as error:
+            raise BrokenInvariantError("LLMEngine's sanity check (mirrored)", str(error)) from error
+
+    def state(self) -> str:
+        """Tells which requests run, wait and are set aside."""
+        scheduler = self.engine.scheduler
+        groups = {
+            "running": scheduler.running,
+            "waiting": scheduler.waiting,
+            "swapped": scheduler.swapped,
+            "set aside as stopped": scheduler._async_stopped,  # noqa: SLF001 - this list is what SCH002 is about
+        }
+        parts = [
+            f"{name}: {' '.join(g.request_id for g in queue)}" for name, queue in groups.items() if queue
+        ]
+        return "; ".join(parts) or "nothing in flight"
+
+    @staticmethod
+    def rewrites(steps: list[Step]) -> list[list[Step]]:
+        """Returns the story as one call, of requests that go on for long, and without one misuse."""
+        plain = [
+            [*steps[:index], {"do": "step"}, *steps[index + 1 :]]
+            for index, step in enumerate(steps)
+            if step["do"] in {"lose", "begin"}
+        ]
+        asked = [step | {"max_tokens": _MANY} for step in steps if step["do"] == "add"]
+        called = [*asked, {"do": "drain"}]
+        return [called, *plain] if len(called) < len(steps) else plain
+
+    def _add(self, prompt: int, max_tokens: int, min_tokens: int = 0, stop: bool = False) -> None:
+        self._count += 1
+        request = Request(f"r{self._count}", prompt, max_tokens, min(min_tokens, max_tokens), stop)
+        with contextlib.suppress(RefusedError):  # by the engine's own check, from 0.8.4 on
+            self.engine.add(request)
+            self._due.add(request.id)
+
+    def _step(self) -> None:
+        if self._held:
+            self._lawful = False
+        self._keep(_to_its_end(self.engine.step()))
+
+    def _lose(self) -> None:
+        step = self.engine.step()
+        if self._enters_forward_pass(step):
+            self._lawful = False
+            with contextlib.suppress(_ForwardPassError):
+                step.throw(_ForwardPassError("out of memory"))
+
+    def _begin(self) -> None:
+        step = self.engine.step()
+        if self._enters_forward_pass(step):
+            self._held = step
+
+    def _finish(self) -> None:
+        step, self._held = self._held, None
+        assert step is not None
+        self._keep(_to_its_end(step))
+
+    def _abort(self, which: int) -> None:
+        name = self.target(self.engine.in_flight(), which)
+        self._due.discard(name)
+        self.engine.abort(name)
+
+    def _drain(self) -> None:
+        if self._held:
+            self._finish()
+        for number in range(1, _MOST_STEPS + 1):
+            if not self.engine.unfinished:
+                break
+            self.progress = f"in its step {number}"
+            self._keep(_to_its_end(self.engine.step()))
+        else:
+            raise BrokenInvariantError("every request ends", f"work is left after {_MOST_STEPS} steps")
+        self.progress = ""
+        self._nothing_is_left()
+
+    def _nothing_is_left(self) -> None:
+        """Holds of lawful use alone: after it everything was answered once and given back."""
+        lost = sorted(name for name in self._due if not self._served[name])
+        twice = sorted(name for name in self._due if self._served[name] > 1)
+        left = f"{self.engine.leaked_blocks()} KV blocks taken, {self.engine.parked()} set aside as stopped"
+        if lost:
+            raise BrokenInvariantError(
+                "no request is lost", f"{' '.join(lost)} never came back; in the empty engine: {left}"
+            )
+        if twice:
+            raise BrokenInvariantError("no request ends twice", " ".join(twice))
+        if self.engine.leaked_blocks() or self.engine.parked():
+            raise BrokenInvariantError("an empty engine holds nothing", left)
+
+    def _keep(self, completions: list[Completion]) -> None:
+        self._served.update(completion.id for completion in completions)
+
+    def _enters_forward_pass(self, step: Running) -> bool:
+        """Lets a step run to its forward pass; False if there was nothing to run, and the step ended."""
+        try:
+            next(step)
+        except StopIteration as done:
+            self._keep(list(done.value))
+            return False
+        return True
+
+    def _say_add(self, step: Step) -> str:
+        text = f"Request r{self._count + 1} arrives: {_tokens(step['prompt'])} of prompt, "
+        text += f"{_tokens(step['max_tokens'])} to generate"
+        least = min(step.get("min_tokens", 0), step["max_tokens"])
+        text += f", at least {least}" if least else ""
+        return text + (", a stop token as soon as one is allowed." if step.get("stop") else ".")
+
+
+def _to_its_end(step: Running) -> list[Completion]:
+    while True:
+        try:
+            next(step)
+        except StopIteration as done:
+            return list(done.value)
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'' if count == 1 else 's'}"
+
+
+V0Actions.sentences = {
+    "add": V0Actions._say_add,  # noqa: SLF001
+    "step": lambda self, _: (
+        "A second caller steps the same engine." if self._held else "The engine takes a step."
+    ),
+    "abort": lambda self, step: f"Request {self.target(self.engine.in_flight(), step['which'])} is aborted.",
+    "lose": lambda *_: "A step is scheduled, its forward pass fails, and the caller keeps the engine.",
+    "begin": lambda *_: "A caller begins a step: it is scheduled, and the forward pass runs.",
+    "finish": lambda *_: "That forward pass ends, and so does its step.",
+    "drain": lambda *_: "The engine is stepped until it has nothing left to do.",
+}
