@@ -138,13 +138,11 @@ def _triage(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
-    from diagnostics.catalogue.own_codes import CODES
     from diagnostics.report.formats import issue
 
-    code = options.code.upper()
-    if code in CODES:
-        title, text = CODES[code]
-        print(f"{code}  {title}\n\n{text}")
+    if catalogue.is_check(options.code.upper()):
+        check = catalogue.find_check(options.code.upper())
+        print(issue.check_as_json(check) if options.format == "json" else issue.check(check))
         return FINE
     entry = catalogue.find(options.code)
     if options.format == "json":

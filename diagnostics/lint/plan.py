@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.frameworks import CONFIGURED
 from diagnostics.lint.values import UNKNOWN, Settings, Value
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 # Every name that a plan may hold. Rules and the catalogue's [[config]] speak of nothing else.
 VOCABULARY = {
-    "framework": "trl, ms-swift, verl, easyr1, openrlhf, vllm or own",
+    "framework": f"{', '.join(CONFIGURED[:-1])} or {CONFIGURED[-1]}",
     "rollout.engine": "what samples: vllm, transformers, sglang ...",
     "rollout.mode": "colocate, server, or async where the engine has devices of its own in the same run",
     "rollout.async": "true where rollouts are made with weights older than the trainer's",

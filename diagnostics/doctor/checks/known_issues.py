@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import model
 from diagnostics.catalogue.releases import within
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.frameworks import TRAINERS
+from diagnostics.report.findings import Evidence, Finding, Severity
+from diagnostics.report.remedies import SHOWN, UNTRIED, Explain, Offer, Remedy
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Affected, Issue, Mitigation
@@ -70,17 +72,24 @@ def _finding(environment: Environment, issue: Issue, hits: list[tuple[Package, A
 
 def _remedy(environment: Environment, issue: Issue) -> Remedy:
     """The mitigations in the words of the frameworks that are installed, the best proven first."""
-    names = {"ms-swift", "trl", "verl", "openrlhf"} & set(environment.packages) | {"vllm"}
-    lines = []
+    names = set(TRAINERS) & set(environment.packages) | {"vllm"}
+    offers = []
     for mitigation in sorted(issue.mitigations, key=_rank):
         if mitigation.evidence == "executed" and not mitigation.helps:
             continue
-        edits = [f"{model.FRAMEWORKS[key]}: {edit}" for key, edit in mitigation.edits if key in names]
-        proof = "shown by a run" if mitigation.evidence == "executed" else f"{mitigation.evidence} only"
-        told = "; ".join(edits) or mitigation.about
-        warning = f" Does not help against: {', '.join(mitigation.fails)}." if mitigation.fails else ""
-        lines.append(f"{mitigation.name} ({proof}): {told}.{warning}")
-    return Remedy("\n".join(lines), (f"python -m diagnostics explain {issue.code}",))
+        edits = tuple(mitigation.actions(name for name, _ in mitigation.edits if name in names))
+        offers.append(
+            Offer(
+                mitigation.name,
+                mitigation.about,
+                SHOWN if mitigation.evidence == "executed" else UNTRIED,
+                mitigation.evidence,
+                edits,
+                helps=mitigation.helps,
+                fails=mitigation.fails,
+            )
+        )
+    return Remedy((Explain(issue.code),), tuple(offers))
 
 
 def _rank(mitigation: Mitigation) -> tuple[int, int]:

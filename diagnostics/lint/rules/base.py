@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
 from diagnostics.catalogue import model
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.report.findings import Evidence, Finding, Severity
+from diagnostics.report.remedies import SHOWN, UNTRIED, Advice, Explain, Offer, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,7 +89,7 @@ def found(
             known_by=_known_by(entry, plan.framework),
             detail=detail,
             evidence=tuple(dict.fromkeys(evidence)) or (Evidence(plan.framework, str(plan.settings.place)),),
-            remedy=Remedy(remedy, _explain(entry)) if alone else _remedy(plan, entry, remedy),
+            remedy=Remedy.of(remedy, Explain(code)) if alone else _remedy(plan, entry, remedy),
             references=tuple(reference.ref for reference in entry.references),
         )
     ]
@@ -106,18 +108,22 @@ def _known_by(entry: model.Issue, framework: str) -> str:
 
 
 def _remedy(plan: RunPlan, entry: model.Issue, first: str) -> Remedy:
-    lines = [first] if first else []
-    for mitigation in entry.mitigations:
-        for framework, edit in mitigation.edits:
-            if framework == plan.framework and not (
-                mitigation.evidence == "executed" and not mitigation.helps
-            ):
-                lines.append(f"{mitigation.name}: {edit}")
-    return Remedy("\n".join(lines) or entry.mitigations[0].about, _explain(entry))
-
-
-def _explain(entry: model.Issue) -> tuple[str, ...]:
-    return (f"python -m diagnostics explain {entry.code}",)
+    offers = tuple(
+        Offer(
+            mitigation.name,
+            mitigation.about,
+            SHOWN if mitigation.evidence == "executed" else UNTRIED,
+            mitigation.evidence,
+            tuple(replace(edit, framework="") for edit in mitigation.actions([plan.framework])),
+            helps=mitigation.helps,
+            fails=mitigation.fails,
+        )
+        for mitigation in entry.mitigations
+        if mitigation.action(plan.framework)
+        and not (mitigation.evidence == "executed" and not mitigation.helps)
+    )
+    said = first or ("" if offers else entry.mitigations[0].about)
+    return Remedy(((Advice(said),) if said else ()) + (Explain(entry.code),), offers)
 
 
 def values(plan: RunPlan, *names: str) -> list[Value]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 
 from diagnostics.lint.rules.base import found, values, with_config
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.report.findings import Evidence, Finding, Severity
+from diagnostics.report.remedies import Remedy
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -80,7 +81,7 @@ def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
             "ENV902", Severity.ERROR, known_by="executed",
             detail="ray.init() in this process takes it for the address of a cluster and fails.",
             evidence=(Evidence(address.told, str(address.place)),),
-            remedy=Remedy("Unset RAY_ADDRESS, or give the cluster's own address, as 10.0.0.1:6379 or auto."),
+            remedy=Remedy.of("Unset RAY_ADDRESS, or give the cluster's own address, as 10.0.0.1:6379 or auto."),
         )
     ]  # fmt: skip
 

@@ -15,12 +15,27 @@ from diagnostics.catalogue import model
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from diagnostics.catalogue.model import Issue, Mitigation
+    from diagnostics.catalogue.model import CheckCode, Issue, Mitigation
 
 
 def as_json(issue: Issue) -> str:
     """The entry as one JSON document."""
     return json.dumps({"schema": "grpo-doctor.issue.v1", **asdict(issue)}, indent=1, ensure_ascii=False)
+
+
+def check_as_json(entry: CheckCode) -> str:
+    """A check's own code as a document with the keys of an issue's; what it has none of is empty."""
+    document = {
+        "schema": "grpo-doctor.issue.v1", "code": entry.code, "title": entry.title, "kind": "check", "status": "check",
+        "since": "", "components": [], "frameworks": [], "cause": entry.about, "detail": "", "affected": [],
+        "signature": None, "config": [], "mitigations": [], "references": [],
+    }  # fmt: skip
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def check(entry: CheckCode) -> str:
+    """What a finding under a check's own code says."""
+    return f"{entry.code}  {entry.title}\n\n{entry.about}"
 
 
 def render(issue: Issue, stream: TextIO) -> None:
