@@ -174,11 +174,26 @@ def _catalogue(options: argparse.Namespace) -> int:
 
         for entry in issues.values():
             signatures.check(entry)
+        _check_rules(set(issues))
     for entry in issues.values():
         print(f"{entry.code}  {entry.kind:<7} {entry.title}")
     if options.check:
         print(f"{len(issues)} entries, all samples as they should be")
     return FINE
+
+
+def _check_rules(codes: set[str]) -> None:
+    """Holds the rules of `lint` to the catalogue.
+
+    Raises:
+        CatalogueError: a rule finds a code that nothing explains, or belongs to no check.
+    """
+    from diagnostics.catalogue.own_codes import CODES
+    from diagnostics.lint import rules
+
+    wrong = rules.problems(codes | set(CODES))
+    if wrong:
+        raise CatalogueError("\n".join(wrong))
 
 
 if __name__ == "__main__":
