@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -25,7 +25,7 @@ def as_json(issue: Issue) -> str:
 
 def check_as_json(entry: CheckCode) -> str:
     """A check's own code as a document with the keys of an issue's; what it has none of is empty."""
-    document = {
+    document: dict[str, Any] = {
         "schema": "grpo-doctor.issue.v1", "code": entry.code, "title": entry.title, "kind": "check", "status": "check",
         "since": "", "components": [], "frameworks": [], "cause": entry.about, "detail": "", "affected": [],
         "signature": None, "config": [], "mitigations": [], "references": [],
