@@ -128,7 +128,9 @@ class PinnedSet:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the plan."""
-        return asdict(self) | {"changes": list(map(str, self.changes))}
+        told = asdict(self) | {"changes": list(map(str, self.changes))}
+        del told["resolves"]  # told in words, in `unverified`
+        return told
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def failure_line(offer: Offer) -> str:
 
 def lines_of(remedy: Remedy) -> list[str]:
     """What to read of a remedy, one line each."""
-    told = [line for action in remedy.actions if (line := sentence_of(action))]
+    told = [line for action in remedy.actions for line in sentence_of(action).splitlines()]
     told += map(offer_line, remedy.offers)
     return [*told, *map(failure_line, remedy.does_not_help)]
 
