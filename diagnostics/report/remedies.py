@@ -1,0 +1,145 @@
+"""What to do about a finding, as data. How it reads, and how a command is quoted, is `diagnostics.report.wording`'s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# A command is its words; nothing here is quoted.
+Words = tuple[str, ...]
+
+SHOWN, UNTRIED, FAILS = "shown", "untried", "fails"
+STANDINGS = (SHOWN, UNTRIED, FAILS)
+
+
+@dataclass(frozen=True)
+class Install:
+    """Packages to install.
+
+    Attributes:
+        requirements: As an installer takes them.
+        by: The words before them.
+        options: Such as --force-reinstall, which make it more than an installation.
+        note: Where, or how much of it: a few words behind the command.
+    """
+
+    requirements: Words
+    by: Words = ("pip", "install")
+    options: Words = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Uninstall:
+    """Packages to remove."""
+
+    names: Words
+    by: Words = ("pip", "uninstall")
+
+
+@dataclass(frozen=True)
+class Unset:
+    """Environment variables to unset."""
+
+    names: Words
+
+
+@dataclass(frozen=True)
+class SetVariables:
+    """Environment variables to set, as (name, value)."""
+
+    values: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class SetOption:
+    """A change of settings in a framework's own words, as the catalogue has it.
+
+    Attributes:
+        framework: Its name in the catalogue; empty where the words are those of the user's own config.
+    """
+
+    framework: str
+    edit: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What can't be said as a command or a setting."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Reading on: what a code means."""
+
+    code: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """Any other command, to look or to change; it is printed, never run.
+
+    Attributes:
+        words: The command.
+        piped: Commands that its output goes through.
+        into: The file that takes its output.
+        then: What follows if it went well.
+        note: A few words behind it.
+    """
+
+    words: Words
+    piped: tuple[Words, ...] = ()
+    into: str = ""
+    then: Run | None = None
+    note: str = ""
+
+
+Action = Install | Uninstall | Unset | SetVariables | SetOption | Advice | Explain | Run
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A mitigation of a known issue, and how it stands in the case at hand.
+
+    Attributes:
+        mitigation: Its name in the entry.
+        standing: One of STANDINGS: `shown`: a run showed that it helps against the triggers of this case; `untried`:
+            no run says so of these triggers; `fails`: a run showed that it does not help.
+        evidence: How anything is known of it: declared, static or executed.
+        edits: What to change, in the words of the frameworks at hand; empty where the entry has none for them.
+        triggers: Those of the case at hand; empty where it shows none.
+        helps: Triggers against which a run showed it to help.
+        fails: Triggers against which a run showed that it does not.
+        run: Which run showed that, where a sentence is known of it.
+    """
+
+    mitigation: str
+    about: str
+    standing: str
+    evidence: str
+    edits: tuple[Action, ...] = ()
+    triggers: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+    fails: tuple[str, ...] = ()
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to change.
+
+    Attributes:
+        actions: In their order.
+        offers: Mitigations that may help, the first one first.
+        does_not_help: Mitigations that were run and failed in this case.
+    """
+
+    actions: tuple[Action, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    does_not_help: tuple[Offer, ...] = ()
+
+
+def remedy(advice: str, *actions: Action) -> Remedy:
+    """The usual one: a sentence, then what it comes to."""
+    return Remedy((Advice(advice), *actions))
