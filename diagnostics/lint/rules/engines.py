@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
+from diagnostics.catalogue.affects import CONCERNED, UNKNOWN, UNREADABLE, affects, subject
 from diagnostics.lint.rules.base import found, values, with_config
 from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
 
@@ -94,7 +93,7 @@ def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
                 out += found(
                     plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {rule.about}.",
                     values(plan, *(name for name, _ in rule.when if name != "framework")),
-                    gate=concerned(entry, plan, versions), package=entry.components[0],
+                    gate=concerned(entry, versions), package=subject(entry),
                 )  # fmt: skip
     return out
 
@@ -108,24 +107,11 @@ def _equal(plan: RunPlan, name: str, wanted: object) -> bool:
     return held is not None and held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
 
 
-def concerned(entry: Issue, plan: RunPlan, versions: Versions) -> bool | None:
-    """Tells whether an entry's releases are those at hand; None where no release it speaks of is known."""
-    claims = [claim for claim in entry.affected if claim.package in versions.known]
-    if not entry.affected:
-        return True
-    if not claims:
-        return None
-    del plan
-    packages = {claim.package for claim in claims}
-    return all(
-        any(
-            str(versions.known[package]) in claim.releases
-            or (
-                claim.versions
-                and SpecifierSet(claim.versions).contains(versions.known[package], prereleases=True)
-            )
-            for claim in claims
-            if claim.package == package
-        )
-        for package in packages
-    )
+def concerned(entry: Issue, versions: Versions) -> bool | None:
+    """Tells whether an entry's releases are those at hand; None where that of its package is not known.
+
+    Of a release at which nobody looked nothing is said: a rule that may or may not hold is noise.
+    """
+    releases = {package: str(version) for package, version in versions.known.items()}
+    answer = affects(entry, releases).answer
+    return None if answer in {UNKNOWN, UNREADABLE} else answer == CONCERNED
