@@ -33,9 +33,7 @@ def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Fin
 def not_judged(environment: Environment, issues: dict[str, Issue]) -> str:
     """Of which packages nothing could be said, since their release is none; empty if there is none."""
     concerns = [affects(issue, environment.releases) for issue in _active(issues)]
-    unread = sorted(
-        {f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE}
-    )
+    unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
     return f"not judged, since it is no release that can be read: {', '.join(unread)}" if unread else ""
 
 
