@@ -138,6 +138,7 @@ def _triage(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
+    from diagnostics.catalogue import offers
     from diagnostics.catalogue.own_codes import CODES
     from diagnostics.report.formats import issue
 
@@ -147,10 +148,11 @@ def _explain(options: argparse.Namespace) -> int:
         print(f"{code}  {title}\n\n{text}")
         return FINE
     entry = catalogue.find(options.code)
+    remedy = offers.remedy(entry)
     if options.format == "json":
-        print(issue.as_json(entry))
+        print(issue.as_json(entry, remedy))
     else:
-        issue.render(entry, sys.stdout)
+        issue.render(entry, remedy, sys.stdout)
     return FINE
 
 
