@@ -14,9 +14,7 @@ from diagnostics.catalogue import model
 from diagnostics.tables import Source, Table, TableError, close_matches
 
 SCHEMA = "grpo-doctor.issue.v1"
-CHECK_SCHEMA = "grpo-doctor.check.v1"
 FOLDER = Path(__file__).parent / "issues"
-CHECKS = Path(__file__).parent / "checks"
 _CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
 _SPECIFIER = re.compile(r"\s*(===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*")
 _RELEASE = re.compile(r"[0-9]+(\.[0-9]+)*[0-9a-z.]*")
@@ -55,48 +53,8 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
     raise CatalogueError(f"unknown code {code!r}{hint}")
 
 
-def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
-    """Reads the entry of a check's own code.
-
-    Raises:
-        CatalogueError: There is no such entry, or it can't be used.
-    """
-    path = folder / f"{code}.toml"
-    table = _read(path)
-    try:
-        if table.take("schema", str, required=True) != CHECK_SCHEMA:
-            raise table.refuse("schema", repr(CHECK_SCHEMA))
-        _family(path, table)
-        entry = model.CheckCode(
-            code=table.take("code", str, required=True),
-            title=table.take("title", str, required=True),
-            about=" ".join(table.take("about", str, required=True).split()),
-        )
-        table.close()
-    except TableError as error:
-        raise CatalogueError(str(error)) from None
-    return entry
-
-
-def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
-    """All codes of the checks' own, which are no known issues."""
-    return {path.stem: find_check(path.stem, folder) for path in sorted(folder.glob("*.toml"))}
-
-
-def is_check(code: str, folder: Path = CHECKS) -> bool:
-    """Tells whether a code is of a check's own."""
-    return bool(_CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
-
-
 def load_file(path: Path) -> model.Issue:
     """Reads and checks one entry."""
-    try:
-        return _issue(path, _read(path))
-    except TableError as error:
-        raise CatalogueError(str(error)) from None
-
-
-def _read(path: Path) -> Table:
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
@@ -104,24 +62,21 @@ def _read(path: Path) -> Table:
         raise CatalogueError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(f"{path}: is not TOML: {error}") from None
-    return Table(Source(path, text), (), document)
-
-
-def _family(path: Path, table: Table) -> str:
-    """The code, whose family is known and which is the file's name."""
-    code: str = table.take("code", str, required=True)
-    match = _CODE.fullmatch(code)
-    if match is None or match[1] not in model.FAMILIES:
-        raise table.refuse("code", f"a family ({', '.join(model.FAMILIES)}) and three digits")
-    if path.stem != code:
-        raise table.refuse("code", f"the file's name, {path.stem!r}")
-    return code
+    try:
+        return _issue(path, Table(Source(path, text), (), document))
+    except TableError as error:
+        raise CatalogueError(str(error)) from None
 
 
 def _issue(path: Path, table: Table) -> model.Issue:
     if table.take("schema", str, required=True) != SCHEMA:
         raise table.refuse("schema", repr(SCHEMA))
-    code = _family(path, table)
+    code = table.take("code", str, required=True)
+    match = _CODE.fullmatch(code)
+    if match is None or match[1] not in model.FAMILIES:
+        raise table.refuse("code", f"a family ({', '.join(model.FAMILIES)}) and three digits")
+    if path.stem != code:
+        raise table.refuse("code", f"the file's name, {path.stem!r}")
     issue = model.Issue(
         code=code,
         title=table.take("title", str, required=True),

@@ -159,15 +159,6 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class CheckCode:
-    """A code of a check's own: what a finding under it says, where that is no known failure."""
-
-    code: str
-    title: str
-    about: str
-
-
-@dataclass(frozen=True)
 class Issue:
     """One known issue."""
 
