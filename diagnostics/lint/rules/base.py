@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
 from diagnostics.catalogue import model
+from diagnostics.lint.rules.registered import replaced
 from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Value
 
-# Entries whose rule here says more than a table of values can; CFG1xx have theirs all.
-OWN_RULES = {"CFG001", "SCH001", "SCH002", "NUM001", "NUM002"}
 NOT_KNOWN_RELEASE = "The release is not known here: give it, as --{package} VERSION, for a firm answer."
 
 
@@ -28,13 +27,12 @@ def entry_of(code: str) -> model.Issue:
 
 @cache
 def with_config() -> tuple[model.Issue, ...]:
-    """The entries with a [[config]], but not those that have a rule of their own here; the rest is not parsed."""
+    """The entries with a [[config]], but not those that have a rule in its place; the rest is not parsed."""
+    own = replaced()
     return tuple(
         entry_of(path.stem)
         for path in sorted(catalogue.FOLDER.glob("*.toml"))
-        if path.stem not in OWN_RULES
-        and not path.stem.startswith("CFG1")
-        and "[[config]]" in path.read_text(encoding="utf-8")
+        if path.stem not in own and "[[config]]" in path.read_text(encoding="utf-8")
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import CONCERNED, UNKNOWN, UNREADABLE, affects, subject
 from diagnostics.lint.rules.base import found, values, with_config
+from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from diagnostics.lint.versions import Versions
 
 
+@rule("SCH002", check="engine")
 def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
     """SCH002: chunked prefill and async output on the V0 engine, with prompts nobody cut."""
     if plan.get("engine.chunked_prefill") is not True or plan.get("engine.async_output") is False:
@@ -43,6 +45,7 @@ def _v0(plan: RunPlan, versions: Versions) -> bool | None:
     return versions.within("vllm", "<0.8")
 
 
+@rule("SCH001", check="engine")
 def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
     """SCH001: evaluation in the main thread while rollouts run ahead on the same engine."""
     if (
@@ -62,6 +65,7 @@ def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("ENV902", check="engine")
 def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
     """ENV902: RAY_ADDRESS is the address of the dashboard."""
     del versions
@@ -84,15 +88,16 @@ def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
     ]  # fmt: skip
 
 
+@rule(check="catalogue")
 def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
     """Every issue of the catalogue whose [[config]] this plan walks into, in a release that is concerned."""
     out: list[Finding] = []
     for entry in with_config():
-        for rule in () if entry.status == "retired" else entry.config:
-            if all(_equal(plan, name, wanted) for name, wanted in rule.when):
+        for table in () if entry.status == "retired" else entry.config:
+            if all(_equal(plan, name, wanted) for name, wanted in table.when):
                 out += found(
-                    plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {rule.about}.",
-                    values(plan, *(name for name, _ in rule.when if name != "framework")),
+                    plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {table.about}.",
+                    values(plan, *(name for name, _ in table.when if name != "framework")),
                     gate=concerned(entry, versions), package=subject(entry),
                 )  # fmt: skip
     return out

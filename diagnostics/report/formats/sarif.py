@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from diagnostics import version
 from diagnostics.report.filters import fingerprint
 from diagnostics.report.findings import Severity
 from diagnostics.report.personal import strip
@@ -33,7 +33,7 @@ def render(report: Report) -> str:
         "tool": {
             "driver": {
                 "name": "grpo-doctor",
-                "semanticVersion": _version(),
+                "semanticVersion": version(),
                 "rules": [
                     _rule(next(finding for finding in findings if finding.code == code)) for code in codes
                 ],
@@ -45,13 +45,6 @@ def render(report: Report) -> str:
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(document, indent=1, ensure_ascii=False)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("grpo-doctor")
-    except metadata.PackageNotFoundError:
-        return "0.0.0"
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
