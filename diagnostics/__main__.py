@@ -150,13 +150,11 @@ def _triage(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
     from diagnostics.catalogue import offers
-    from diagnostics.catalogue.own_codes import CODES
     from diagnostics.report.formats import issue
 
-    code = options.code.upper()
-    if code in CODES:
-        title, text = CODES[code]
-        print(f"{code}  {title}\n\n{text}")
+    if catalogue.is_check(options.code.upper()):
+        check = catalogue.find_check(options.code.upper())
+        print(issue.check_as_json(check) if options.format == "json" else issue.check(check))
         return FINE
     entry = catalogue.find(options.code)
     remedy = offers.remedy(entry)
@@ -190,10 +188,10 @@ def _check_rules(codes: set[str]) -> None:
     Raises:
         CatalogueError: a rule finds a code that nothing explains, or belongs to no check.
     """
-    from diagnostics.catalogue.own_codes import CODES
+    from diagnostics import catalogue
     from diagnostics.lint import rules
 
-    wrong = rules.problems(codes | set(CODES))
+    wrong = rules.problems(codes | set(catalogue.load_checks()))
     if wrong:
         raise CatalogueError("\n".join(wrong))
 

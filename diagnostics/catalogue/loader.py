@@ -11,11 +11,16 @@ import tomllib
 from pathlib import Path
 
 from diagnostics.catalogue import model
+from diagnostics.report import wording
+from diagnostics.report.remedies import Advice, Install, SetOption
 from diagnostics.tables import Source, Table, TableError, close_matches
 
 SCHEMA = "grpo-doctor.issue.v1"
+CHECK_SCHEMA = "grpo-doctor.check.v1"
 FOLDER = Path(__file__).parent / "issues"
+CHECKS = Path(__file__).parent / "checks"
 _CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
+_REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?")
 _SPECIFIER = re.compile(r"\s*(===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*")
 _RELEASE = re.compile(r"[0-9]+(\.[0-9]+)*[0-9a-z.]*")
 
@@ -53,8 +58,48 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
     raise CatalogueError(f"unknown code {code!r}{hint}")
 
 
+def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
+    """Reads the entry of a check's own code.
+
+    Raises:
+        CatalogueError: There is no such entry, or it can't be used.
+    """
+    path = folder / f"{code}.toml"
+    table = _read(path)
+    try:
+        if table.take("schema", str, required=True) != CHECK_SCHEMA:
+            raise table.refuse("schema", repr(CHECK_SCHEMA))
+        _family(path, table)
+        entry = model.CheckCode(
+            code=table.take("code", str, required=True),
+            title=table.take("title", str, required=True),
+            about=" ".join(table.take("about", str, required=True).split()),
+        )
+        table.close()
+    except TableError as error:
+        raise CatalogueError(str(error)) from None
+    return entry
+
+
+def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
+    """All codes of the checks' own, which are no known issues."""
+    return {path.stem: find_check(path.stem, folder) for path in sorted(folder.glob("*.toml"))}
+
+
+def is_check(code: str, folder: Path = CHECKS) -> bool:
+    """Tells whether a code is of a check's own."""
+    return bool(_CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
+
+
 def load_file(path: Path) -> model.Issue:
     """Reads and checks one entry."""
+    try:
+        return _issue(path, _read(path))
+    except TableError as error:
+        raise CatalogueError(str(error)) from None
+
+
+def _read(path: Path) -> Table:
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
@@ -62,21 +107,24 @@ def load_file(path: Path) -> model.Issue:
         raise CatalogueError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(f"{path}: is not TOML: {error}") from None
-    try:
-        return _issue(path, Table(Source(path, text), (), document))
-    except TableError as error:
-        raise CatalogueError(str(error)) from None
+    return Table(Source(path, text), (), document)
 
 
-def _issue(path: Path, table: Table) -> model.Issue:
-    if table.take("schema", str, required=True) != SCHEMA:
-        raise table.refuse("schema", repr(SCHEMA))
-    code = table.take("code", str, required=True)
+def _family(path: Path, table: Table) -> str:
+    """The code, whose family is known and which is the file's name."""
+    code: str = table.take("code", str, required=True)
     match = _CODE.fullmatch(code)
     if match is None or match[1] not in model.FAMILIES:
         raise table.refuse("code", f"a family ({', '.join(model.FAMILIES)}) and three digits")
     if path.stem != code:
         raise table.refuse("code", f"the file's name, {path.stem!r}")
+    return code
+
+
+def _issue(path: Path, table: Table) -> model.Issue:
+    if table.take("schema", str, required=True) != SCHEMA:
+        raise table.refuse("schema", repr(SCHEMA))
+    code = _family(path, table)
     issue = model.Issue(
         code=code,
         title=table.take("title", str, required=True),
@@ -215,19 +263,22 @@ def _config(table: Table) -> model.ConfigRule:
 
 
 def _mitigation(name: str, table: Table) -> model.Mitigation:
-    edits = table.table("edits")
-    for framework in edits.values:
-        if framework not in model.FRAMEWORKS:
-            raise edits.refuse(framework, f"one of {', '.join(model.FRAMEWORKS)}")
+    edits = _edits(table.table("edits"))
     mitigation = model.Mitigation(
         name=name,
         about=table.take("about", str, required=True),
-        edits=tuple((framework, edits.take(framework, str)) for framework in edits.values),
+        edits=tuple((action.framework, wording.plain(action)) for action in edits),
         cost=table.take("cost", str, required=True),
         evidence=_one_of(table, "evidence", model.EVIDENCE),
         helps=table.strings("helps"),
         fails=table.strings("fails"),
         note=table.take("note", str, ""),
+        installs=tuple(
+            (action.framework, action.requirements, action.note)
+            for action in edits
+            if isinstance(action, Install)
+        ),
+        advice=tuple(action.framework for action in edits if isinstance(action, Advice)),
     )
     if not mitigation.edits:
         raise table.refuse("edits", "the change in the words of at least one framework")
@@ -235,6 +286,27 @@ def _mitigation(name: str, table: Table) -> model.Mitigation:
         raise table.refuse("evidence", "`executed` exactly where `helps` or `fails` name what was run")
     table.close()
     return mitigation
+
+
+def _edits(table: Table) -> list[Advice | Install | SetOption]:
+    """The edits by framework: a text, a table with what to install, or one with what had better not be done."""
+    found: list[Advice | Install | SetOption] = []
+    for framework, value in table.values.items():
+        if framework not in model.FRAMEWORKS:
+            raise table.refuse(framework, f"one of {', '.join(model.FRAMEWORKS)}")
+        if not isinstance(value, dict):
+            found.append(SetOption(framework, table.take(framework, str)))
+            continue
+        inner = table.table(framework)
+        if inner.has("advice"):
+            found.append(Advice(inner.take("advice", str), framework))
+        else:
+            requirements = inner.strings("install", required=True)
+            if not requirements or not all(map(_REQUIREMENT.fullmatch, requirements)):
+                raise inner.refuse("install", "requirements, as numpy<2")
+            found.append(Install(requirements, note=inner.take("note", str, ""), framework=framework))
+        inner.close()
+    return found
 
 
 def _reference(table: Table) -> model.Reference:

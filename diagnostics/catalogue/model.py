@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics import frameworks
+from diagnostics.report.remedies import Advice, Install, SetOption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 FAMILIES = {
     "SCH": "engine scheduler",
@@ -24,14 +31,8 @@ ROLES = ("root", "cascade", "confirmation")
 STATUSES = ("active", "by_setting", "retired")
 # Weakest first.
 EVIDENCE = ("declared", "static", "executed")
-FRAMEWORKS = {
-    "trl": "TRL",
-    "ms-swift": "ms-swift",
-    "verl": "verl",
-    "easyr1": "EasyR1",
-    "openrlhf": "OpenRLHF",
-    "vllm": "vLLM itself",
-}
+# Their names in an entry, and as their own people write them.
+FRAMEWORKS = frameworks.SHOWN
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ class Mitigation:
     """A named change, in each framework's words, and what a run showed of it.
 
     Attributes:
-        edits: (framework, what to change there).
+        edits: (framework, what to change there), as text.
+        installs: (framework, requirements, what more there is to say) where the edit is nothing but an installation.
+        advice: Frameworks whose edit tells what not to do: to read, and no change.
         cost: What it costs.
         evidence: One of EVIDENCE.
         helps: Triggers of the repro against which it helped; with evidence `executed` only.
@@ -117,6 +120,24 @@ class Mitigation:
     helps: tuple[str, ...]
     fails: tuple[str, ...]
     note: str
+    installs: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+    advice: tuple[str, ...] = ()
+
+    def actions(self, names: Iterable[str]) -> Iterator[Advice | Install | SetOption]:
+        """The edits for frameworks as actions, of those that have one."""
+        for name in names:
+            if (action := self.action(name)) is not None:
+                yield action
+
+    def action(self, framework: str) -> Advice | Install | SetOption | None:
+        """The edit for a framework as an action; None where there is none."""
+        text = dict(self.edits).get(framework)
+        if text is None:
+            return None
+        for name, requirements, note in self.installs:
+            if name == framework:
+                return Install(requirements, note=note, framework=framework)
+        return Advice(text, framework) if framework in self.advice else SetOption(framework, text)
 
 
 @dataclass(frozen=True)
@@ -155,6 +176,15 @@ class Reference:
     """An issue thread, a pull request, a file of a release."""
 
     ref: str
+    about: str
+
+
+@dataclass(frozen=True)
+class CheckCode:
+    """A code of a check's own: what a finding under it says, where that is no known failure."""
+
+    code: str
+    title: str
     about: str
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import subject
 from diagnostics.catalogue.releases import within
-from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED, Explain, Offer, Remedy, Run, SetOption
+from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED, Explain, Offer, Remedy, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from diagnostics.catalogue.model import Issue, Mitigation
+    from diagnostics.report.remedies import Action
 
 # What every framework here runs on: its words help whoever has none of their own.
 _ENGINE = "vllm"
@@ -62,16 +63,11 @@ def occurring(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name in issue.recorded() if name not in never)
 
 
-def configured(packages: Iterable[str]) -> tuple[str, ...]:
-    """The frameworks among installed packages that somebody configures a run with; ms-swift brings TRL along."""
-    found = set(model.FRAMEWORKS) & set(packages) - {_ENGINE}
-    return tuple(sorted(found - {"trl"} if "ms-swift" in found else found))
-
-
-def edits(mitigation: Mitigation, frameworks: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """What to change, as (framework, words): for the frameworks at hand, else for the engine; all if none is known."""
-    own = tuple(pair for pair in mitigation.edits if not frameworks or pair[0] in frameworks)
-    return own or tuple(pair for pair in mitigation.edits if pair[0] == _ENGINE)
+def _edits(mitigation: Mitigation, frameworks: tuple[str, ...]) -> tuple[Action, ...]:
+    """What to change, in the words of the frameworks at hand, else of the engine; in all where none is known."""
+    names = [name for name, _ in mitigation.edits]
+    own = [name for name in names if not frameworks or name in frameworks]
+    return tuple(mitigation.actions(own or [name for name in names if name == _ENGINE]))
 
 
 def _offer(
@@ -90,7 +86,7 @@ def _offer(
         about=mitigation.about,
         standing=FAILS if useless else SHOWN if shown else UNTRIED,
         evidence=mitigation.evidence,
-        edits=tuple(SetOption(*pair) for pair in edits(mitigation, frameworks)),
+        edits=_edits(mitigation, frameworks),
         triggers=known,
         helps=mitigation.helps,
         fails=mitigation.fails,

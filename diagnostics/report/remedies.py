@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 # A command is its words; nothing here is quoted.
 Words = tuple[str, ...]
@@ -20,12 +25,19 @@ class Install:
         by: The words before them.
         options: Such as --force-reinstall, which make it more than an installation.
         note: Where, or how much of it: a few words behind the command.
+        framework: In whose words it is said, where it is an edit of the catalogue.
     """
 
     requirements: Words
     by: Words = ("pip", "install")
     options: Words = ()
     note: str = ""
+    framework: str = ""
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return (*self.by, *self.options, *self.requirements)
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,11 @@ class Uninstall:
     names: Words
     by: Words = ("pip", "uninstall")
 
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return (*self.by, *self.names)
+
 
 @dataclass(frozen=True)
 class Unset:
@@ -42,12 +59,22 @@ class Unset:
 
     names: Words
 
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return ("unset", *self.names)
+
 
 @dataclass(frozen=True)
 class SetVariables:
     """Environment variables to set, as (name, value)."""
 
     values: tuple[tuple[str, str], ...]
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return ("export", *(f"{name}={value}" for name, value in self.values))
 
 
 @dataclass(frozen=True)
@@ -64,9 +91,10 @@ class SetOption:
 
 @dataclass(frozen=True)
 class Advice:
-    """What can't be said as a command or a setting."""
+    """What can't be said as a command or a setting; of a framework, what its users had better not do."""
 
     text: str
+    framework: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,11 @@ class Explain:
     """Reading on: what a code means."""
 
     code: str
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return ("python", "-m", "diagnostics", "explain", self.code)
 
 
 @dataclass(frozen=True)
@@ -141,7 +174,27 @@ class Remedy:
     offers: tuple[Offer, ...] = ()
     does_not_help: tuple[Offer, ...] = ()
 
+    @classmethod
+    def of(cls, advice: str, *actions: Action) -> Remedy:
+        """The usual one: a sentence, then what it comes to."""
+        return cls((Advice(advice), *actions))
 
-def remedy(advice: str, *actions: Action) -> Remedy:
-    """The usual one: a sentence, then what it comes to."""
-    return Remedy((Advice(advice), *actions))
+
+def each_text(remedy: Remedy, change: Callable[[str], str]) -> Remedy:
+    """A remedy with every text in it changed.
+
+    >>> each_text(Remedy((Install(("trl==1.0",), note="on ada"),)), str.upper).actions[0].note
+    'ON ADA'
+    """
+    changed: Remedy = _changed(remedy, change)
+    return changed
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_changed(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{name: _changed(item, change) for name, item in vars(value).items()})
+    return value

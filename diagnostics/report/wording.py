@@ -6,6 +6,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import frameworks
 from diagnostics.report import remedies
 from diagnostics.report.remedies import (
     Advice,
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
     from diagnostics.report.remedies import Action, Offer, Remedy, Words
 
-NAMES = {
-    "trl": "TRL", "ms-swift": "ms-swift", "verl": "verl", "easyr1": "EasyR1", "openrlhf": "OpenRLHF",
-    "vllm": "vLLM itself",
-}  # fmt: skip
 STANDINGS = {
     remedies.SHOWN: "shown by a run",
     remedies.UNTRIED: "untried against this",
@@ -48,28 +45,11 @@ def quoted(words: Words) -> str:
     return shlex.join(words)
 
 
-def words_of(action: Action) -> Words:
-    """The words of an action that is a command; none of the others."""
-    match action:
-        case Install():
-            return (*action.by, *action.options, *action.requirements)
-        case Uninstall():
-            return (*action.by, *action.names)
-        case Unset():
-            return ("unset", *action.names)
-        case SetVariables():
-            return ("export", *(f"{name}={value}" for name, value in action.values))
-        case Explain():
-            return ("python", "-m", "diagnostics", "explain", action.code)
-        case Run():
-            return action.words
-        case _:
-            return ()
-
-
 def command_of(action: Action) -> str:
     """The line to copy; empty where an action is no command."""
-    line = quoted(words_of(action))
+    if isinstance(action, Advice | SetOption):
+        return ""
+    line = quoted(action.words)
     if isinstance(action, Run):
         line = " | ".join([line, *map(quoted, action.piped)])
         line += f" > {shlex.quote(action.into)}" if action.into else ""
@@ -80,16 +60,30 @@ def command_of(action: Action) -> str:
 
 def sentence_of(action: Action) -> str:
     """The line to read; empty where an action is a command."""
-    if isinstance(action, Advice):
-        return action.text
-    if isinstance(action, SetOption):
-        return f"{NAMES[action.framework]}: {action.edit}" if action.framework else action.edit
-    return ""
+    return _named(action) if isinstance(action, Advice | SetOption) else ""
 
 
 def edit_of(action: Action) -> str:
     """An action within a line: its sentence, or its command."""
+    if isinstance(action, Install):
+        return _named(action)
     return sentence_of(action) or command_of(action)
+
+
+def plain(action: Advice | Install | SetOption) -> str:
+    """An edit of the catalogue without the name of its framework.
+
+    >>> plain(Install(("numpy<2",), note="or wait", framework="trl"))
+    "pip install 'numpy<2', or wait"
+    """
+    if isinstance(action, Install):
+        line = quoted(action.words)
+        return f"{line}, {action.note}" if action.note else line
+    return action.text if isinstance(action, Advice) else action.edit
+
+
+def _named(action: Advice | Install | SetOption) -> str:
+    return f"{frameworks.SHOWN[action.framework]}: {plain(action)}" if action.framework else plain(action)
 
 
 def offer_line(offer: Offer) -> str:
@@ -102,7 +96,7 @@ def offer_line(offer: Offer) -> str:
 def _proof(offer: Offer) -> str:
     """How it is known to help; a run that says it of one trigger says it of no other."""
     if offer.evidence != "executed":
-        return f"{offer.evidence} only"
+        return f"untried: {offer.evidence} only"
     elsewhere = f"{STANDINGS[remedies.SHOWN]} against {', '.join(offer.helps)}"
     if offer.standing == remedies.UNTRIED:
         return f"{STANDINGS[remedies.UNTRIED]}; {elsewhere}"
@@ -125,6 +119,11 @@ def lines_of(remedy: Remedy) -> list[str]:
     return [*told, *map(failure_line, remedy.does_not_help)]
 
 
+def text_of(remedy: Remedy) -> str:
+    """What to read of a remedy."""
+    return "\n".join(lines_of(remedy))
+
+
 def commands_of(actions: Iterable[Action]) -> tuple[str, ...]:
     """What to copy of actions."""
     return tuple(line for action in actions if (line := command_of(action)))
@@ -133,7 +132,7 @@ def commands_of(actions: Iterable[Action]) -> tuple[str, ...]:
 def as_json(remedy: Remedy) -> dict[str, Any]:
     """A remedy in a report's document: as text and commands, and as the data they were made from."""
     return {
-        "text": "\n".join(lines_of(remedy)),
+        "text": text_of(remedy),
         "commands": list(commands_of(remedy.actions)),
         "actions": [_action(action) for action in remedy.actions],
         "offers": [_offer(offer) for offer in remedy.offers],
@@ -142,8 +141,8 @@ def as_json(remedy: Remedy) -> dict[str, Any]:
 
 
 def _action(action: Action) -> dict[str, Any]:
-    words = words_of(action)
-    return {"kind": KINDS[type(action)], **asdict(action), **({"words": list(words)} if words else {})}
+    words = {} if isinstance(action, Advice | SetOption) else {"words": list(action.words)}
+    return {"kind": KINDS[type(action)], **asdict(action), **words}
 
 
 def _offer(offer: Offer) -> dict[str, Any]:

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import CONCERNED, UNREADABLE, affects
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.catalogue.offers import remedy
+from diagnostics.frameworks import configured_in
+from diagnostics.report.findings import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from diagnostics.catalogue.affects import Concern
-    from diagnostics.catalogue.model import Affected, Issue, Mitigation
+    from diagnostics.catalogue.model import Affected, Issue
     from diagnostics.facts.environment import Environment, Package
 
 
@@ -62,7 +64,11 @@ def _finding(environment: Environment, issue: Issue, concern: Concern) -> Findin
         known_by=best,
         detail=issue.cause,
         evidence=tuple(dict.fromkeys(evidence)),
-        remedy=_remedy(environment, issue),
+        remedy=remedy(
+            issue,
+            frameworks=(*configured_in(environment.packages), "vllm"),
+            releases=environment.releases,
+        ),
         references=tuple(reference.ref for reference in issue.references),
     )
 
@@ -70,22 +76,3 @@ def _finding(environment: Environment, issue: Issue, concern: Concern) -> Findin
 def _package(environment: Environment, name: str) -> Package:
     there = environment.vllm if name == "vllm" else None
     return there or environment.packages[name]
-
-
-def _remedy(environment: Environment, issue: Issue) -> Remedy:
-    """The mitigations in the words of the frameworks that are installed, the best proven first."""
-    names = {"ms-swift", "trl", "verl", "openrlhf"} & set(environment.packages) | {"vllm"}
-    lines = []
-    for mitigation in sorted(issue.mitigations, key=_rank):
-        if mitigation.evidence == "executed" and not mitigation.helps:
-            continue
-        edits = [f"{model.FRAMEWORKS[key]}: {edit}" for key, edit in mitigation.edits if key in names]
-        proof = "shown by a run" if mitigation.evidence == "executed" else f"{mitigation.evidence} only"
-        told = "; ".join(edits) or mitigation.about
-        warning = f" Does not help against: {', '.join(mitigation.fails)}." if mitigation.fails else ""
-        lines.append(f"{mitigation.name} ({proof}): {told}.{warning}")
-    return Remedy("\n".join(lines), (f"python -m diagnostics explain {issue.code}",))
-
-
-def _rank(mitigation: Mitigation) -> tuple[int, int]:
-    return -model.EVIDENCE.index(mitigation.evidence), len(mitigation.fails) - len(mitigation.helps)

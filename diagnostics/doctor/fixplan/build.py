@@ -11,16 +11,17 @@ from diagnostics.catalogue.affects import CONCERNED, FREE, affects, claims_of, f
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan import installers, packages, settings, surroundings
 from diagnostics.doctor.fixplan import sets as pinned
-from diagnostics.doctor.fixplan.plan import KINDS, Conflict, Plan, Step
 from diagnostics.report.findings import USAGE, Severity
+from diagnostics.report.plans import KINDS, Conflict, Plan, Step
+from diagnostics.report.remedies import Run
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
     from diagnostics.doctor.fixplan.installers import Installer
-    from diagnostics.doctor.fixplan.plan import PinnedSet
     from diagnostics.facts.compat import Compat
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding, Report
+    from diagnostics.report.plans import PinnedSet
 
 PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
 METADATA = {"CMP904"}
@@ -67,14 +68,15 @@ def fix_plan(
     """
     case = _case(report, environment, compat, catalogue.load() if issues is None else issues)
     mitigations = settings.demands_of(case.own, case.known, environment)
-    again = [demand for finding in case.installs for demand in wants.of_commands(finding)]
+    again = [demand for finding in case.installs for demand in wants.of_finding(finding)]
     sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
     wanted = packages.merged(environment, case.found, [*mitigations, *again], sets)
     ordered = tuple(sorted(_steps(case, wanted, sets), key=_order))
     outcome = _outcome(case.found, ordered)
     return Plan(
         subject=report.subject,
-        installer=case.installer,
+        installer=case.installer.name,
+        marks=case.installer.known_by,
         outcome=outcome,
         steps=(*ordered, *_again(environment, ordered)),
         sets=tuple(sets),
@@ -96,7 +98,7 @@ def _case(
 ) -> Case:
     found = report.findings
     others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
-    installs = [item for item in others if wants.of_commands(item)]
+    installs = [item for item in others if wants.of_finding(item)]
     return Case(
         environment=environment,
         compat=compat,
@@ -242,7 +244,7 @@ def _again(environment: Environment, steps: tuple[Step, ...]) -> list[Step]:
             known_by="",
             cost="a second",
             undo=(),
-            commands=(f"python -m diagnostics doctor --prefix {environment.prefix}",),
+            commands=(Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix)),),
         )
     ]
 
@@ -267,16 +269,16 @@ FORMATS = ("terminal", "json", "markdown")
 
 def run(report: Report, environment: Environment, compat: Compat, form: str, fail_on: Severity) -> int:
     """Prints the plan of a report on standard output; returns doctor's exit code."""
-    from diagnostics.doctor.fixplan import render
+    from diagnostics.report.formats import plan as formats
 
     if form not in FORMATS:
         print(f"diagnostics: --format {form}: --fix-plan has {', '.join(FORMATS)}", file=sys.stderr)
         return USAGE
     plan = fix_plan(report, environment, compat)
     if form == "json":
-        print(render.as_json(plan))
+        print(formats.as_json(plan))
     elif form == "markdown":
-        print(render.as_markdown(plan), end="")
+        print(formats.as_markdown(plan), end="")
     else:
-        render.terminal(plan, sys.stdout)
+        formats.terminal(plan, sys.stdout)
     return report.exit_code(fail_on)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue.affects import CONCERNED, UNKNOWN, UNREADABLE, affects, subject
 from diagnostics.lint.rules.base import found, values, with_config
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.report.findings import Evidence, Finding, Severity
+from diagnostics.report.remedies import Remedy
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -33,6 +34,7 @@ def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
         "Chunked prefill with async output on the V0 engine: a prompt over max_model_len gets in and stops the run.",
         values(plan, "engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
         gate=versions.within("vllm", ">=0.6,<0.8.4"), package="vllm",
+        triggers=("overlong_prompt", "overlong_dropped", "overlong_poisons_next"),
     )  # fmt: skip
 
 
@@ -62,6 +64,7 @@ def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
         "async_generate lets rollouts run ahead in a thread, and these releases evaluate on the same engine beside it.",
         values(plan, "rollout.async", "train.evaluates"), gate=gate,
         remedy="--eval_strategy no, no --async_generate, or ms-swift 3.5.0 or newer.",
+        triggers=("swift_two_threads",),
     )  # fmt: skip
 
 
@@ -83,7 +86,7 @@ def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
             "ENV902", Severity.ERROR, known_by="executed",
             detail="ray.init() in this process takes it for the address of a cluster and fails.",
             evidence=(Evidence(address.told, str(address.place)),),
-            remedy=Remedy("Unset RAY_ADDRESS, or give the cluster's own address, as 10.0.0.1:6379 or auto."),
+            remedy=Remedy.of("Unset RAY_ADDRESS, or give the cluster's own address, as 10.0.0.1:6379 or auto."),
         )
     ]  # fmt: skip
 
@@ -117,6 +120,5 @@ def concerned(entry: Issue, versions: Versions) -> bool | None:
 
     Of a release at which nobody looked nothing is said: a rule that may or may not hold is noise.
     """
-    releases = {package: str(version) for package, version in versions.known.items()}
-    answer = affects(entry, releases).answer
+    answer = affects(entry, versions.releases).answer
     return None if answer in {UNKNOWN, UNREADABLE} else answer == CONCERNED

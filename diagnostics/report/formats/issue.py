@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -15,7 +15,7 @@ from diagnostics.catalogue import model
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from diagnostics.catalogue.model import Affected, Issue, Mitigation, Occasion
+    from diagnostics.catalogue.model import Affected, CheckCode, Issue, Mitigation, Occasion
     from diagnostics.report.remedies import Remedy
 
 
@@ -28,6 +28,21 @@ def as_json(issue: Issue, remedy: Remedy) -> str:
         "does_not_help": [offer.mitigation for offer in remedy.does_not_help],
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def check_as_json(entry: CheckCode) -> str:
+    """A check's own code as a document with the keys of an issue's; what it has none of is empty."""
+    document: dict[str, Any] = {
+        "schema": "grpo-doctor.issue.v1", "code": entry.code, "title": entry.title, "kind": "check", "status": "check",
+        "since": "", "components": [], "frameworks": [], "cause": entry.about, "detail": "", "affected": [],
+        "signature": None, "config": [], "mitigations": [], "references": [],
+    }  # fmt: skip
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def check(entry: CheckCode) -> str:
+    """What a finding under a check's own code says."""
+    return f"{entry.code}  {entry.title}\n\n{entry.about}"
 
 
 def render(issue: Issue, remedy: Remedy, stream: TextIO) -> None:

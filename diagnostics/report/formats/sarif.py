@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from diagnostics import version
+from diagnostics.report import wording
 from diagnostics.report.filters import fingerprint
 from diagnostics.report.findings import Severity
 from diagnostics.report.personal import strip
 from diagnostics.report.places import spots
+from diagnostics.report.remedies import Explain
 from diagnostics.report.verdicts import unresolved
 
 if TYPE_CHECKING:
@@ -51,12 +53,12 @@ def _rule(finding: Finding) -> dict[str, Any]:
     return {
         "id": finding.code,
         "shortDescription": {"text": finding.title},
-        "help": {"text": f"python -m diagnostics explain {finding.code}"},
+        "help": {"text": wording.command_of(Explain(finding.code))},
     }
 
 
 def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
-    remedy = f" What to do: {finding.remedy.text.splitlines()[0]}" if finding.remedy else ""
+    remedy = f" What to do: {wording.lines_of(finding.remedy)[0]}" if finding.remedy else ""
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,
