@@ -149,6 +149,7 @@ def _triage(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
+    from diagnostics.catalogue import offers
     from diagnostics.report.formats import issue
 
     if catalogue.is_check(options.code.upper()):
@@ -156,10 +157,11 @@ def _explain(options: argparse.Namespace) -> int:
         print(issue.check_as_json(check) if options.format == "json" else issue.check(check))
         return FINE
     entry = catalogue.find(options.code)
+    remedy = offers.remedy(entry)
     if options.format == "json":
-        print(issue.as_json(entry))
+        print(issue.as_json(entry, remedy))
     else:
-        issue.render(entry, sys.stdout)
+        issue.render(entry, remedy, sys.stdout)
     return FINE
 
 

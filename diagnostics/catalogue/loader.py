@@ -22,6 +22,7 @@ CHECKS = Path(__file__).parent / "checks"
 _CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
 _REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?")
 _SPECIFIER = re.compile(r"\s*(===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*")
+_RELEASE = re.compile(r"[0-9]+(\.[0-9]+)*[0-9a-z.]*")
 
 
 class CatalogueError(ValueError):
@@ -139,6 +140,7 @@ def _issue(path: Path, table: Table) -> model.Issue:
         config=tuple(_config(item) for item in table.items("config")),
         mitigations=tuple(_mitigation(name, item) for name, item in table.table("mitigations").tables()),
         references=tuple(_reference(item) for item in table.items("references")),
+        triggers=tuple(_trigger(name, item) for name, item in table.table("triggers").tables()),
     )
     for key in ("affected", "mitigations", "references"):
         if not getattr(issue, key):
@@ -165,6 +167,8 @@ def _affected(table: Table) -> model.Affected:
         releases=table.strings("releases"),
         evidence=_one_of(table, "evidence", model.EVIDENCE),
         source=table.take("source", str, required=True),
+        looked_to=table.take("looked_to", str, ""),
+        needed=table.take("needed", bool, default=False),
     )
     if bool(claim.versions) == bool(claim.releases):
         raise table.source.refuse(table.keys, None, "either `versions` (a specifier) or `releases` (a list)")
@@ -172,19 +176,24 @@ def _affected(table: Table) -> model.Affected:
         raise table.refuse(
             "versions", "`releases` instead: an executed claim lists the releases that were run"
         )
-    if claim.versions and not all(_SPECIFIER.fullmatch(part) for part in claim.versions.split(",")):
-        raise table.refuse("versions", "a version specifier, as >=0.6.0,<0.11")
+    if claim.versions:
+        _specifier(table, claim.versions)
+    if "<=" in claim.versions:
+        raise table.refuse("versions", "< where the issue ends; how far was looked is `looked_to`")
+    if claim.looked_to and ("<" in claim.versions or not claim.versions):
+        raise table.refuse("looked_to", "a range without an end beside it")
+    if claim.looked_to and not _RELEASE.fullmatch(claim.looked_to):
+        raise table.refuse("looked_to", "a release, as 0.31.0")
     table.close()
     return claim
 
 
+def _specifier(table: Table, versions: str) -> None:
+    if not all(_SPECIFIER.fullmatch(part) for part in versions.split(",")):
+        raise table.refuse("versions", "a version specifier, as >=0.6.0,<0.11")
+
+
 def _signature(table: Table) -> model.Signature:
-    frames = []
-    for item in table.items("frames"):
-        frames.append(
-            model.Frame(item.take("path", str, required=True), item.take("function", str, required=True))
-        )
-        item.close()
     samples = [_sample(item, matches=True) for item in table.items("positive")]
     samples += [_sample(item, matches=False) for item in table.items("negative")]
     for key, matches in (("positive", True), ("negative", False)):
@@ -195,11 +204,41 @@ def _signature(table: Table) -> model.Signature:
         any=table.strings("any", required=True),
         all=table.strings("all"),
         none=table.strings("none"),
-        frames=tuple(frames),
+        frames=_frames(table),
         samples=tuple(samples),
     )
     table.close()
     return signature
+
+
+def _frame(table: Table) -> model.Frame:
+    return model.Frame(table.take("path", str, required=True), table.take("function", str, required=True))
+
+
+def _frames(table: Table) -> tuple[model.Frame, ...]:
+    frames = []
+    for item in table.items("frames"):
+        frames.append(_frame(item))
+        item.close()
+    return tuple(frames)
+
+
+def _trigger(name: str, table: Table) -> model.Occasion:
+    earlier = []
+    for item in table.items("earlier"):
+        earlier.append(model.Earlier(item.take("raised", str, ""), _frame(item)))
+        item.close()
+    trigger = model.Occasion(
+        name=name,
+        about=table.take("about", str, required=True),
+        versions=table.take("versions", str, ""),
+        frames=_frames(table),
+        earlier=tuple(earlier),
+    )
+    if trigger.versions:
+        _specifier(table, trigger.versions)
+    table.close()
+    return trigger
 
 
 def _sample(table: Table, *, matches: bool) -> model.Sample:

@@ -44,6 +44,8 @@ class Affected:
         releases: Single releases; what an executed claim lists.
         evidence: One of EVIDENCE.
         source: Where it was read or what was run.
+        looked_to: The newest release that was looked at, where the range has no end of its own; empty where it has.
+        needed: Without a release of this package that is held, the issue does not occur, whatever else is installed.
     """
 
     package: str
@@ -51,6 +53,8 @@ class Affected:
     releases: tuple[str, ...]
     evidence: str
     source: str
+    looked_to: str = ""
+    needed: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,37 @@ class Mitigation:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """A traceback that stands in a log before that of the issue.
+
+    Attributes:
+        raised: What its exception is called; empty where that does not matter.
+        frame: One of its frames.
+    """
+
+    raised: str
+    frame: Frame
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """A trigger: one of the ways in which an issue comes about, by the name that `helps` and `fails` call it.
+
+    Attributes:
+        about: The events, in a line.
+        versions: The releases of the package the issue is in where it can happen so; empty where in all.
+        frames: By any of these a log shows in the issue's own traceback that it was this way.
+        earlier: Or by any of these before it.
+    """
+
+    name: str
+    about: str
+    versions: str
+    frames: tuple[Frame, ...]
+    earlier: tuple[Earlier, ...]
+
+
+@dataclass(frozen=True)
 class Reference:
     """An issue thread, a pull request, a file of a release."""
 
@@ -171,3 +206,9 @@ class Issue:
     config: tuple[ConfigRule, ...]
     mitigations: tuple[Mitigation, ...]
     references: tuple[Reference, ...]
+    triggers: tuple[Occasion, ...] = ()
+
+    def recorded(self) -> tuple[str, ...]:
+        """The triggers that any mitigation was run against, each once."""
+        told = [name for one in self.mitigations for name in (*one.helps, *one.fails)]
+        return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *told]))

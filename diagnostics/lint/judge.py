@@ -73,11 +73,14 @@ def lend_processes(found: list[Settings]) -> None:
 
 def plans_of(found: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     """The plans in what was read: of runs of GRPO, and of servers."""
-    return [
+    plans = [
         DIALECTS[settings.framework](settings, versions)
         for settings in found
         if settings.framework in DIALECTS and _is_grpo(settings)
     ]
+    for plan in plans:
+        plan.releases = versions.releases
+    return plans
 
 
 def _is_grpo(settings: Settings) -> bool:

@@ -9,7 +9,7 @@ from diagnostics.frameworks import CONFIGURED
 from diagnostics.lint.values import UNKNOWN, Settings, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # Every name that a plan may hold. Rules and the catalogue's [[config]] speak of nothing else.
 VOCABULARY = {
@@ -91,11 +91,13 @@ class RunPlan:
     Attributes:
         settings: What was read, in the framework's own words.
         values: Names of VOCABULARY with their values; a name that is not there is not known.
+        releases: What it is judged for, by package; what is not there is not known.
     """
 
     framework: str
     settings: Settings
     values: dict[str, Value] = field(default_factory=dict)
+    releases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def role(self) -> str:

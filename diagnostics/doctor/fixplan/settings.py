@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue import model
+from diagnostics.catalogue import model, offers
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.frameworks import configured_in
 from diagnostics.report.findings import Severity
@@ -13,9 +12,9 @@ from diagnostics.report.plans import Step
 from diagnostics.report.remedies import Advice, Explain, Install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from diagnostics.catalogue.model import Affected, Issue, Mitigation
+    from diagnostics.catalogue.model import Issue, Mitigation
     from diagnostics.doctor.fixplan.installers import Installer
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding
@@ -66,45 +65,17 @@ def _installs(code: str, mitigation: Mitigation, environment: Environment) -> li
 def _chosen(
     own: list[Finding], known: dict[str, Issue], environment: Environment
 ) -> list[tuple[Finding, Mitigation]]:
-    """The best mitigation of each finding that has one.
-
-    What a run showed comes first, then what can be said in the words of the trainer that is here, then what helps
-    against every trigger, then what helps against other known issues too. Other releases come last where it is not
-    sure that the issue occurs at all.
-    """
-    popular = Counter(
-        edit
-        for finding in own
-        for mitigation in known[finding.code].mitigations
-        for edit in _edits(mitigation, environment)
-    )
-
-    def rank(finding: Finding, mitigation: Mitigation) -> tuple[object, ...]:
-        edits = _edits(mitigation, environment)
-        return (
-            not _sure(finding) and bool(_installs(finding.code, mitigation, environment)),
-            -model.EVIDENCE.index(mitigation.evidence),
-            all(edit.framework == "vllm" for edit in edits) and bool(configured_in(environment.packages)),
-            len(mitigation.fails) > 0,
-            -max(popular[edit] for edit in edits),
-            len(mitigation.fails) - len(mitigation.helps),
-        )
-
+    """The first offer for each finding, as every other command has it, if there are words for it here."""
     found = []
     for finding in own:
-        useful = _useful(known[finding.code], environment)
-        if useful:
-            found.append((finding, min(useful, key=lambda item: rank(finding, item))))
+        issue = known[finding.code]
+        offered = offers.remedy(
+            issue, frameworks=configured_in(environment.packages) or ("vllm",), releases=environment.releases
+        ).offers[:1]
+        by_name = {mitigation.name: mitigation for mitigation in issue.mitigations}
+        chosen = [by_name[offer.mitigation] for offer in offered]
+        found += [(finding, mitigation) for mitigation in chosen if _edits(mitigation, environment)]
     return found
-
-
-def _useful(issue: Issue, environment: Environment) -> list[Mitigation]:
-    """The mitigations that have words for what is installed and that no run showed to be useless."""
-    return [
-        mitigation
-        for mitigation in issue.mitigations
-        if (mitigation.helps or mitigation.evidence != "executed") and _edits(mitigation, environment)
-    ]
 
 
 def _step(edits: tuple[Edit, ...], users: list[tuple[Finding, Mitigation]], installer: Installer) -> Step:
@@ -147,43 +118,6 @@ def _edits(mitigation: Mitigation, environment: Environment) -> list[Edit]:
         if found:
             return found
     return []
-
-
-def affected(issue: Issue, name: str) -> list[Affected]:
-    """What an issue claims of a package, if it is the first that it concerns."""
-    return [claim for claim in issue.affected if claim.package == name] if issue.components[0] == name else []
-
-
-def holds(claims: Iterable[Affected], version: str) -> bool:
-    """Tells whether any claim holds a version."""
-    return any(
-        version in claim.releases if claim.releases else wants.allows(claim.versions, version)
-        for claim in claims
-    )
-
-
-def free_of(claims: Iterable[Affected]) -> str:
-    """The releases that a range leaves, as a specifier where the range has an end."""
-    ends = [
-        part.strip()
-        for claim in claims
-        if claim.versions
-        for part in claim.versions.split(",")
-        if part.strip()[0] == "<"
-    ]
-    if ends:
-        return ">" + ends[0][2:] if ends[0].startswith("<=") else ">=" + ends[0][1:]
-    return " of other releases"
-
-
-def concerns(issue: Issue, environment: Environment, versions: Mapping[str, str]) -> bool:
-    """Tells whether an issue is in a set of versions, what the set leaves open being as installed."""
-    first = issue.components[0]
-    there = environment.vllm if first == "vllm" else environment.packages.get(first)
-    version = versions.get(first) or (there.version if there else None)
-    return version is not None and holds(
-        [claim for claim in issue.affected if claim.package == first], version
-    )
 
 
 def releases_in(breadth: Mapping[str, Any]) -> set[str]:

@@ -7,16 +7,17 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.catalogue import model
+from diagnostics.catalogue import model, offers
 from diagnostics.lint.rules.registered import replaced
 from diagnostics.report.findings import Evidence, Finding, Severity
-from diagnostics.report.remedies import SHOWN, UNTRIED, Advice, Explain, Offer, Remedy
+from diagnostics.report.remedies import Advice, Explain, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Value
+    from diagnostics.report.remedies import Offer
 
 NOT_KNOWN_RELEASE = "The release is not known here: give it, as --{package} VERSION, for a firm answer."
 
@@ -49,6 +50,7 @@ def found(
     gate: bool | None = True,
     package: str = "",
     alone: bool = False,
+    triggers: tuple[str, ...] = (),
 ) -> list[Finding]:
     """One finding, or none where the release is not concerned.
 
@@ -62,6 +64,7 @@ def found(
         gate: Whether the release is concerned; None where it is not known.
         package: Whose release that is.
         alone: `remedy` is the whole of it: the entry covers many cases, and its mitigations are for the others.
+        triggers: Which of the entry's ways it would be, where the rule tells.
     """
     if gate is False:
         return []
@@ -87,7 +90,7 @@ def found(
             known_by=_known_by(entry, plan.framework),
             detail=detail,
             evidence=tuple(dict.fromkeys(evidence)) or (Evidence(plan.framework, str(plan.settings.place)),),
-            remedy=Remedy.of(remedy, Explain(code)) if alone else _remedy(plan, entry, remedy),
+            remedy=Remedy.of(remedy, Explain(code)) if alone else _remedy(plan, entry, remedy, triggers),
             references=tuple(reference.ref for reference in entry.references),
         )
     ]
@@ -105,23 +108,28 @@ def _known_by(entry: model.Issue, framework: str) -> str:
     return max(own or others or ["declared"], key=model.EVIDENCE.index)
 
 
-def _remedy(plan: RunPlan, entry: model.Issue, first: str) -> Remedy:
-    offers = tuple(
-        Offer(
-            mitigation.name,
-            mitigation.about,
-            SHOWN if mitigation.evidence == "executed" else UNTRIED,
-            mitigation.evidence,
-            tuple(replace(edit, framework="") for edit in mitigation.actions([plan.framework])),
-            helps=mitigation.helps,
-            fails=mitigation.fails,
-        )
-        for mitigation in entry.mitigations
-        if mitigation.action(plan.framework)
-        and not (mitigation.evidence == "executed" and not mitigation.helps)
+def _remedy(plan: RunPlan, entry: model.Issue, first: str, triggers: tuple[str, ...]) -> Remedy:
+    """This config's own change, then the entry's first offer, then what else its framework has words for."""
+    found = offers.remedy(entry, triggers=triggers, frameworks=(plan.framework,), releases=plan.releases)
+    own = [one for one in found.offers if _is_own(one, plan)]
+    told = [*(one for one in found.offers[:1] if one not in own), *own]
+    return Remedy(
+        actions=((Advice(first),) if first else ()) + found.actions,
+        offers=tuple(_unnamed(one, plan) for one in told),
+        does_not_help=tuple(_unnamed(one, plan) for one in found.does_not_help if _is_own(one, plan)),
     )
-    said = first or ("" if offers else entry.mitigations[0].about)
-    return Remedy(((Advice(said),) if said else ()) + (Explain(entry.code),), offers)
+
+
+def _is_own(offer: Offer, plan: RunPlan) -> bool:
+    return any(edit.framework == plan.framework for edit in offer.edits)
+
+
+def _unnamed(offer: Offer, plan: RunPlan) -> Offer:
+    """An offer whose words for this config's own framework go without its name."""
+    edits = [
+        replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits
+    ]
+    return replace(offer, edits=tuple(edits))
 
 
 def values(plan: RunPlan, *names: str) -> list[Value]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
+from diagnostics.catalogue.affects import CONCERNED, UNKNOWN, UNREADABLE, affects, subject
 from diagnostics.lint.rules.base import found, values, with_config
 from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Evidence, Finding, Severity
@@ -35,6 +34,7 @@ def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
         "Chunked prefill with async output on the V0 engine: a prompt over max_model_len gets in and stops the run.",
         values(plan, "engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
         gate=versions.within("vllm", ">=0.6,<0.8.4"), package="vllm",
+        triggers=("overlong_prompt", "overlong_dropped", "overlong_poisons_next"),
     )  # fmt: skip
 
 
@@ -64,6 +64,7 @@ def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
         "async_generate lets rollouts run ahead in a thread, and these releases evaluate on the same engine beside it.",
         values(plan, "rollout.async", "train.evaluates"), gate=gate,
         remedy="--eval_strategy no, no --async_generate, or ms-swift 3.5.0 or newer.",
+        triggers=("swift_two_threads",),
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
                 out += found(
                     plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {table.about}.",
                     values(plan, *(name for name, _ in table.when if name != "framework")),
-                    gate=concerned(entry, plan, versions), package=entry.components[0],
+                    gate=concerned(entry, versions), package=subject(entry),
                 )  # fmt: skip
     return out
 
@@ -114,24 +115,10 @@ def _equal(plan: RunPlan, name: str, wanted: object) -> bool:
     return held is not None and held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
 
 
-def concerned(entry: Issue, plan: RunPlan, versions: Versions) -> bool | None:
-    """Tells whether an entry's releases are those at hand; None where no release it speaks of is known."""
-    claims = [claim for claim in entry.affected if claim.package in versions.known]
-    if not entry.affected:
-        return True
-    if not claims:
-        return None
-    del plan
-    packages = {claim.package for claim in claims}
-    return all(
-        any(
-            str(versions.known[package]) in claim.releases
-            or (
-                claim.versions
-                and SpecifierSet(claim.versions).contains(versions.known[package], prereleases=True)
-            )
-            for claim in claims
-            if claim.package == package
-        )
-        for package in packages
-    )
+def concerned(entry: Issue, versions: Versions) -> bool | None:
+    """Tells whether an entry's releases are those at hand; None where that of its package is not known.
+
+    Of a release at which nobody looked nothing is said: a rule that may or may not hold is noise.
+    """
+    answer = affects(entry, versions.releases).answer
+    return None if answer in {UNKNOWN, UNREADABLE} else answer == CONCERNED
