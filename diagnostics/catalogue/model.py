@@ -11,6 +11,8 @@ from diagnostics.report.remedies import Advice, Install, SetOption
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from diagnostics.report.remedies import Edit
+
 FAMILIES = {
     "SCH": "engine scheduler",
     "RAY": "Ray",
@@ -123,13 +125,13 @@ class Mitigation:
     installs: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     advice: tuple[str, ...] = ()
 
-    def actions(self, names: Iterable[str]) -> Iterator[Advice | Install | SetOption]:
+    def actions(self, names: Iterable[str]) -> Iterator[Edit]:
         """The edits for frameworks as actions, of those that have one."""
         for name in names:
             if (action := self.action(name)) is not None:
                 yield action
 
-    def action(self, framework: str) -> Advice | Install | SetOption | None:
+    def action(self, framework: str) -> Edit | None:
         """The edit for a framework as an action; None where there is none."""
         text = dict(self.edits).get(framework)
         if text is None:

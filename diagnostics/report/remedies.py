@@ -128,7 +128,9 @@ class Run:
     note: str = ""
 
 
-Action = Install | Uninstall | Unset | SetVariables | SetOption | Advice | Explain | Run
+# What an entry of the catalogue can ask for, in a framework's words.
+Edit = Install | SetOption | Advice
+Action = Edit | Uninstall | Unset | SetVariables | Explain | Run
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class Offer:
     about: str
     standing: str
     evidence: str
-    edits: tuple[Action, ...] = ()
+    edits: tuple[Edit, ...] = ()
     triggers: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
