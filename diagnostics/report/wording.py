@@ -45,6 +45,11 @@ def quoted(words: Words) -> str:
     return shlex.join(words)
 
 
+def one_line(text: str) -> str:
+    """A text without its line breaks."""
+    return " ".join(text.split())
+
+
 def command_of(action: Action) -> str:
     """The line to copy; empty where an action is no command."""
     if isinstance(action, Advice | SetOption):

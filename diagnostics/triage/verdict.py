@@ -42,7 +42,7 @@ class Candidate:
         role: `root`, `cascade` or `confirmation`, of its signature.
         certainty: `established` the message in a traceback of a release it is known in, or of the code it names;
             `supported` the message; `hypothesis` the message, in a release in which it is not known.
-        releases: What the log says is installed of the packages concerned, as "vllm 0.8.5".
+        releases: What the log says is installed of the packages concerned, as (package, release).
         triggers: How it came about, where the log can tell; one of these.
     """
 
@@ -52,7 +52,7 @@ class Candidate:
     hits: tuple[Hit, ...]
     count: int
     ranks: tuple[str, ...]
-    releases: tuple[str, ...]
+    releases: tuple[tuple[str, str], ...]
     triggers: tuple[str, ...] = ()
 
     @property
@@ -206,14 +206,14 @@ def _refused(hit: Hit, refused: list[Hit]) -> bool:
     )
 
 
-def _gate(issue: Issue, versions: dict[str, tuple[str, str]]) -> tuple[bool, tuple[str, ...]]:
+def _gate(issue: Issue, versions: dict[str, tuple[str, str]]) -> tuple[bool, tuple[tuple[str, str], ...]]:
     """Whether a release in the log is outside all that is known, and the releases it was held against."""
     releases = {package: version for package, (version, _) in versions.items()}
     told = {claim.package for claim in issue.affected} & set(releases)
-    return affects(issue, releases).answer == FREE, tuple(sorted(f"{name} {releases[name]}" for name in told))
+    return affects(issue, releases).answer == FREE, tuple(sorted((name, releases[name]) for name in told))
 
 
-def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
+def _certainty(issue: Issue, hits: list[Hit], releases: tuple[tuple[str, str], ...]) -> str:
     assert issue.signature is not None
     tracebacks = [hit.traceback for hit in hits if hit.traceback]
     if issue.signature.frames:
