@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from diagnostics.catalogue.model import Issue, Mitigation
-    from diagnostics.report.remedies import Action
+    from diagnostics.report.remedies import Edit
 
 # What every framework here runs on: its words help whoever has none of their own.
 _ENGINE = "vllm"
@@ -44,7 +44,7 @@ def remedy(
     names = tuple(frameworks)
     made = [(_offer(issue, one, possible, known, names), one) for one in issue.mitigations]
     offered = [(offer, one) for offer, one in made if offer.standing != FAILS]
-    offered.sort(key=lambda pair: _rank(*pair, possible, names))
+    offered.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
     return Remedy(
         actions=(Explain(issue.code),),
         offers=tuple(offer for offer, _ in offered),
@@ -63,7 +63,7 @@ def occurring(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name in issue.recorded() if name not in never)
 
 
-def _edits(mitigation: Mitigation, frameworks: tuple[str, ...]) -> tuple[Action, ...]:
+def _edits(mitigation: Mitigation, frameworks: tuple[str, ...]) -> tuple[Edit, ...]:
     """What to change, in the words of the frameworks at hand, else of the engine; in all where none is known."""
     names = [name for name, _ in mitigation.edits]
     own = [name for name in names if not frameworks or name in frameworks]

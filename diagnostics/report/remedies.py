@@ -128,6 +128,8 @@ class Run:
     note: str = ""
 
 
+# What an entry of the catalogue says to change.
+Edit = Advice | Install | SetOption
 Action = Install | Uninstall | Unset | SetVariables | SetOption | Advice | Explain | Run
 
 
@@ -152,7 +154,7 @@ class Offer:
     about: str
     standing: str
     evidence: str
-    edits: tuple[Action, ...] = ()
+    edits: tuple[Edit, ...] = ()
     triggers: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
