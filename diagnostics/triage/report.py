@@ -130,6 +130,13 @@ def _detail(candidate: Candidate, verdict: Verdict) -> str:
     if candidate.certainty == "hypothesis":
         named = ", ".join(map(" ".join, candidate.releases))
         told.append(f"Not known to happen with {named}, which the log names.")
+    if candidate.looked_to:
+        told.append(f"Nobody looked at releases after {candidate.looked_to}, and the log names a newer one.")
+    if candidate.triggers:
+        ways = {trigger.name: trigger.about for trigger in candidate.issue.triggers}
+        told.append(
+            f"How it came about, by the log: {'; or '.join(ways[name] for name in candidate.triggers)}."
+        )
     seen = f"{candidate.count} lines" if candidate.count > 1 else "one line"
     ranks = f", of ranks {', '.join(candidate.ranks[:16])}" if candidate.ranks else ""
     told.append(f"First at {place(candidate.first)}; {seen}{ranks}.")
