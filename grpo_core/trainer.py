@@ -22,8 +22,9 @@ from grpo_core.machine.distributed import World
 from grpo_core.machine.interrupts import Interrupts
 from grpo_core.machine.resources import check_devices, check_processes
 from grpo_core.machine.watchdog import Watchdog
-from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, exact_digest, long_prompt
+from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, long_prompt
 from grpo_core.rollout.build import EngineSpec, engine_spec
+from grpo_core.rollout.weights.digest import exact_digest
 from grpo_core.rollout.wire import check_answers
 from grpo_core.show import metrics
 from grpo_core.show.runfiles import RunFiles, due

@@ -11,7 +11,7 @@ from torch import nn
 
 from grpo_core.config import ConfigError
 from grpo_core.learn.logprobs import completion_logprobs
-from grpo_core.publish import fingerprint_of
+from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.tasks import model
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from grpo_core.learn.batch import Batch, micro_batches
 from grpo_core.learn.loss import Streams, completion_kl, entropy_mask, policy_loss, token_weights
 from grpo_core.learn.policy import share_of, whole
-from grpo_core.publish import EXACT, fingerprint_like
+from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
