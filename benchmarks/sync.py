@@ -29,10 +29,7 @@ from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since, waited  # noqa: E402
 from grpo_core.rollout.child.frames import read_frame, write_frame  # noqa: E402
 from grpo_core.rollout.weights.base import open_sender  # noqa: E402
-from grpo_core.rollout.weights.digest import (
-    fingerprint_of,
-    spot_digest,
-)
+from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.flat import Flat  # noqa: E402
 from grpo_core.rollout.weights.http import Upload  # noqa: E402
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo_core.learn.batch import make_batch
+from grpo_core.learn.batch import unjudged
+from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
-from grpo_core.rollout.wire import check_answers
-from grpo_core.types import Prompt, Request, Sample, SamplingParams
+from grpo_core.types import Request, SamplingParams
 
 if TYPE_CHECKING:
     from grpo_core.learn.policy import Policy
@@ -136,8 +136,7 @@ class Publisher:
 
     def _difference(self, completion: Completion) -> float:
         """Largest |trainer - engine| over the log-probs of a completion of the probe."""
-        prompt = Prompt("probe", "", self._request.prompt_ids)
-        batch = make_batch([Sample(prompt, completion, "", 0.0, 0.0)], self._policy.device)
+        batch = unjudged([(self._request.prompt_ids, completion)], self._policy.device)
         with torch.no_grad():
             ours, _ = self._policy.logprobs(batch, self._params.temperature)
         return float((ours - batch.behaviour_BT).abs().max())

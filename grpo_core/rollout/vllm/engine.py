@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.rollout.checks import check_parameters, check_requests
 from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.vllm import releases
 from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE, completion, pinned
 from grpo_core.rollout.vllm.steps import Job, Stepper
-from grpo_core.rollout.wire import check_parameters, check_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.rollout.checks import check_answers, check_requests
 from grpo_core.rollout.connect.vllm_serve.engine import UNKNOWN, VllmServerEngine
 from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.http.calls import Http
 from grpo_core.rollout.http.remote import KINDS, identify
 from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE, asked_tokens, mixed_seed
-from grpo_core.rollout.wire import check_answers, check_requests
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
+from grpo_core.rollout.checks import check_answers, check_parameters, check_requests
 from grpo_core.rollout.connect.vllm_serve.protocol import Server, check_logprobs, completion, look, question
 from grpo_core.rollout.connect.vllm_serve.transfer import choose_transfer
 from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
 from grpo_core.rollout.http.calls import Http
 from grpo_core.rollout.http.remote import LOST
 from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE
-from grpo_core.rollout.wire import check_answers, check_parameters, check_requests
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
