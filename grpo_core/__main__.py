@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     with _stdout_for_the_answer() as answer:
         try:
             if rest[:1] in (["replay"], ["check"]):
-                from grpo_core.records.records import check_command, replay_command
+                from grpo_core.records.commands import check_command, replay_command
 
                 return {"replay": replay_command, "check": check_command}[rest[0]](rest[1:], flags, answer)
             command, config = _understood(rest)

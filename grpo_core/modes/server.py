@@ -13,8 +13,8 @@ from grpo_core.learn.staleness import StalenessError
 from grpo_core.modes import shared
 from grpo_core.publish import SyncError
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.http.remote import LOST
-from grpo_core.rollout.http.servers import check_trainable, engine_for
+from grpo_core.rollout.http.choose import check_trainable, engine_for
+from grpo_core.rollout.http.identify import LOST
 from grpo_core.rollout.serve.launch import ServerProcess
 from grpo_core.rollout.serve.run import TOKEN_VARIABLE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.records.record import Recorder
+from grpo_core.records.recording import Recorder
 from grpo_core.show import metrics
 from grpo_core.show.loggers import build_loggers
 

@@ -15,7 +15,7 @@ MODULES = (
     "grpo_core.rollout.vllm.releases",
     "grpo_core.show.metrics",
     "grpo_core.show.picture",
-    "grpo_core.records.record",
+    "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
     "grpo_core.rollout.weights.digest",
     "grpo_core.tasks.task",

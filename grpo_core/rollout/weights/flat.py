@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.digest import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 PIECE = 2**20  # bytes that are handled at a time: they stay in a core's cache between two uses
 _LARGEST_HEAD = 100_000_000  # as safetensors itself has it
@@ -31,7 +33,7 @@ class FlatError(ValueError):
     """Raised when bytes are not weights in safetensors' format, or weights have no place in it."""
 
 
-class Place(NamedTuple):
+class Span(NamedTuple):
     """Where a tensor's bytes are, counted from the first byte of all."""
 
     tensor: torch.Tensor
@@ -73,7 +75,7 @@ class Flat:
         self.head = bytearray(len(text).to_bytes(8, "little") + text)
         begin = len(self.head)
         self.places = [
-            Place(tensor.detach(), begin + start, begin + stop)
+            Span(tensor.detach(), begin + start, begin + stop)
             for (_, tensor), (start, stop) in zip(entries, spans, strict=True)
         ]
         self.size = begin + at
@@ -161,6 +163,36 @@ def tensors_in(memory: torch.Tensor) -> dict[str, torch.Tensor]:
     if at != memory.numel() - 8 - length:
         raise FlatError(f"{memory.numel() - 8 - length} bytes of tensors, where the header has {at}")
     return found
+
+
+def received(memory: torch.Tensor, way: str) -> dict[str, torch.Tensor]:
+    """`tensors_in` for the receiver of a transport, which `way` names.
+
+    Raises:
+        EngineError: These bytes are no weights.
+    """
+    try:
+        return tensors_in(memory)
+    except FlatError as error:
+        raise EngineError(f"{way}: {error}; nothing was loaded") from error
+
+
+def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors in a folder's safetensors files, read from their headers.
+
+    Raises:
+        FlatError: One of them is no safetensors file; names it.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            header.pop("__metadata__", None)
+            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise FlatError(f"{path} is no safetensors file: {error}") from error
+    return shapes
 
 
 def _tensor(data: torch.Tensor, dtype: str, shape: list[int], data_offsets: list[int]) -> torch.Tensor:

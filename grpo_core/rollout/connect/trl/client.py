@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.connect.vllm_serve.engine import UNKNOWN, VllmServerEngine
 from grpo_core.rollout.engine import Capabilities, EngineError
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.http.remote import KINDS, identify
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import SERVERS, identify
 from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE, asked_tokens, mixed_seed
 from grpo_core.rollout.wire import check_answers, check_requests
 from grpo_core.types import Completion
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAME = "trl vllm-serve"
 
 
-def trl_engine(
+def connect(
     host: str,
     port: int,
     *,
@@ -43,10 +43,10 @@ def trl_engine(
     Raises:
         EngineError: Nobody there, or neither.
     """
-    http = Http(NAME, host, port, timeout_s=timeout_s, token=token)
+    http = HttpClient(NAME, host, port, timeout_s=timeout_s, token=token)
     found = identify(http)
     if found == "grpo-core":
-        raise EngineError(f"{http.where('')}: expected `trl vllm-serve`, but {KINDS[found]} answers")
+        raise EngineError(f"{http.where('')}: expected `trl vllm-serve`, but {SERVERS[found]} answers")
     if found == "trl":
         return TrlServerEngine(host, port, timeout_s=timeout_s, token=token)
     return VllmServerEngine(host, port, timeout_s=timeout_s, token=token, folder=folder, sync=sync, name=NAME)
@@ -63,7 +63,7 @@ class TrlServerEngine:
         Raises:
             EngineError: Nobody there, or not this protocol.
         """
-        self._http = Http(self.name, host, port, timeout_s=timeout_s, token=token)
+        self._http = HttpClient(self.name, host, port, timeout_s=timeout_s, token=token)
         schema = self._http.json("GET", "/openapi.json", repeat=True)
         try:
             schemas = schema["components"]["schemas"]

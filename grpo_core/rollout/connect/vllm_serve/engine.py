@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
-from grpo_core.rollout.connect.vllm_serve.protocol import Server, check_logprobs, completion, look, question
+from grpo_core.rollout.connect.vllm_serve.protocol import (
+    VllmServer,
+    check_logprobs,
+    completion,
+    look,
+    question,
+)
 from grpo_core.rollout.connect.vllm_serve.transfer import choose_transfer
 from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.http.remote import LOST
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import LOST
 from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE
 from grpo_core.rollout.wire import check_answers, check_parameters, check_requests
 from grpo_core.types import Completion
@@ -74,7 +80,7 @@ class VllmServerEngine:
             EngineError: Nobody there, or not a `vllm serve` that can be asked exactly.
         """
         self.name = name
-        self._http = Http(name, host, port, timeout_s=timeout_s, token=token)
+        self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
         self._server = look(self._http)
         self._transfer, why = choose_transfer(self._http, self._server, folder, sync)
         self._vocabulary, self._shapes = stored_model(self._server)
@@ -261,7 +267,10 @@ class VllmServerEngine:
             )
 
 
-def capabilities(server: Server, no_update: str) -> Capabilities:
+connect = VllmServerEngine  # see `grpo_core.rollout.connect`
+
+
+def capabilities(server: VllmServer, no_update: str) -> Capabilities:
     """What a server allows; `no_update` is why it takes no weights, if it doesn't."""
     lacks = {
         "fingerprint": "vLLM holds weights in its kernels' own layout",
@@ -278,7 +287,7 @@ def capabilities(server: Server, no_update: str) -> Capabilities:
     return able.without(**lacks)
 
 
-def stored_model(server: Server) -> tuple[int, dict[str, tuple[int, ...]]]:
+def stored_model(server: VllmServer) -> tuple[int, dict[str, tuple[int, ...]]]:
     """Size of the vocabulary, and names and shapes of the tensors of the model's files; 0 and {} where we see none."""
     folder = Path(server.root)
     size, shapes = 0, dict[str, tuple[int, ...]]()

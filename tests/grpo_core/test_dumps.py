@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core.config import ConfigError, LossConfig
-from grpo_core.records.readers import (
+from grpo_core.records.dumps import (
     Finding,
     TextSample,
     TextStep,
