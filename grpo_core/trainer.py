@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grpo_core import metrics
+from grpo_core.files import RunFiles, due
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
@@ -26,8 +28,6 @@ from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, long_prompt
 from grpo_core.rollout.build import EngineSpec, engine_spec
 from grpo_core.rollout.weights.digest import exact_digest
 from grpo_core.rollout.wire import check_answers
-from grpo_core.show import metrics
-from grpo_core.show.runfiles import RunFiles, due
 from grpo_core.tasks import model
 from grpo_core.tasks.data import build_eval_prompts, build_prompts
 from grpo_core.tasks.rewards import build_rewards

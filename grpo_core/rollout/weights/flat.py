@@ -17,7 +17,6 @@ from grpo_core.rollout.weights.digest import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 PIECE = 2**20  # bytes that are handled at a time: they stay in a core's cache between two uses
 _LARGEST_HEAD = 100_000_000  # as safetensors itself has it
@@ -175,24 +174,6 @@ def received(memory: torch.Tensor, way: str) -> dict[str, torch.Tensor]:
         return tensors_in(memory)
     except FlatError as error:
         raise EngineError(f"{way}: {error}; nothing was loaded") from error
-
-
-def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors in a folder's safetensors files, read from their headers.
-
-    Raises:
-        FlatError: One of them is no safetensors file; names it.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with path.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            header.pop("__metadata__", None)
-            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
-        except (OSError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise FlatError(f"{path} is no safetensors file: {error}") from error
-    return shapes
 
 
 def _tensor(data: torch.Tensor, dtype: str, shape: list[int], data_offsets: list[int]) -> torch.Tensor:

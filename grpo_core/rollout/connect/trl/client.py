@@ -13,7 +13,7 @@ from grpo_core.rollout.connect.vllm_serve.engine import UNKNOWN, VllmServerEngin
 from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.http.client import HttpClient
 from grpo_core.rollout.http.identify import SERVERS, identify
-from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE, asked_tokens, mixed_seed
+from grpo_core.rollout.vllm.messages import SLICES, asked_tokens, check_temperature, ended, pinned
 from grpo_core.rollout.wire import check_answers, check_requests
 from grpo_core.types import Completion
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 NAME = "trl vllm-serve"
+# What the protocol has names of its own for.
+_OWN = ("n", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_tokens", "logprobs")
 
 
 def connect(
@@ -99,11 +101,7 @@ class TrlServerEngine:
                 raise EngineError(f"{where}: {self._capabilities.why_not[lack]}")
         # The server doesn't say how long its model's prompts may be, nor how many ids it knows: vLLM checks that.
         check_requests(requests, params, engine=self.name, vocabulary=UNKNOWN, max_model_len=UNKNOWN)
-        if params.temperature < LOWEST_TEMPERATURE:
-            raise EngineError(
-                f"{where}: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, and vLLM would sample at "
-                f"{LOWEST_TEMPERATURE} instead"
-            )
+        check_temperature(params, self.name)
         deadline = self._http.deadline()
         completions = []
         for request in requests:
@@ -146,7 +144,7 @@ def _lacking(fields: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str,
         "abort": "its protocol has no call for it",
         "fingerprint": "its protocol has no call for it",
         "sleep": "its protocol has no call for it",
-        "slices": "each slice has a seed of its own: vLLM's generators can't be wound on",
+        "slices": SLICES,
     }
     if '"integer"' not in json.dumps(fields.get("prompts", {})):
         lacks["generate"] = "it takes prompts as text alone; token ids are taken from TRL 0.29.1 on"
@@ -159,26 +157,12 @@ def _lacking(fields: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str,
 
 def _question(request: Request, params: SamplingParams) -> dict[str, Any]:
     """One completion: `generation_kwargs` go to vLLM's SamplingParams as they are."""
+    options = pinned(params, request)
+    own = {name: options.pop(name) for name in _OWN}
     return {
         "prompts": [[*request.prompt_ids, *request.prefix]],
-        "n": 1,
-        "repetition_penalty": 1.0,
-        "temperature": params.temperature,
-        "top_p": 1.0,
-        "top_k": -1,
-        "min_p": 0.0,
-        "max_tokens": asked_tokens(request, params),
-        "logprobs": 0,
-        "generation_kwargs": {
-            "seed": mixed_seed(request),
-            "stop": [],
-            "stop_token_ids": list(params.stop_ids),
-            "ignore_eos": True,
-            "min_tokens": 0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "detokenize": False,
-        },
+        **own,
+        "generation_kwargs": {**options, "detokenize": False},
     }
 
 
@@ -201,7 +185,7 @@ def _completion(
     if ids and ids[-1] in params.stop_ids:
         reason = "stop"
     elif len(ids) == asked:
-        reason = "length" if len(request.prefix) + len(ids) == params.max_tokens else "abort"
+        reason = ended("length", ids, request, params)
     else:
         raise EngineError(f"{where}: it ended after {len(ids)} of {asked} ids, on none of the stop ids")
     return Completion(request.id, ids, logprobs, (-1,) * len(ids), reason)  # type: ignore[arg-type]

@@ -17,8 +17,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-
 from grpo_core.rollout.connect.vllm_serve.protocol import (
     VllmServer,
     check_logprobs,
@@ -30,7 +28,8 @@ from grpo_core.rollout.connect.vllm_serve.transfer import choose_transfer
 from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
 from grpo_core.rollout.http.client import HttpClient
 from grpo_core.rollout.http.identify import LOST
-from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE
+from grpo_core.rollout.vllm.messages import SLICES, check_temperature
+from grpo_core.rollout.weights.stored import stored_shapes
 from grpo_core.rollout.wire import check_answers, check_parameters, check_requests
 from grpo_core.types import Completion
 
@@ -260,11 +259,7 @@ class VllmServerEngine:
             vocabulary=self._vocabulary or UNKNOWN,
             max_model_len=self._server.max_model_len,
         )
-        if params.temperature < LOWEST_TEMPERATURE:
-            raise EngineError(
-                f"{where}: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, and vLLM would sample at "
-                f"{LOWEST_TEMPERATURE} instead"
-            )
+        check_temperature(params, self.name)
 
 
 connect = VllmServerEngine  # see `grpo_core.rollout.connect`
@@ -282,8 +277,7 @@ def capabilities(server: VllmServer, no_update: str) -> Capabilities:
         lacks["abort"] = (
             f"vLLM {server.version} serves no /abort_requests; start it with VLLM_SERVER_DEV_MODE=1"
         )
-    slices = "each slice has a seed of its own: vLLM's generators can't be wound on"
-    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": slices})
+    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": SLICES})
     return able.without(**lacks)
 
 
@@ -291,10 +285,8 @@ def stored_model(server: VllmServer) -> tuple[int, dict[str, tuple[int, ...]]]:
     """Size of the vocabulary, and names and shapes of the tensors of the model's files; 0 and {} where we see none."""
     folder = Path(server.root)
     size, shapes = 0, dict[str, tuple[int, ...]]()
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, EngineError):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 0)
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, "pt") as file:
-                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        shapes = stored_shapes(folder, server.root)
     return size, shapes

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.vllm.messages import asked_tokens, mixed_seed
+from grpo_core.rollout.vllm.messages import asked_tokens, ended, pinned
 from grpo_core.types import Completion, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -141,21 +141,8 @@ def question(request: Request, params: SamplingParams, server: VllmServer, call_
         "model": server.model,
         "prompt": [*request.prompt_ids, *request.prefix],
         "request_id": call_id,
-        "n": 1,
-        "max_tokens": asked_tokens(request, params),
-        "min_tokens": 0,
-        "temperature": params.temperature,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "seed": mixed_seed(request),
-        "stop": [],
-        "stop_token_ids": list(params.stop_ids),
-        "ignore_eos": True,  # the stop ids alone decide
-        "logprobs": 0,  # the sampled id's own
+        **pinned(params, request),
+        "top_k": 0,  # as -1 elsewhere
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "echo": False,
@@ -206,8 +193,7 @@ def completion(
         raise EngineError(
             f"{where}: {len(ids)} ids came where {asked} were asked for; a limit of the server's own?"
         )
-    if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
-        reason = "abort"  # the call's budget, not the completion's
+    reason = ended(reason, ids, request, params)
     if reason not in ("stop", "length", "abort"):
         raise EngineError(f"{where}: ended with reason {reason!r}")
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)
