@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.learn.staleness import staleness
+from grpo_core.metrics import mean
 from grpo_core.rollout.checks import check_answers
-from grpo_core.show.metrics import mean
 from grpo_core.tasks.data import build_eval_prompts
 from grpo_core.tasks.task import derived_seed
 from grpo_core.types import Request

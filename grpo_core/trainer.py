@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.files import RunFiles, due
 from grpo_core.learn.advantages import judged
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
@@ -16,11 +17,10 @@ from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
 from grpo_core.machine.distributed import joined
 from grpo_core.machine.interrupts import Interrupts
+from grpo_core.metrics import mean, read_metrics
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, long_prompt
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.weights.digest import exact_digest
-from grpo_core.show.metrics import mean, read_metrics
-from grpo_core.show.runfiles import RunFiles, due
 from grpo_core.tasks import model
 from grpo_core.tasks.data import build_prompts
 from grpo_core.tasks.judge import Judge

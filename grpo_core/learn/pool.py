@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_core.show.metrics import deviation, mean
+from grpo_core.metrics import deviation, mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from grpo_core.modes.shared import shared
 from grpo_core.publish import SyncError
 from grpo_core.rollout.build import engine_spec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.http.remote import LOST
-from grpo_core.rollout.http.servers import check_trainable, engine_for
+from grpo_core.rollout.http.choose import check_trainable, engine_for
+from grpo_core.rollout.http.identify import LOST
 from grpo_core.rollout.serve.launch import ServerProcess
 from grpo_core.rollout.serve.run import TOKEN_VARIABLE
 

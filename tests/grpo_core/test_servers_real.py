@@ -20,7 +20,7 @@ from grpo_core.config import RolloutConfig
 from grpo_core.modes import connection
 from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
-from grpo_core.rollout.http.servers import engine_for
+from grpo_core.rollout.http.choose import engine_for
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.cells import cell_python
