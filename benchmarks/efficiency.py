@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from grpo_core.rollout.engine import Engine
 
 STEPS, UNIT_S = 10, 0.5
-SMALL = {"train.prompts_per_step": 2, "sampling.group_size": 2, "checkpoint.every": 0, "output.page": "false"}
+SMALL = {"train.prompts_per_step": 2, "sampling.group_size": 2, "checkpoint.every": 0}
 
 
 class TimedEngine:
@@ -108,7 +108,6 @@ def real() -> tuple[float, float, float, float]:
         "train.prompts_per_step": 16,
         "sampling.group_size": 8,
         "checkpoint.every": 0,
-        "output.page": "false",
     }
     real_engine = asynchronous.ProcessEngine
 

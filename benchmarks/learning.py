@@ -64,7 +64,6 @@ SETTINGS: dict[str, Any] = {
     "loss.clip_high": 0.2,
     "loss.kl_coefficient": 0.0,
     "output.completions_every": 0,
-    "output.page": "false",
     "checkpoint.every": 0,
 }
 

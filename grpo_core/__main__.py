@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     with _stdout_for_the_answer() as answer:
         try:
             if rest[:1] in (["replay"], ["check"]):
-                from grpo_core.records.records import check_command, replay_command
+                from grpo_core.records.commands import check_command, replay_command
 
                 return {"replay": replay_command, "check": check_command}[rest[0]](rest[1:], flags, answer)
             command, config = _understood(rest)
@@ -85,9 +85,9 @@ def _not_installed(error: Exception) -> str:
 
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core import run
-    from grpo_core.show.terminal import Progress
+    from grpo_core.show.terminal import StepProgress
 
-    progress = Progress(config.train.steps)
+    progress = StepProgress(config.train.steps)
     try:
         document = run.train(config, progress, resume="--resume" in flags)
     finally:
@@ -167,8 +167,8 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
 
 
 def _in_words(document: dict[str, Any]) -> str:
-    from grpo_core.show.metrics import read_metrics
-    from grpo_core.show.picture import terminal_curve
+    from grpo_core.metrics import read_metrics
+    from grpo_core.show.curves import terminal_curve
 
     curve = [entry["reward/mean"] for entry in read_metrics(Path(document["metrics"]))]
     colour = os.isatty(1) and not os.environ.get("NO_COLOR")
@@ -183,7 +183,6 @@ def _in_words(document: dict[str, Any]) -> str:
             f"weight syncs proven: {document['syncs_proven']} of {document['syncs']}",
             f"metrics     {document['metrics']}",
             f"completions {document['completions']}",
-            f"page        {document['page']}",
         ]
     )
 

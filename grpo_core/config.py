@@ -298,8 +298,8 @@ class OutputConfig:
     """Write metrics for TensorBoard, too."""
     wandb: bool = _key(default=False)
     """Write metrics for Weights & Biases, too, offline."""
-    page: bool = _key(default=True)
-    """Write run.html, a page with curves and completions, when the run ends."""
+    page: bool = _key(default=False)
+    """Without effect: no page is written any more. The key is read, as settings of earlier runs have it."""
 
 
 @dataclass(frozen=True)
@@ -352,6 +352,7 @@ def ignored(config: Config) -> list[tuple[str, str]]:
         (True, ("on_update",), "it is a setting of `serve`"),
     ]
     found = [(f"rollout.{key}", why) for applies, keys, why in rules if applies for key in keys]
+    found.append(("output.page", "curves are for TensorBoard and W&B (output.tensorboard, output.wandb)"))
     if config.data.path:
         found += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
     if config.model.path:

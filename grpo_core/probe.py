@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_core import run
 from grpo_core.machine.determinism import settle
 from grpo_core.publish import long_prompt
 from grpo_core.rollout.build import build_engine, engine_spec
+from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.wire import check_answers
 from grpo_core.tasks import model, task
 from grpo_core.types import SamplingParams
+from grpo_core.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +39,10 @@ def probe(config: Config) -> dict[str, Any]:
         try:
             seen = _observe(config, config.model.path or folder)
         except EngineError as failure:
-            return {**document, "outcome": "failed", "error": str(failure), "versions": run.versions()}
+            return {**document, "outcome": "failed", "error": str(failure), "versions": versions()}
     error = _judge(seen, config.rollout.sync_tolerance)
     outcome = "ok" if error is None else "failed"
-    return {**document, **seen, "outcome": outcome, "error": error, "versions": run.versions()}
+    return {**document, **seen, "outcome": outcome, "error": error, "versions": versions()}
 
 
 def _observe(config: Config, folder: str) -> dict[str, Any]:
@@ -109,15 +109,11 @@ def _largest_difference(
     """Largest |trainer - engine| over the log-probs of all sampled tokens."""
     import torch
 
-    from grpo_core.learn.batch import make_batch
+    from grpo_core.learn.batch import unjudged
     from grpo_core.learn.logprobs import completion_logprobs
-    from grpo_core.types import Prompt, Sample
 
-    samples = [
-        Sample(Prompt(request.id, "", request.prompt_ids), completion, "", 0.0, 0.0)
-        for request, completion in zip(requests, completions, strict=True)
-    ]
-    batch = make_batch(samples)
+    pairs = zip(requests, completions, strict=True)
+    batch = unjudged([(request.prompt_ids, completion) for request, completion in pairs])
     with torch.no_grad():
         ours, _ = completion_logprobs(
             trained,

@@ -12,26 +12,22 @@ did nothing looked like one that worked. Here each sync is proven, or the run en
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from grpo_core.learn.batch import make_batch
-from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.wire import check_answers
-from grpo_core.types import Prompt, Request, Sample, SamplingParams
+from grpo_core.learn.batch import unjudged
+from grpo_core.rollout.checks import check_answers
+from grpo_core.rollout.weights.digest import fingerprint_like
+from grpo_core.types import Request, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from grpo_core.learn.policy import Policy
     from grpo_core.rollout.engine import Engine
     from grpo_core.types import Completion
 
 
-EXACT = "spot1-"  # what `exact_digest` begins with
 _PROBE_TOKENS = 160  # of a prompt, see `long_prompt`
 PROBE_COMPLETION = 8  # tokens
 
@@ -56,45 +52,6 @@ class Proof:
     fingerprint: bool | None
     difference: float
     moved: float | None
-
-
-def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names: what records and runs are compared by.
-
-    >>> a, b = torch.zeros(2), torch.ones(1)
-    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("b", b), ("a", a)])
-    True
-    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("a", a), ("b", -b)])
-    False
-    """
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
-        value = tensor.detach().cpu().contiguous()
-        digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
-    return digest.hexdigest()
-
-
-def fingerprint_like(held: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
-    """The fingerprint of tensors, computed as that one was which an engine holding `version` gave.
-
-    >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
-    'spot128-v3-'
-    >>> len(fingerprint_like("0" * 64, [("a", torch.ones(1))], 3))
-    64
-    """
-    if held.startswith(EXACT):
-        return exact_digest(tensors)
-    return spot_digest(tensors, version) if held.startswith("spot") else fingerprint_of(tensors)
-
-
-def exact_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Of every byte, at a third of the cost of SHA-256: what a recorded step is compared by.
-
-    >>> exact_digest([("a", torch.ones(1))])[:9]
-    'spot1-v0-'
-    """
-    return spot_digest(tensors, 0, every=1)
 
 
 def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
@@ -179,8 +136,7 @@ class Publisher:
 
     def _difference(self, completion: Completion) -> float:
         """Largest |trainer - engine| over the log-probs of a completion of the probe."""
-        prompt = Prompt("probe", "", self._request.prompt_ids)
-        batch = make_batch([Sample(prompt, completion, "", 0.0, 0.0)], self._policy.device)
+        batch = unjudged([(self._request.prompt_ids, completion)], self._policy.device)
         with torch.no_grad():
             ours, _ = self._policy.logprobs(batch, self._params.temperature)
         return float((ours - batch.behaviour_BT).abs().max())

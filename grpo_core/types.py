@@ -6,11 +6,11 @@ distribution that sampled them (the *behaviour* stream) and, per token, the poli
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -91,6 +91,11 @@ class Completion:
                 f"{len(self.versions)} versions: an engine returned streams of unequal length"
             )
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether it ended at `max_tokens` rather than by itself."""
+        return self.finish_reason == "length"
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -121,3 +126,29 @@ class Group:
 
     prompt: Prompt
     samples: tuple[Sample, ...]
+
+    @property
+    def rewards(self) -> list[float]:
+        """In the order of the samples."""
+        return [sample.reward for sample in self.samples]
+
+    def having(self, field: str, values: Sequence[float]) -> Group:
+        """The same samples with other rewards or advantages.
+
+        >>> answer = Completion("0.0.0", (1,), (-0.5,), (0,), "stop")
+        >>> prompt = Prompt("0.0", "a>", (0,))
+        >>> Group(prompt, (Sample(prompt, answer, "a", 1.0, 0.0),)).having("reward", [0.5]).rewards
+        [0.5]
+        """
+        changes: list[dict[str, Any]] = [{field: value} for value in values]
+        pairs = zip(self.samples, changes, strict=True)
+        return Group(self.prompt, tuple(replace(sample, **change) for sample, change in pairs))
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What is asked of the engine at one time: a batch of prompts, several completions each."""
+
+    number: int
+    prompts: tuple[Prompt, ...]
+    requests: tuple[Request, ...]

@@ -16,7 +16,7 @@ settings = {
     "data.path": folder / "prompts.jsonl", "data.shuffle": "false",
     "reward.functions": f"{Path(__file__).parent / 'tiny.py'}:even_words",
     "train.steps": 10_000, "train.prompts_per_step": 2, "sampling.group_size": 8, "sampling.max_tokens": 64,
-    "checkpoint.every": 0, "output.completions_every": 0, "output.page": "false",
+    "checkpoint.every": 0, "output.completions_every": 0,
     "output.dir": folder, "output.name": "ours",
 }  # fmt: skip
 turns = Turns()

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from grpo_core.rollout.child.frames import read_frame, write_frame
-from grpo_core.rollout.weights.base import Receiver
 from grpo_core.rollout.weights.digest import spot_digest
+from grpo_core.rollout.weights.receive import Receiver
 
 
 class Engine:
@@ -89,7 +89,7 @@ def http(engine: Engine) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from grpo_core.rollout.weights.uploads import Staging, protocol, uploaded
+    from grpo_core.rollout.serve.uploads import Staging, protocol, uploaded
 
     app, staging = FastAPI(), Staging()
 

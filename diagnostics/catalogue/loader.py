@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import model
 from diagnostics.report import wording
 from diagnostics.report.remedies import Advice, Install, SetOption
 from diagnostics.tables import Source, Table, TableError, close_matches
+
+if TYPE_CHECKING:
+    from diagnostics.report.remedies import Edit
 
 SCHEMA = "grpo-doctor.issue.v1"
 CHECK_SCHEMA = "grpo-doctor.check.v1"
@@ -257,7 +261,11 @@ def _config(table: Table) -> model.ConfigRule:
         when.taken.add(key)
     if not when.values:
         raise table.refuse("when", "at least one value of the run plan")
-    rule = model.ConfigRule(table.take("about", str, required=True), tuple(when.values.items()))
+    rule = model.ConfigRule(
+        table.take("about", str, required=True),
+        tuple(when.values.items()),
+        by_rule=table.take("by_rule", bool, default=False),
+    )
     table.close()
     return rule
 
@@ -279,6 +287,7 @@ def _mitigation(name: str, table: Table) -> model.Mitigation:
             if isinstance(action, Install)
         ),
         advice=tuple(action.framework for action in edits if isinstance(action, Advice)),
+        searches=table.take("searches", bool, default=False),
     )
     if not mitigation.edits:
         raise table.refuse("edits", "the change in the words of at least one framework")
@@ -288,9 +297,9 @@ def _mitigation(name: str, table: Table) -> model.Mitigation:
     return mitigation
 
 
-def _edits(table: Table) -> list[Advice | Install | SetOption]:
+def _edits(table: Table) -> list[Edit]:
     """The edits by framework: a text, a table with what to install, or one with what had better not be done."""
-    found: list[Advice | Install | SetOption] = []
+    found: list[Edit] = []
     for framework, value in table.values.items():
         if framework not in model.FRAMEWORKS:
             raise table.refuse(framework, f"one of {', '.join(model.FRAMEWORKS)}")

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Option of `lint` -> distributions that carry it, the first that is installed counts.
-PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
+# vLLM is told first: most rules ask for its release.
+PACKAGES = {
+    name: FRAMEWORKS[name].packages for name in sorted(FRAMEWORKS, key=lambda name: name != "vllm")
+} | {"torch": ("torch",)}
 
 
 class VersionError(ValueError):

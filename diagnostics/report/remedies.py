@@ -128,9 +128,9 @@ class Run:
     note: str = ""
 
 
-# What an entry of the catalogue says to change.
-Edit = Advice | Install | SetOption
-Action = Install | Uninstall | Unset | SetVariables | SetOption | Advice | Explain | Run
+# What an entry of the catalogue can ask for, in a framework's words.
+Edit = Install | SetOption | Advice
+Action = Edit | Uninstall | Unset | SetVariables | Explain | Run
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from diagnostics.report.remedies import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.report.remedies import Action, Offer, Remedy, Words
+    from diagnostics.report.remedies import Action, Edit, Offer, Remedy, Words
 
 STANDINGS = {
     remedies.SHOWN: "shown by a run",
@@ -43,6 +43,11 @@ def quoted(words: Words) -> str:
     "pip install 'numpy<2'"
     """
     return shlex.join(words)
+
+
+def one_line(text: str) -> str:
+    """A text without its line breaks."""
+    return " ".join(text.split())
 
 
 def command_of(action: Action) -> str:
@@ -70,7 +75,7 @@ def edit_of(action: Action) -> str:
     return sentence_of(action) or command_of(action)
 
 
-def plain(action: Advice | Install | SetOption) -> str:
+def plain(action: Edit) -> str:
     """An edit of the catalogue without the name of its framework.
 
     >>> plain(Install(("numpy<2",), note="or wait", framework="trl"))
@@ -82,7 +87,7 @@ def plain(action: Advice | Install | SetOption) -> str:
     return action.text if isinstance(action, Advice) else action.edit
 
 
-def _named(action: Advice | Install | SetOption) -> str:
+def _named(action: Edit) -> str:
     return f"{frameworks.SHOWN[action.framework]}: {plain(action)}" if action.framework else plain(action)
 
 

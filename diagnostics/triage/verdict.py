@@ -43,7 +43,7 @@ class Candidate:
         role: `root`, `cascade` or `confirmation`, of its signature.
         certainty: `established` the message in a traceback of a release it is known in, or of the code it names;
             `supported` the message; `hypothesis` the message, in a release in which it is not known.
-        releases: What the log says is installed of the packages concerned, as "vllm 0.8.5".
+        releases: What the log says is installed of the packages concerned, as (package, release).
         triggers: How it came about, where the log can tell; one of these.
         looked_to: The newest release that anybody looked at, where that of the log is newer.
     """
@@ -54,7 +54,7 @@ class Candidate:
     hits: tuple[Hit, ...]
     count: int
     ranks: tuple[str, ...]
-    releases: tuple[str, ...]
+    releases: tuple[tuple[str, str], ...]
     triggers: tuple[str, ...] = ()
     looked_to: str = ""
 
@@ -210,14 +210,16 @@ def _refused(hit: Hit, refused: list[Hit]) -> bool:
     )
 
 
-def _held_against(issue: Issue, versions: dict[str, tuple[str, str]]) -> tuple[Concern, tuple[str, ...]]:
+def _held_against(
+    issue: Issue, versions: dict[str, tuple[str, str]]
+) -> tuple[Concern, tuple[tuple[str, str], ...]]:
     """What is claimed of the releases in the log, and which ones it was held against."""
     releases = {package: version for package, (version, _) in versions.items()}
     told = {claim.package for claim in issue.affected} & set(releases)
-    return affects(issue, releases), tuple(sorted(f"{name} {releases[name]}" for name in told))
+    return affects(issue, releases), tuple(sorted((name, releases[name]) for name in told))
 
 
-def _certainty(issue: Issue, hits: list[Hit], concern: Concern, releases: tuple[str, ...]) -> str:
+def _certainty(issue: Issue, hits: list[Hit], concern: Concern, releases: tuple[tuple[str, str], ...]) -> str:
     assert issue.signature is not None
     if concern.answer == FREE:
         return "hypothesis"

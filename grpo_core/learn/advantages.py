@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from grpo_core.config import LossConfig
+    from grpo_core.types import Group
+
 
 @dataclass(frozen=True)
 class Advantages:
@@ -61,6 +64,18 @@ def group_advantages(
         for row in zip(rewards, means, deviations, strict=True)
     )
     return Advantages(values, sum(min(group) == max(group) for group in rewards))
+
+
+def judged(groups: Sequence[Group], options: LossConfig) -> list[Group]:
+    """The groups with the advantages that these settings make of their rewards."""
+    advantages = group_advantages(
+        [group.rewards for group in groups],
+        baseline=options.advantage_baseline,
+        scale=options.advantage_scale,
+        ddof=options.advantage_ddof,
+        epsilon=options.advantage_epsilon,
+    )
+    return [group.having("advantage", row) for group, row in zip(groups, advantages.values, strict=True)]
 
 
 def _per_sample(

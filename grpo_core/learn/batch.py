@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +12,7 @@ from grpo_core.learn.logprobs import length_mask
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from grpo_core.types import Sample
+    from grpo_core.types import Completion, Sample
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,33 @@ class Batch:
 
 
 def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
-    """Pads and stacks; every completion has at least one token (the engine's answers are checked for it)."""
+    """Samples to train on."""
+    batch = unjudged([(sample.prompt.ids, sample.completion) for sample in samples], device)
+    advantages, trained = [sample.advantage for sample in samples], [sample.trained for sample in samples]
+    return replace(
+        batch,
+        advantages_B=torch.tensor(advantages, dtype=torch.float32, device=device),
+        trained_B=torch.tensor(trained, device=device),
+    )
+
+
+def unjudged(answers: Sequence[tuple[tuple[int, ...], Completion]], device: str = "cpu") -> Batch:
+    """Prompts' ids and what was sampled behind them, padded and stacked; every advantage is 0.
+
+    Every completion has at least one token (the engine's answers are checked for it).
+    """
 
     def padded(rows: list[list[float]], dtype: torch.dtype) -> torch.Tensor:
         width = max(map(len, rows))
         return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=dtype, device=device)
 
-    whole = [[*sample.prompt.ids, *sample.completion.ids] for sample in samples]
     return Batch(
-        ids_BL=padded(whole, torch.long),  # type: ignore[arg-type]
-        prompt_lengths_B=torch.tensor([len(sample.prompt.ids) for sample in samples], device=device),
-        lengths_B=torch.tensor([len(sample.completion.ids) for sample in samples], device=device),
-        advantages_B=torch.tensor(
-            [sample.advantage for sample in samples], dtype=torch.float32, device=device
-        ),
-        behaviour_BT=padded([list(sample.completion.logprobs) for sample in samples], torch.float32),
-        trained_B=torch.tensor([sample.trained for sample in samples], device=device),
+        ids_BL=padded([[*prompt, *answer.ids] for prompt, answer in answers], torch.long),
+        prompt_lengths_B=torch.tensor([len(prompt) for prompt, _ in answers], device=device),
+        lengths_B=torch.tensor([len(answer.ids) for _, answer in answers], device=device),
+        advantages_B=torch.zeros(len(answers), device=device),
+        behaviour_BT=padded([list(answer.logprobs) for _, answer in answers], torch.float32),
+        trained_B=torch.ones(len(answers), dtype=torch.bool, device=device),
     )
 
 

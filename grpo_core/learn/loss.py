@@ -69,79 +69,6 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
     return mask / (samples * max_tokens)
 
 
-def entropy_mask(entropy_BT: torch.Tensor, mask_BT: torch.Tensor, quantile: float) -> torch.Tensor:
-    """True at the real tokens whose entropy is at or above this quantile of all real tokens'. [B, T].
-
-    Source: arXiv 2506.01939; `get_high_entropy_mask` of TRL 1.16.0, with `top_entropy_quantile = 1 - quantile`.
-    Called once a step, before it is split: TRL, and ms-swift 4.6.0, take the quantile of each micro-batch, so which
-    tokens are trained depends on the company they happen to be in.
-
-    Args:
-        entropy_BT: Of the distribution each token was sampled from.
-        mask_BT: True at real tokens.
-        quantile: The share that is left out, from 0 to 1; the threshold is interpolated linearly.
-    """
-    if quantile <= 0 or not mask_BT.any():
-        return mask_BT
-    entropy = entropy_BT.float()
-    return mask_BT & (entropy >= torch.quantile(entropy[mask_BT], quantile))
-
-
-def kl_estimate(
-    current: torch.Tensor,
-    reference: torch.Tensor,
-    estimator: str,
-    *,
-    log_ratio_limit: float = 0.0,
-    limit: float = 0.0,
-) -> torch.Tensor:
-    """Per-token estimate of KL(current || reference) on tokens sampled from current, by Schulman's names.
-
-    k1 is unbiased and may be negative; k2 is biased and positive; k3 is unbiased and positive. Unbiased
-    holds for the value: the gradient of k1 used as a loss is zero in expectation.
-
-    A limit clamps the log-ratio, or the estimate, and where it binds there is no gradient; 0: none. verl, EasyR1 and
-    ms-swift limit their k3 to 20 and 10, NeMo-RL every estimator.
-    """
-    log_ratio = reference - current
-    if log_ratio_limit:
-        log_ratio = log_ratio.clamp(-log_ratio_limit, log_ratio_limit)
-    estimate = _schulman(log_ratio, estimator)
-    return estimate.clamp(-limit, limit) if limit else estimate
-
-
-def _schulman(log_ratio: torch.Tensor, estimator: str) -> torch.Tensor:
-    if estimator == "k1":
-        return -log_ratio
-    if estimator == "k2":
-        return 0.5 * log_ratio**2
-    return log_ratio.exp() - log_ratio - 1
-
-
-def completion_kl(
-    proximal_BT: torch.Tensor, reference_BT: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
-    """The KL estimate against the reference, summed over each completion. [B], no gradient.
-
-    With `kl_placement = "reward"`, `kl_coefficient` times this is taken off a completion's reward before advantages
-    are computed, as `apply_kl_penalty` of verl 0.9.1 and `kl_in_reward` of ms-swift 4.6.0 do.
-    """
-    kl = _masked_kl(proximal_BT.detach(), reference_BT.detach(), mask_BT, options)
-    return (kl * mask_BT).sum(1)
-
-
-def _masked_kl(
-    current: torch.Tensor, reference: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
-    return kl_estimate(
-        _kept(current, mask_BT),
-        _kept(reference, mask_BT),
-        options.kl_estimator,
-        log_ratio_limit=options.kl_log_ratio_limit,
-        limit=options.kl_limit,
-    )
-
-
 # Replaced before any exp, not multiplied away after it: 0 * inf is NaN, in the gradient too.
 def _kept(stream: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return torch.where(mask_BT, stream, torch.zeros_like(stream))
@@ -227,7 +154,9 @@ def policy_loss(
     per_token = -gain if learned_BT is None else -gain * learned_BT
     kl_sum = 0.0
     if streams.reference is not None:
-        kl = _masked_kl(current, streams.reference, mask_BT, options)
+        from grpo_core.learn.kl import masked_kl
+
+        kl = masked_kl(current, streams.reference, mask_BT, options)
         kl_sum = float((kl * mask_BT).sum().detach())
         if options.kl_placement == "loss":
             per_token = per_token + options.kl_coefficient * (kl * ratio if options.kl_importance else kl)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from grpo_core.config import ConfigError
 from grpo_core.learn.logprobs import completion_logprobs
-from grpo_core.publish import fingerprint_of
+from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.tasks import model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from grpo_core.config import Config, ModelConfig
+    from grpo_core.config import Config
     from grpo_core.learn.batch import Batch
     from grpo_core.machine.distributed import World
 
@@ -54,7 +53,11 @@ class Policy:
         """
         self._world, self.device = world, _device(config.train.device, world)
         self.causal = model.load_model(model_dir, self.device)
-        self._adapters = _inject_adapters(self.causal, config.model, config.train.seed)
+        self._adapters: list[Any] = []
+        if config.model.lora_rank:
+            from grpo_core.learn.adapters import inject
+
+            self._adapters = inject(self.causal, config.model, config.train.seed)
         # The adapters switched off are the model before training; without them a copy is.
         needs_copy = config.loss.kl_coefficient and not self._adapters
         chunk = config.train.logprob_chunk
@@ -62,11 +65,15 @@ class Policy:
             _Scorer(copy.deepcopy(self.causal).requires_grad_(False), chunk) if needs_copy else None
         )
         if config.model.gradient_checkpointing:
-            _recompute_activations(self.causal)
+            from grpo_core.learn.memory import recompute_activations
+
+            recompute_activations(self.causal)
         self.module = _Scorer(self.causal, chunk)
         self._training: Any = self.module
         if world.size > 1 and config.train.sharding == "fsdp2":
-            _shard(self.module)
+            from grpo_core.learn.memory import shard
+
+            shard(self.module)
         elif world.size > 1:
             self._training = nn.parallel.DistributedDataParallel(self.module, broadcast_buffers=False)
 
@@ -162,58 +169,6 @@ class Policy:
 def _device(wanted: str, world: World) -> str:
     """Under torchrun, `cuda` is one GPU each."""
     return f"cuda:{world.rank % torch.cuda.device_count()}" if wanted == "cuda" and world.size > 1 else wanted
-
-
-def _inject_adapters(causal: Any, options: ModelConfig, seed: int) -> list[Any]:
-    """Puts low-rank adapters into the model and freezes the rest; returns the layers that have one."""
-    if not options.lora_rank:
-        return []
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-        from peft.tuners.tuners_utils import BaseTunerLayer
-    except ImportError as error:
-        raise ConfigError(
-            f"model.lora_rank = {options.lora_rank}: needs peft in this environment ({error}); pip install peft"
-        ) from error
-    targets = options.lora_targets
-    wanted = LoraConfig(
-        r=options.lora_rank,
-        lora_alpha=options.lora_alpha,
-        target_modules=targets[0] if targets == ("all-linear",) else list(targets),
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            inject_adapter_in_model(wanted, causal)
-        except ValueError as error:
-            raise ConfigError(f"model.lora_targets = {list(targets)}: {error}") from error
-    return [layer for layer in causal.modules() if isinstance(layer, BaseTunerLayer)]
-
-
-def _recompute_activations(causal: Any) -> None:
-    """Transformers recomputes in training mode alone; dropout, which that would wake up, is set to zero."""
-    for layer in causal.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-        if hasattr(layer, "attention_dropout"):
-            layer.attention_dropout = 0.0
-    if hasattr(causal, "activation_checkpointing_enable"):  # its name since transformers 5.23
-        causal.activation_checkpointing_enable({"use_reentrant": False})
-    else:
-        causal.gradient_checkpointing_enable({"use_reentrant": False})
-    causal.train()
-
-
-def _shard(scorer: _Scorer) -> None:
-    """PyTorch's FSDP2: each layer's parameters are put together only while it computes."""
-    from torch.distributed.fsdp import fully_shard
-
-    for layer in scorer.causal.base_model.layers:
-        fully_shard(layer)
-    fully_shard(scorer)
 
 
 def whole(value: torch.Tensor) -> torch.Tensor:

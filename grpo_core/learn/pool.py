@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_core.show.metrics import deviation, mean
-from grpo_core.types import Group
+from grpo_core.metrics import deviation, mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grpo_core.config import Config
-    from grpo_core.types import Prompt, Request, Sample
+    from grpo_core.types import Group, Request
 
 
 class Pool:
@@ -32,17 +31,9 @@ class Pool:
         self.ages: list[int] = []
         self.rounds = 0
 
-    def add(
-        self,
-        prompts: Sequence[Prompt],
-        requests: Sequence[Request],
-        samples: Sequence[Sample],
-        ages: list[int],
-    ) -> None:
-        """Takes a rollout: `group_size` samples a prompt, in the order of the prompts."""
-        size = self._config.sampling.group_size
-        for place, prompt in enumerate(prompts):
-            self.groups.append(Group(prompt, tuple(samples[place * size : (place + 1) * size])))
+    def add(self, groups: Sequence[Group], requests: Sequence[Request], ages: list[int]) -> None:
+        """Takes a rollout: the groups of its prompts, in their order."""
+        self.groups += groups
         self.requests.update({request.id: request for request in requests})
         self.ages += ages
         self.rounds += 1
@@ -74,7 +65,7 @@ class Pool:
             "reward/zero_variance_groups": mean([not has_signal(group) for group in self.groups]),
             "completions/tokens": sum(lengths),
             "completions/mean_length": mean(lengths),
-            "completions/truncated": mean([cut_off(sample) for sample in samples]),
+            "completions/truncated": mean([sample.completion.cut_off for sample in samples]),
             "staleness/mean": mean(self.ages),
             "staleness/max": max(self.ages),
         }
@@ -90,10 +81,4 @@ class Pool:
 
 def has_signal(group: Group) -> bool:
     """Whether any of its rewards differ: otherwise no advantage but zero can come of it."""
-    rewards = [sample.reward for sample in group.samples]
-    return min(rewards) < max(rewards)
-
-
-def cut_off(sample: Sample) -> bool:
-    """Whether the completion ended at `max_tokens` rather than by itself."""
-    return sample.completion.finish_reason == "length"
+    return min(group.rewards) < max(group.rewards)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from grpo_core.learn.batch import Batch, micro_batches
-from grpo_core.learn.loss import Streams, completion_kl, entropy_mask, policy_loss, token_weights
+from grpo_core.learn.loss import Streams, policy_loss, token_weights
 from grpo_core.learn.policy import share_of, whole
-from grpo_core.publish import EXACT, fingerprint_like
+from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,6 +105,8 @@ class Updater:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def kl_sums(self, batch: Batch) -> list[float]:
         """Each sample's estimated KL to the reference, summed over its tokens, for `kl_placement = "reward"`."""
+        from grpo_core.learn.kl import completion_kl
+
         rows = batch.rows(self._world.share(len(batch.lengths_B)))
         sums: list[float] = []
         for part in self._parts(rows):
@@ -124,25 +126,11 @@ class Updater:
         width = rows.behaviour_BT.shape[1]
         window = _Window(rows, list(self._parts(rows)), weights_BT[share, :width], kept_BT[share, :width])
         if loss.entropy_quantile:
-            window.learned_BT = self._above_quantile(window)
-        return window
+            from grpo_core.learn.entropy import above_quantile
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _above_quantile(self, window: _Window) -> torch.Tensor:
-        """True at the tokens of high entropy, by a threshold over the whole step: so it needs a pass of its own."""
-        entropies = torch.zeros_like(window.rows.behaviour_BT)
-        for part in window.parts:
-            values = self._logprobs(window.rows.rows(part))[1]
-            entropies[part, : values.shape[1]] = values
-        kept, quantile = window.kept_BT, self._config.loss.entropy_quantile
-        mine = entropies[kept].tolist()
-        shares = self._world.gather(mine)
-        everyone = torch.tensor([value for share in shares for value in share])
-        learned = entropy_mask(everyone, torch.ones_like(everyone, dtype=torch.bool), quantile)
-        before = sum(map(len, shares[: self._world.rank]))
-        return torch.zeros_like(kept).masked_scatter(
-            kept, learned[before : before + len(mine)].to(kept.device)
-        )
+            found = ((part, self._logprobs(rows.rows(part))[1]) for part in window.parts)
+            window.learned_BT = above_quantile(found, window.kept_BT, loss.entropy_quantile, self._world)
+        return window
 
     def _accumulate(self, window: _Window) -> _Losses:
         """Gradients of the whole window; the first pass also sets the proximal log-probs.

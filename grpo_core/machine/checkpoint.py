@@ -28,8 +28,23 @@ SCHEMA = "grpo-doctor.checkpoint.v1"
 
 
 @dataclass
+class UnderWay:
+    """What a mode has in flight between two steps.
+
+    Attributes:
+        flight: Rollouts asked for and not yet trained on: (number, completions begun, as dictionaries).
+        version: The policy version that samples them.
+        tensors: File name -> tensors by name: what it takes to go on.
+    """
+
+    flight: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)
+    version: int = -1
+    tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+
+@dataclass
 class State:
-    """What is saved besides tensors.
+    """What is saved.
 
     Attributes:
         step: Steps done.
@@ -38,8 +53,9 @@ class State:
         files: Bytes of each of the run's line files that belong to these steps.
         probe: The publisher's last probe completion, as a dictionary.
         proof: The last weight sync's proof, as a dictionary.
-        flight: Rollouts asked for and not yet trained on: (round, completions begun, as dictionaries).
-        flight_version: The version that samples them.
+        flight: See `UnderWay`.
+        flight_version: See `UnderWay`.
+        tensors: File name -> tensors by name; of a checkpoint that was read.
     """
 
     step: int = 0
@@ -50,6 +66,7 @@ class State:
     proof: dict[str, Any] | None = None
     flight: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)
     flight_version: int = -1
+    tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
 
 def completion_from(entry: Mapping[str, Any]) -> Completion:
@@ -63,7 +80,7 @@ def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Te
 
     Args:
         folder: Of the run's checkpoints.
-        state: Is saved as JSON.
+        state: Is saved as JSON, but for its own tensors.
         tensors: File name -> tensors by name.
         keep: Checkpoints that stay.
 
@@ -83,6 +100,7 @@ def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Te
             (aside / f"{name}.safetensors").write_bytes(payload)
             checksums[name] = hashlib.sha256(payload).hexdigest()
         document = {"schema": SCHEMA, "checksums": checksums, **asdict(state)}
+        del document["tensors"]
         (aside / "state.json").write_text(json.dumps(document), encoding="utf-8")
         target = folder / f"step-{state.step:08d}"
         shutil.rmtree(target, ignore_errors=True)  # of a run that had come as far before
@@ -93,19 +111,19 @@ def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Te
         shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: Path) -> tuple[State, dict[str, dict[str, torch.Tensor]]] | None:
+def load(folder: Path) -> State | None:
     """The newest checkpoint that is whole, and sets the generators; None: there is none."""
     for path in _folders(folder):
         try:
-            state, tensors = _read(path)
+            state = _read(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"grpo_core: {path} is damaged ({error}) and is passed over", file=sys.stderr)
             continue
-        generators = tensors.pop("generators")
+        generators = state.tensors.pop("generators")
         torch.set_rng_state(generators["torch"])
         version, *numbers = generators["python"].tolist()
         random.setstate((version, tuple(numbers), None))
-        return state, tensors
+        return state
     return None
 
 
@@ -119,7 +137,7 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
-def _read(path: Path) -> tuple[State, dict[str, dict[str, torch.Tensor]]]:
+def _read(path: Path) -> State:
     import safetensors.torch
 
     document = json.loads((path / "state.json").read_text(encoding="utf-8"))
@@ -131,7 +149,7 @@ def _read(path: Path) -> tuple[State, dict[str, dict[str, torch.Tensor]]]:
         if hashlib.sha256(payload).hexdigest() != expected:
             raise ValueError(f"{name}.safetensors has another checksum than it was written with")
         tensors[name] = safetensors.torch.load(payload)
-    return State(**document), tensors
+    return State(**document, tensors=tensors)
 
 
 def _python_generator() -> torch.Tensor:

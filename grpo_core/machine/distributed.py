@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from grpo_core.machine.determinism import settle
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from grpo_core.config import Config
 
 T = TypeVar("T")
 
@@ -60,3 +64,21 @@ class World:
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sums over the processes, in float64, added up in the order of ranks."""
         return [sum(column) for column in zip(*self.gather(list(values)), strict=True)]
+
+
+def joined(config: Config) -> World:
+    """The processes of this run, each made repeatable, on devices that can be shared out as configured.
+
+    Raises:
+        ConfigError: They can't.
+    """
+    settle(config.train.threads)
+    world = World(config.train.device)
+    if world.size > 1 or "cuda" in config.train.device + config.rollout.device:
+        import torch
+
+        from grpo_core.machine.resources import check_devices, check_processes
+
+        check_devices(config, world.size, torch.cuda.device_count())
+        check_processes(config, world.size)
+    return world

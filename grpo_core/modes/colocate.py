@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from grpo_core.modes import shared
-from grpo_core.rollout.build import build_engine
+from grpo_core.modes.shared import shared
+from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.engine import Sleeper
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def run(trainer: Trainer) -> None:
     """Wake, publish, sample, sleep, train; and again."""
-    with closing(shared(trainer, build_engine(trainer.engine_spec()), each=True)) as engine:
+    own = build_engine(engine_spec(trainer.config, trainer.model_dir))
+    with closing(shared(trainer.world, own, each=True)) as engine:
         sync = trainer.publisher(engine)
         sleeper = engine if engine.capabilities.sleep and isinstance(engine, Sleeper) else None
         for _ in trainer.steps():

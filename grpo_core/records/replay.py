@@ -14,8 +14,8 @@ from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.distributed import World
-from grpo_core.publish import EXACT, fingerprint_like
-from grpo_core.records.record import Recorded, as_arguments, read_step
+from grpo_core.records.recording import Recorded, as_arguments, read_step
+from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 

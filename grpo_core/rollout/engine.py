@@ -100,7 +100,7 @@ class Engine(Protocol):
         """Forgets cached keys and values, as `update_weights` does by itself. Without a cache: nothing."""
 
     def fingerprint(self) -> str | None:
-        """A digest of the weights held (see `grpo_core.publish.fingerprint`), or None where it can't be read."""
+        """A digest of the weights held (see `grpo_core.rollout.weights.digest`), or None where it can't be read."""
 
     def close(self) -> None:
         """Frees what the engine holds; safe to call twice. Sampling and updates are refused from then on."""

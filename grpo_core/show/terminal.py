@@ -8,8 +8,8 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.show.metrics import mean
-from grpo_core.show.picture import sparkline
+from grpo_core.metrics import mean
+from grpo_core.show.curves import sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _NUMBERS = (
 )
 
 
-class Progress:
+class StepProgress:
     """Shows each step's metrics; call it with them.
 
     On a terminal the cursor always stands below the block and is never hidden, so that a run that ends in any

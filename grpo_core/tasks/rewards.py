@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.tasks.reward_functions import BUILT_IN, RewardModel, soft_overlong
+from grpo_core.tasks.reward_functions import BUILT_IN, soft_overlong
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,6 +125,8 @@ def build_rewards(config: Config) -> RewardSet:
             raise ConfigError(f"reward.functions: {name!r} is named twice")
         built[name] = _function(spec)
     if options.model:
+        from grpo_core.tasks.reward_model import RewardModel
+
         built["model"] = RewardModel(options.model, config.train.device)
     if not built:
         raise ConfigError("reward.functions: expected one or more, or reward.model, where data.path is set")

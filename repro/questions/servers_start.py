@@ -25,13 +25,13 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.http.remote import identify
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import identify
 from grpo_core.rollout.vllm.releases import prepare_start
 from grpo_core.tasks import model
+from grpo_core.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,14 +85,14 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
             with _serving(command):
                 _reach(port)
                 document["start_s"] = round(time.monotonic() - began)
-                document |= _asked(Http(name, "127.0.0.1", port, timeout_s=ANSWER_S))
+                document |= _asked(HttpClient(name, "127.0.0.1", port, timeout_s=ANSWER_S))
             document |= {"outcome": "ok", "error": None}
         except (NotStartedError, EngineError) as failure:
             document |= {"outcome": "failed", "error": str(failure).replace(folder, "MODEL")}
-    return {**document, "versions": {**run.versions(), "trl": _version("trl")}}
+    return {**document, "versions": {**versions(), "trl": _version("trl")}}
 
 
-def _asked(http: Http) -> dict[str, Any]:
+def _asked(http: HttpClient) -> dict[str, Any]:
     """What it answers to one request in its own protocol: how many ids, and why it ended."""
     kind = identify(http)
     if kind == "trl":

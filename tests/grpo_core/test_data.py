@@ -18,7 +18,8 @@ from grpo_core.config import (
     TrainConfig,
 )
 from grpo_core.tasks import task
-from grpo_core.tasks.data import _order, build_eval_prompts, build_prompts
+from grpo_core.tasks.data import build_eval_prompts, build_prompts
+from grpo_core.tasks.dataset import _order
 from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]

@@ -10,12 +10,13 @@ MODULES = (
     "grpo_core.learn.logprobs",
     "grpo_core.learn.dialects",
     "grpo_core.rollout.engine",
+    "grpo_core.rollout.connect",
     "repro.questions.servers_start",
     "grpo_core.rollout.vllm.messages",
     "grpo_core.rollout.vllm.releases",
-    "grpo_core.show.metrics",
-    "grpo_core.show.picture",
-    "grpo_core.records.record",
+    "grpo_core.metrics",
+    "grpo_core.show.curves",
+    "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
     "grpo_core.rollout.weights.digest",
     "grpo_core.tasks.task",
@@ -29,7 +30,7 @@ def test_examples_in_docstrings(name):
     module = importlib.import_module(name)
     names = (
         {}
-        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "picture")
+        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "curves", "connect")
         else {"torch": importlib.import_module("torch")}
     )
     result = doctest.testmod(module, extraglobs=names)

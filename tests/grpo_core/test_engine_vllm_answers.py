@@ -11,6 +11,7 @@ import pytest
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.vllm import engine as vllm
 from grpo_core.rollout.vllm import messages as vllm_messages
+from grpo_core.rollout.weights.stored import stored_shapes
 from grpo_core.types import Request, SamplingParams
 
 REQUEST = Request("r0", (1, 2, 3), seed=0)
@@ -98,7 +99,7 @@ def test_shapes_are_read_from_the_headers_of_all_shards(tmp_path):
         header = {"__metadata__": {"format": "pt"}, name: {"dtype": "F32", "shape": [2, shard + 1]}}
         text = json.dumps(header).encode()
         (tmp_path / f"model-{shard}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
-    assert vllm._stored_shapes(tmp_path) == {"embed": (2, 1), "head": (2, 2)}
+    assert stored_shapes(tmp_path, "here") == {"embed": (2, 1), "head": (2, 2)}
 
 
 def test_a_folder_without_a_model_is_refused_before_vllm_is_imported(tmp_path):
@@ -111,8 +112,8 @@ def test_a_torn_file_is_refused_by_name(tmp_path):
     """A save that was cut off leaves a header shorter than it says."""
     torn = tmp_path / "model.safetensors"
     torn.write_bytes(struct.pack("<Q", 100) + b'{"embed": {"sha')
-    with pytest.raises(EngineError, match=r"model\.safetensors is no safetensors file"):
-        vllm._stored_shapes(tmp_path)
+    with pytest.raises(EngineError, match=r"^here: .*model\.safetensors is no safetensors file"):
+        stored_shapes(tmp_path, "here")
 
 
 def test_without_vllm_the_error_says_what_to_do(tmp_path, monkeypatch):

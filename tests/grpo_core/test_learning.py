@@ -45,7 +45,7 @@ def curve(mode: str, seed: int, folder: Path) -> list[float]:
     command = [
         *(sys.executable, "-m", "grpo_core", "train", *TASK, "--json"),
         *(f"--rollout.mode={mode}", f"--train.seed={seed}", "--rollout.max_staleness=1"),
-        *(f"--output.dir={folder}", f"--output.name={seed}", "--checkpoint.every=0", "--output.page=false"),
+        *(f"--output.dir={folder}", f"--output.name={seed}", "--checkpoint.every=0"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)

@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.loss import (
-    Streams,
-    entropy_mask,
-    importance_weights,
-    kl_estimate,
-    policy_loss,
-    ratios,
-    token_weights,
-)
+from grpo_core.learn.entropy import entropy_mask
+from grpo_core.learn.kl import kl_estimate
+from grpo_core.learn.loss import Streams, importance_weights, policy_loss, ratios, token_weights
 
 
 @pytest.fixture(autouse=True)

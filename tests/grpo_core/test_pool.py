@@ -7,19 +7,20 @@ import pytest
 
 from grpo_core import run
 from grpo_core.learn.pool import Pool
-from grpo_core.types import Completion, Prompt, Request, Sample
+from grpo_core.types import Completion, Group, Prompt, Request, Sample
 
 
 def rollout(number, rewards):
-    """A rollout with one group for each list of rewards: prompts, requests, samples."""
-    prompts = [Prompt(f"{number}.{place}", "", (1,)) for place in range(len(rewards))]
-    requests, samples = [], []
-    for prompt, group in zip(prompts, rewards, strict=True):
-        for index, reward in enumerate(group):
+    """A rollout with one group for each list of rewards: groups, requests."""
+    groups, requests = [], []
+    for place, values in enumerate(rewards):
+        prompt, samples = Prompt(f"{number}.{place}", "", (1,)), []
+        for index, reward in enumerate(values):
             requests.append(Request(f"{prompt.id}.{index}", prompt.ids, 0))
             completion = Completion(requests[-1].id, (1,), (-1.0,), (0,), "stop")
             samples.append(Sample(prompt, completion, "", reward, 0.0))
-    return prompts, requests, samples
+        groups.append(Group(prompt, tuple(samples)))
+    return groups, requests
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from grpo_core import run
-from grpo_core.modes import server as server_mode
+from grpo_core.modes import connection
 
 
 def start(model_dir, port: int = 0) -> tuple[subprocess.Popen, int]:
@@ -36,7 +36,7 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
     whole = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
     process, port = start(model_dir)
     servers = [process]
-    original = getattr(server_mode._Connection, when)
+    original = getattr(connection.Connection, when)
     calls = []
 
     def killed_before(self, *arguments):
@@ -47,7 +47,7 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
             threading.Thread(target=lambda: servers.append(start(model_dir, port)[0])).start()
         return original(self, *arguments)
 
-    monkeypatch.setattr(server_mode._Connection, when, killed_before)
+    monkeypatch.setattr(connection.Connection, when, killed_before)
     settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 60}
     try:
         document = run.train(short_run("server", **settings), lambda _: None)
@@ -65,7 +65,7 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
 def test_a_server_that_stays_away_ends_the_run_by_name(short_run, model_dir, monkeypatch):
     """With the address and what failed; and the run can be resumed."""
     process, port = start(model_dir)
-    original = server_mode._Connection.generate
+    original = connection.Connection.generate
 
     def killed_before(self, rollout):
         if rollout.number == 2:
@@ -73,7 +73,7 @@ def test_a_server_that_stays_away_ends_the_run_by_name(short_run, model_dir, mon
             process.wait()
         return original(self, rollout)
 
-    monkeypatch.setattr(server_mode._Connection, "generate", killed_before)
+    monkeypatch.setattr(connection.Connection, "generate", killed_before)
     settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 0.1}
     document = run.train(short_run("server", **settings), lambda _: None)
     process.stdout.close()

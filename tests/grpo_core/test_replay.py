@@ -18,9 +18,9 @@ from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.distributed import World
-from grpo_core.publish import exact_digest, fingerprint_of
-from grpo_core.records.record import Recorder, read_step
+from grpo_core.records.recording import Recorder, read_step
 from grpo_core.records.replay import replay
+from grpo_core.rollout.weights.digest import exact_digest, fingerprint_of
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
 from tests.cells import ROOT

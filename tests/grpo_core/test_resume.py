@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
 def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
     """Cut off, empty, or another program's: no checkpoint is found, and nothing is raised."""
     checkpoint.save(tmp_path, State(step=1), {}, keep=1)
-    assert checkpoint.load(tmp_path)[0].step == 1
+    assert checkpoint.load(tmp_path).step == 1
     (tmp_path / "step-00000001" / "state.json").write_text(damage)
     assert checkpoint.load(tmp_path) is None
 

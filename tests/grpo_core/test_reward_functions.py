@@ -11,16 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.tasks import reward_functions, rewards
-from grpo_core.tasks.reward_functions import (
-    RewardModel,
-    exact,
-    letters_in_place,
-    math_answers,
-    repetition,
-    soft_overlong,
-    tags,
-)
+from grpo_core.tasks import mathematics, reward_functions, rewards
+from grpo_core.tasks.mathematics import math_answers
+from grpo_core.tasks.reward_functions import exact, letters_in_place, repetition, soft_overlong, tags
+from grpo_core.tasks.reward_model import RewardModel
 from grpo_core.tasks.rewards import RewardError, build_rewards
 from grpo_core.types import Completion, Prompt
 
@@ -192,7 +186,7 @@ def test_an_expected_answer_that_can_not_be_read_names_its_sample():
 @needs_math_verify
 def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
     """And what comes behind it is checked as ever."""
-    monkeypatch.setattr(reward_functions, "CPU_S", 0.5)
+    monkeypatch.setattr(mathematics, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
         found = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
     assert found == [0.0, 1.0]
@@ -202,13 +196,13 @@ def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
 def test_the_death_of_the_checking_process_is_an_error_and_not_a_zero():
     """The next call starts another."""
     assert math_answers(["1"], answer=["1"]) == [1.0]
-    child = reward_functions._checker()
+    child = mathematics._checker()
     child.kill()
     child.wait()
     with pytest.raises((ChildProcessError, BrokenPipeError)):
         math_answers(["1"], answer=["1"])
     assert math_answers(["1"], answer=["1"]) == [1.0]
-    assert reward_functions._checker().pid != child.pid
+    assert mathematics._checker().pid != child.pid
 
 
 def test_mathematics_needs_its_column():

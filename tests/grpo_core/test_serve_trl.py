@@ -13,7 +13,7 @@ from fastapi import HTTPException
 
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.child.frames import end_child, start_child
-from grpo_core.rollout.connect.trl.endpoints import Served
+from grpo_core.rollout.connect.trl.endpoints import ServedModel
 from grpo_core.rollout.http.remote import RemoteEngine
 from grpo_core.tasks.model import load_model, make_tiny
 from grpo_core.types import Request, SamplingParams
@@ -181,7 +181,7 @@ def test_text_without_a_tokenizer_is_refused_with_the_remedy(model_dir, tmp_path
     """Token ids need none."""
     for name in ("config.json", "model.safetensors"):
         shutil.copy(model_dir / name, tmp_path)
-    served = Served.of(str(tmp_path), 256, seed=0)
+    served = ServedModel.of(str(tmp_path), 256, seed=0)
     assert served.ids([[1, 2]]) == [(1, 2)]
     with pytest.raises(HTTPException, match=r"need a tokenizer, and .* no tokenizer there.*send token ids"):
         served.ids(["ab>"])
@@ -194,7 +194,7 @@ def test_the_models_end_tokens_end_a_completion(model_dir, tmp_path, text, ids):
     """Those of generation_config.json, else of config.json."""
     shutil.copy(model_dir / "config.json", tmp_path)
     (tmp_path / "generation_config.json").write_text(text)
-    assert Served.of(str(tmp_path), 256, seed=0).end_ids == ids
+    assert ServedModel.of(str(tmp_path), 256, seed=0).end_ids == ids
 
 
 def test_what_the_clients_ask_before_they_sample(server):

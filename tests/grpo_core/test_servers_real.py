@@ -17,10 +17,10 @@ import pytest
 
 from grpo_core import run
 from grpo_core.config import RolloutConfig
-from grpo_core.modes import server
+from grpo_core.modes import connection
 from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
-from grpo_core.rollout.http.servers import engine_for
+from grpo_core.rollout.http.choose import engine_for
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.cells import cell_python
@@ -180,7 +180,7 @@ def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_ru
     make_model(tmp_path / "model")
     port = free_port()
     command = vllm_command(cell_python(CELL), tmp_path / "model", port, *RECEIVER_ARGUMENTS)
-    original, calls, threads = server._Connection.generate, [], []
+    original, calls, threads = connection.Connection.generate, [], []
     with ExitStack() as servers:
         first = servers.enter_context(serving(command, tmp_path / "first.log"))
 
@@ -196,7 +196,7 @@ def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_ru
                 threads[0].start()
             return original(self, rollout)
 
-        monkeypatch.setattr(server._Connection, "generate", killed_before)
+        monkeypatch.setattr(connection.Connection, "generate", killed_before)
         settings = {"model.path": tmp_path / "model", "rollout.port": port, "rollout.reconnect_s": 400}
         document = run.train(short_run("server", **settings), lambda _: None)
         threads[0].join()

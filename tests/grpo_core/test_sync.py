@@ -21,13 +21,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_core.publish import fingerprint_like
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.child.process import ProcessEngine
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights import shm
-from grpo_core.rollout.weights.base import Receiver, SetUpError, TornError, open_sender
+from grpo_core.rollout.weights.base import SetUpError, TornError
+from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.rollout.weights.flat import PIECE, Flat, FlatError, tensors_in
+from grpo_core.rollout.weights.receive import Receiver
+from grpo_core.rollout.weights.send import open_sender
 from grpo_core.tasks.model import load_model
 
 KINDS = ("inline", "shm", "files", "gloo")

@@ -19,12 +19,12 @@ import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Request
 
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.weights import uploads
-from grpo_core.rollout.weights.base import open_sender
+from grpo_core.rollout.http.upload import Upload
+from grpo_core.rollout.serve import uploads
+from grpo_core.rollout.serve.sync_routes import add_routes
 from grpo_core.rollout.weights.digest import Checksum
 from grpo_core.rollout.weights.flat import Flat
-from grpo_core.rollout.weights.http import Upload
-from grpo_core.rollout.weights.routes import add_routes
+from grpo_core.rollout.weights.send import open_sender
 
 TIMEOUT_S = 20
 

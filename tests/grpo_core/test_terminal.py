@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.show.terminal import Progress, block, line
+from grpo_core.show.terminal import StepProgress, block, line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,7 +66,7 @@ def test_no_line_is_wider_than_the_terminal(columns, steps):
 def test_a_log_gets_a_line_each_twentieth_of_the_steps():
     """The first and the last, too, and the last of a run that ended early; no control codes."""
     stream = io.StringIO()
-    progress = Progress(100, stream)
+    progress = StepProgress(100, stream)
     for step in range(1, 48):
         progress(entry(step))
     progress.close()
@@ -81,7 +81,7 @@ def test_a_log_gets_a_line_each_twentieth_of_the_steps():
 def test_nothing_is_shown_of_no_step():
     """A run that failed before its first."""
     stream = io.StringIO()
-    Progress(100, stream, live=True).close()
+    StepProgress(100, stream, live=True).close()
     assert stream.getvalue() == ""
 
 
@@ -92,7 +92,7 @@ def test_colour_can_be_declined(monkeypatch, variable):
     for name, value in variable.items():
         monkeypatch.setenv(name, value)
     stream = io.StringIO()
-    progress = Progress(3, stream, live=True)
+    progress = StepProgress(3, stream, live=True)
     progress(entry(1))
     progress(entry(2))
     assert ("\033[36m" in stream.getvalue()) == (not variable)
@@ -106,14 +106,14 @@ def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch, variables, live):
         monkeypatch.setenv(name, value)
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        Progress(3, stream)(entry(1))
+        StepProgress(3, stream)(entry(1))
         text = os.read(ours, 65536).decode()
     os.close(ours)
     assert ("\033" in text) == live
 
 
 class Screen:
-    """A terminal of so many columns: understands what Progress uses, and refuses any other control code."""
+    """A terminal of so many columns: understands what StepProgress uses, and refuses any other control code."""
 
     def __init__(self, columns: int) -> None:
         self.columns, self.lines, self.row, self.column = columns, [""], 0, 0
@@ -146,7 +146,7 @@ class Screen:
 def test_a_block_is_drawn_over_the_last_one():
     """Whatever stood on the screen before stays; one block is left."""
     stream = io.StringIO()
-    progress = Progress(3, stream, live=True)
+    progress = StepProgress(3, stream, live=True)
     for step in (1, 2, 3):
         progress(entry(step))
     progress.close()
@@ -156,9 +156,9 @@ def test_a_block_is_drawn_over_the_last_one():
 
 _PROGRAM = """
 import sys
-from grpo_core.show.terminal import Progress
+from grpo_core.show.terminal import StepProgress
 from tests.grpo_core.test_terminal import entry
-progress = Progress(4)
+progress = StepProgress(4)
 print("before", file=sys.stderr)
 try:
     for step in range(1, 5):
@@ -175,8 +175,8 @@ _RUN = """
 import os, signal, sys
 from grpo_core import run
 from grpo_core.settings import load
-from grpo_core.show.terminal import Progress
-progress = Progress(4)
+from grpo_core.show.terminal import StepProgress
+progress = StepProgress(4)
 def report(entry):
     progress(entry)
     if entry["step"] == 3:

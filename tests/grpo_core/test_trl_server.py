@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from grpo_core.config import RolloutConfig
-from grpo_core.rollout.connect.trl.client import TrlServerEngine, trl_engine
+from grpo_core.rollout.connect.trl.client import TrlServerEngine, connect
 from grpo_core.rollout.engine import Engine, EngineError
-from grpo_core.rollout.http.remote import PROTOCOL
-from grpo_core.rollout.http.servers import check_trainable, engine_for
+from grpo_core.rollout.http.choose import check_trainable, engine_for
+from grpo_core.rollout.http.identify import PROTOCOL
 from grpo_core.rollout.vllm.messages import mixed_seed
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
@@ -159,7 +159,7 @@ def test_our_own_server_is_not_taken_for_trls():
         simulated(handle) as server,
         pytest.raises(EngineError, match="expected `trl vllm-serve`, but `python -m"),
     ):
-        trl_engine("127.0.0.1", server.port, timeout_s=5)
+        connect("127.0.0.1", server.port, timeout_s=5)
 
 
 @pytest.mark.parametrize("wanted", ["auto", "trl"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
 from diagnostics.catalogue import model, offers
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.rules.registered import replaced
 from diagnostics.report.findings import Evidence, Finding, Severity
 from diagnostics.report.remedies import Advice, Explain, Remedy
@@ -99,8 +100,8 @@ def found(
 def _known_by(entry: model.Issue, framework: str) -> str:
     """The best evidence for this framework: what was run on another one says nothing of it."""
     own = [claim.evidence for claim in entry.affected if claim.package == framework]
-    if not own and framework == "easyr1":
-        # EasyR1 is in no registry, so it has no releases to claim; its checks were read in its repository.
+    if not own and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
+        # In no registry, so it has no releases to claim; its checks were read in its repository.
         return "static"
     others = [
         claim.evidence for claim in entry.affected if claim.package not in set(model.FRAMEWORKS) - {"vllm"}

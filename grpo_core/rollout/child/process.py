@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.rollout.build import EngineSpec, build_engine
 from grpo_core.rollout.child.frames import end_child, read_frame, start_child, write_frame
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
-from grpo_core.rollout.weights.base import Receiver, TornError, open_sender
+from grpo_core.rollout.weights.base import TornError
+from grpo_core.rollout.weights.receive import Receiver
+from grpo_core.rollout.weights.send import open_sender
 from grpo_core.rollout.wire import (
     decode_capabilities,
     decode_completions,

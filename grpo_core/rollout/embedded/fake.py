@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpo_core.rollout.checks import check_parameters, check_requests
 from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.wire import check_parameters, check_requests
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:

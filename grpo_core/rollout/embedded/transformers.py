@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo_core.learn.sharing import can_share
+from grpo_core.rollout.checks import check_parameters, check_requests
 from grpo_core.rollout.embedded.decoding import Decoder
 from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.wire import check_parameters, check_requests
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion
 

@@ -1,17 +1,17 @@
-"""An engine behind HTTP: the client of `python -m grpo_core serve`, and who it is that answers at an address."""
+"""An engine behind HTTP: the client of `python -m grpo_core serve`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import threading
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.weights.base import open_sender
-from grpo_core.rollout.weights.http import Upload
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import LOST, PROTOCOL
+from grpo_core.rollout.http.upload import Upload
+from grpo_core.rollout.weights.send import open_sender
 from grpo_core.rollout.wire import decode_capabilities, decode_completions, encode_requests
 
 if TYPE_CHECKING:
@@ -22,47 +22,6 @@ if TYPE_CHECKING:
     from grpo_core.rollout.engine import Capabilities
     from grpo_core.rollout.weights.flat import Flat
     from grpo_core.types import Completion, Request, SamplingParams
-
-PROTOCOL = "grpo-doctor.serve.v1"
-LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
-KINDS = {
-    "grpo-core": f"`python -m grpo_core serve` ({PROTOCOL})",
-    "vllm": "`vllm serve`",
-    "trl": "`trl vllm-serve` of TRL 0.16 to 1.10",
-}
-
-
-def identify(http: Http) -> str:
-    """Who answers: a key of `KINDS`. `trl vllm-serve` of TRL 1.11 and later is `vllm serve`, and found to be.
-
-    Raises:
-        EngineError: Nobody there, none of these, or ours with an `/info` that is not.
-    """
-    status, told = http.call("GET", "/info", repeat=True)
-    if status == HTTPStatus.UNAUTHORIZED:
-        http.checked("/info", status, told)
-    if status == HTTPStatus.OK:
-        info = http.parsed("/info", status, told)
-        if isinstance(info, dict) and info.get("schema") == PROTOCOL:
-            return "grpo-core"
-    status, text = http.call("GET", "/openapi.json", repeat=True)
-    paths = _paths(http.parsed("/openapi.json", status, text)) if status == HTTPStatus.OK else {}
-    if {"/weights", "/fingerprint"} <= paths.keys():  # it speaks TRL's dialect, too
-        raise EngineError(
-            f"{http.where('/info')}: a server of {PROTOCOL} that does not say so: {told[:80]!r}"
-        )
-    for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
-        if path in paths:
-            return kind
-    raise EngineError(
-        f"{http.where('')}: no rollout server answers there (/openapi.json: status {status}); "
-        f"expected {', '.join(KINDS.values())}"
-    )
-
-
-def _paths(document: Any) -> Mapping[str, Any]:
-    paths = document.get("paths") if isinstance(document, dict) else None
-    return paths if isinstance(paths, dict) else {}
 
 
 class RemoteEngine:
@@ -78,7 +37,7 @@ class RemoteEngine:
         Raises:
             EngineError: Nobody there, or something else than a rollout server.
         """
-        self._http = Http(self.name, host, port, timeout_s=timeout_s, token=token)
+        self._http = HttpClient(self.name, host, port, timeout_s=timeout_s, token=token)
         info = self._http.json("GET", "/info", repeat=True)
         where = self._http.where("/info")
         if info.get("schema") != PROTOCOL:

@@ -20,12 +20,12 @@ from pydantic import BaseModel, Field
 
 import grpo_core.types as core
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.http.remote import PROTOCOL
-from grpo_core.rollout.serve.guard import REFUSALS, Guard, Limits, Refusal, explain_refusals
+from grpo_core.rollout.http.identify import PROTOCOL
+from grpo_core.rollout.serve.guard import REFUSALS, Guard, Limits, RefusalAnswer, explain_refusals
 from grpo_core.rollout.serve.owner import Owner
 from grpo_core.rollout.serve.stamp import Stamped
-from grpo_core.rollout.weights.routes import add_routes
-from grpo_core.rollout.weights.uploads import Staging, uploaded
+from grpo_core.rollout.serve.sync_routes import add_routes
+from grpo_core.rollout.serve.uploads import Staging, uploaded
 from grpo_core.rollout.wire import encode_capabilities, encode_completions
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _add_weights(app: FastAPI, owner: Owner, engine: Any, limits: Limits) -> Non
 
     @app.post(
         "/weights",
-        responses={408: {"model": Refusal, "description": "The body did not come in time."}},
+        responses={408: {"model": RefusalAnswer, "description": "The body did not come in time."}},
         openapi_extra={"requestBody": {"required": True, "content": body}},
     )
     async def weights(
@@ -194,7 +194,7 @@ def _add_weights(app: FastAPI, owner: Owner, engine: Any, limits: Limits) -> Non
     ) -> dict[str, int | str]:
         """Loads a policy version from a safetensors body, if all of it came and its checksum is right.
 
-        Without `X-Content-SHA256`, the body ends with the checksum of `grpo_core.rollout.weights.http`.
+        Without `X-Content-SHA256`, the body ends with the checksum of `grpo_core.rollout.http.upload`.
         """
         if one_at_a_time.locked():  # two would take twice the memory, and one would be overwritten at once
             raise HTTPException(503, "another upload is under way; try again later")

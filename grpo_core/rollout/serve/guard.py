@@ -35,14 +35,14 @@ class Limits:
     call_s: float = 120.0
 
 
-class Refusal(BaseModel):
+class RefusalAnswer(BaseModel):
     """Why a call was refused, in one line."""
 
     detail: str
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Refusal, "description": description}
+    status: {"model": RefusalAnswer, "description": description}
     for status, description in {
         400: "The body is not what was announced.",
         401: "The token is missing or wrong.",

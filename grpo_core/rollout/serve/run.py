@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.determinism import settle
 from grpo_core.rollout.build import build_engine, engine_spec
-from grpo_core.rollout.http.remote import PROTOCOL
+from grpo_core.rollout.connect import connector
+from grpo_core.rollout.http.identify import PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,9 +72,8 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     """The uvicorn server around an engine, with both protocols on it."""
     import uvicorn
 
-    from grpo_core.rollout.connect.trl import endpoints as trl
     from grpo_core.rollout.serve.app import Limits, create_app
-    from grpo_core.rollout.weights.uploads import protocol
+    from grpo_core.rollout.serve.uploads import protocol
 
     model, on_update = config.model, config.rollout.on_update
     if on_update == "abort" and not engine.capabilities.abort:
@@ -83,7 +83,9 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
         )
     limits = Limits(weights_bytes=_largest_upload(Path(model.path)), call_s=config.rollout.timeout_s)
     app = create_app(engine, thread, token=token, limits=limits, on_update=on_update)
-    trl.add_routes(app, app.state.owner, trl.Served.of(model.path, model.max_length, config.train.seed))
+    connector("trl endpoints").add_routes(
+        app, app.state.owner, model.path, model.max_length, config.train.seed
+    )
     options = uvicorn.Config(
         app,
         http=protocol(),
@@ -92,14 +94,14 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
         server_header=False,
     )
 
-    class Server(uvicorn.Server):  # type: ignore[misc]
+    class GracefulServer(uvicorn.Server):  # type: ignore[misc]
         """Has running calls answered before uvicorn cuts them off."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             asyncio.get_running_loop().call_later(_GRACE_S - 1, app.state.owner.stop)
             await super().shutdown(sockets)
 
-    return Server(options)
+    return GracefulServer(options)
 
 
 def _close(engine: Engine, thread: ThreadPoolExecutor) -> None:

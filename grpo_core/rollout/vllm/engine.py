@@ -6,9 +6,7 @@ Nothing of vLLM is patched, and none of its own choices reaches a sample: all ar
 
 from __future__ import annotations
 
-import json
 import random
-import struct
 import sys
 import threading
 import warnings
@@ -16,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.rollout.checks import check_parameters, check_requests
 from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.vllm import releases
-from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE, completion, pinned
+from grpo_core.rollout.vllm.messages import SLICES, check_temperature, completion, pinned
 from grpo_core.rollout.vllm.steps import Job, Stepper
-from grpo_core.rollout.wire import check_parameters, check_requests
+from grpo_core.rollout.weights.stored import stored_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +32,6 @@ _CANNOT = {
     "fingerprint": "vLLM joins parameters and repacks them for its kernels, and drops what it was given",
     "sleep": "vLLM's CPU builds only warn when told to sleep, and keep their memory",
 }
-_SLICES = "vLLM's generators can't be wound forward: behind a prefix it draws with another seed"
 
 
 class VllmEngine:
@@ -77,7 +75,9 @@ class VllmEngine:
         Raises:
             EngineError: No model there, vLLM can't be imported, or it refused to start.
         """
-        self._shapes = _stored_shapes(Path(model_dir))
+        self._shapes = stored_shapes(Path(model_dir), "vllm engine, start")
+        if not self._shapes:
+            raise EngineError(f"vllm engine, start: {model_dir} holds no *.safetensors")
         self._max_model_len = max_model_len
         self._version = -1
         self._broken: str | None = None
@@ -117,7 +117,7 @@ class VllmEngine:
         self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
         self._stepper = Stepper(self._llm.llm_engine)
         self._temperatures = releases.takes_no_temperature(self._llm, version)
-        cannot, besides = dict(_CANNOT), {"slices": _SLICES}
+        cannot, besides = dict(_CANNOT), {"slices": SLICES}
         if why := releases.takes_no_weights(self._llm, version):
             cannot["update"] = why
         if self._temperatures:
@@ -142,7 +142,7 @@ class VllmEngine:
         if not requests:
             return []
         with self._owned("generate"):
-            jobs = [Job(request.prompt_ids + request.prefix, pinned(params, request)) for request in requests]
+            jobs = [_job(request, params) for request in requests]
             outputs = self._stepper.run(jobs, self._aborted.is_set)
         return [
             completion(request, output, self._version, params)
@@ -217,29 +217,15 @@ class VllmEngine:
         """Refuses what vLLM would cut short, change without a word or die of, before it is touched."""
         vocabulary, longest = self._vocabulary, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
-        if params.temperature < LOWEST_TEMPERATURE:
-            raise EngineError(
-                f"vllm engine, generate: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, "
-                f"and vLLM would sample at {LOWEST_TEMPERATURE} instead"
-            )
+        check_temperature(params, self.name)
         if params.temperature != 1 and self._temperatures:
             raise EngineError(f"vllm engine, generate: {self._temperatures}")
 
 
-def _stored_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a model's tensors, from the headers of its safetensors files."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(model_dir.glob("*.safetensors")):
-        try:
-            with path.open("rb") as file:  # eight bytes of length, little-endian, then the header as JSON
-                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        except (OSError, struct.error, ValueError) as error:
-            raise EngineError(f"vllm engine, start: {path} is no safetensors file: {error}") from error
-        header.pop("__metadata__", None)
-        shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
-    if not shapes:
-        raise EngineError(f"vllm engine, start: {model_dir} holds no *.safetensors")
-    return shapes
+def _job(request: Request, params: SamplingParams) -> Job:
+    from vllm import SamplingParams as VllmParams
+
+    return Job(request.prompt_ids + request.prefix, VllmParams(**pinned(params, request), detokenize=False))
 
 
 @contextmanager

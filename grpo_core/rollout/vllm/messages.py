@@ -9,41 +9,67 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from grpo_core.types import Request, SamplingParams
 
 # vLLM quietly raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs
 # would be those of another distribution than the trainer's.
 LOWEST_TEMPERATURE = 0.01
+# Why a completion sampled in slices is another one than the same request's sampled at once.
+SLICES = "vLLM's generators can't be wound forward: behind a prefix it draws with another seed"
 
 
-def pinned(params: SamplingParams, request: Request) -> Any:
-    """Every sampling parameter that shapes the distribution or ends a completion, written out for vLLM."""
-    import vllm
+def check_temperature(params: SamplingParams, engine: str) -> None:
+    """Refuses a temperature that vLLM would change without a word.
 
-    return vllm.SamplingParams(
-        n=1,
-        max_tokens=asked_tokens(request, params),
-        min_tokens=0,
-        temperature=params.temperature,
-        top_p=1.0,
-        top_k=-1,
-        min_p=0.0,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        repetition_penalty=1.0,
-        seed=mixed_seed(request),
-        stop=[],
-        stop_token_ids=list(params.stop_ids),
-        ignore_eos=True,  # the stop ids alone decide
-        logprobs=0,  # the sampled id's own
-        detokenize=False,
-    )
+    Raises:
+        EngineError: It is below the lowest.
+    """
+    if params.temperature < LOWEST_TEMPERATURE:
+        raise EngineError(
+            f"{engine} engine, generate: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, "
+            f"and vLLM would sample at {LOWEST_TEMPERATURE} instead"
+        )
+
+
+def pinned(params: SamplingParams, request: Request) -> dict[str, Any]:
+    """Every sampling parameter that shapes the distribution or ends a completion, by the names vLLM has everywhere."""
+    return {
+        "n": 1,
+        "max_tokens": asked_tokens(request, params),
+        "min_tokens": 0,
+        "temperature": params.temperature,
+        "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": mixed_seed(request),
+        "stop": [],
+        "stop_token_ids": list(params.stop_ids),
+        "ignore_eos": True,  # the stop ids alone decide
+        "logprobs": 0,  # the sampled id's own
+    }
 
 
 def asked_tokens(request: Request, params: SamplingParams) -> int:
     """How many new ids a call may sample at most."""
     left = params.max_tokens - len(request.prefix)
     return min(request.budget or left, left)
+
+
+def ended(reason: Any, ids: Sequence[int], request: Request, params: SamplingParams) -> Any:
+    """Why a completion ended, where vLLM says that its length did it: perhaps the call's budget, not the completion's.
+
+    >>> from grpo_core.types import Request, SamplingParams
+    >>> ended("length", (5, 6), Request("r", (1,), seed=0, budget=2), SamplingParams(max_tokens=4))
+    'abort'
+    """
+    if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
+        return "abort"
+    return reason
 
 
 def mixed_seed(request: Request) -> int:
@@ -85,6 +111,5 @@ def completion(request: Request, output: Any, version: int, params: SamplingPara
         raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
     if ids and ids[-1] in params.stop_ids:
         reason = "stop"  # vLLM 0.10.2 says "length" of a stop id that is the last token there is room for
-    elif reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
-        reason = "abort"  # the call's budget, not the completion's
+    reason = ended(reason, ids, request, params)
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

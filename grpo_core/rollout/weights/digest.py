@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BLOCK = 4096  # bytes
 _WORDS = BLOCK // 8
 EVERY = 128  # of a large tensor's blocks one in so many is read
+EXACT = "spot1-"  # what `exact_digest` begins with
 
 
 def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every: int = EVERY) -> str:
@@ -60,6 +61,45 @@ def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every
         if sums:
             digest.update(torch.cat([part.to(sums[-1].device) for part in sums]).cpu().numpy())
     return f"spot{every}-v{version}-{digest.hexdigest()}"
+
+
+def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names: what records and runs are compared by.
+
+    >>> a, b = torch.zeros(2), torch.ones(1)
+    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("b", b), ("a", a)])
+    True
+    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("a", a), ("b", -b)])
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def fingerprint_like(held: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
+    """The fingerprint of tensors, computed as that one was which an engine holding `version` gave.
+
+    >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
+    'spot128-v3-'
+    >>> len(fingerprint_like("0" * 64, [("a", torch.ones(1))], 3))
+    64
+    """
+    if held.startswith(EXACT):
+        return exact_digest(tensors)
+    return spot_digest(tensors, version) if held.startswith("spot") else fingerprint_of(tensors)
+
+
+def exact_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Of every byte, at a third of the cost of SHA-256: what a recorded step is compared by.
+
+    >>> exact_digest([("a", torch.ones(1))])[:9]
+    'spot1-v0-'
+    """
+    return spot_digest(tensors, 0, every=1)
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

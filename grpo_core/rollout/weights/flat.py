@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.digest import BLOCK
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class FlatError(ValueError):
     """Raised when bytes are not weights in safetensors' format, or weights have no place in it."""
 
 
-class Place(NamedTuple):
+class Span(NamedTuple):
     """Where a tensor's bytes are, counted from the first byte of all."""
 
     tensor: torch.Tensor
@@ -73,7 +74,7 @@ class Flat:
         self.head = bytearray(len(text).to_bytes(8, "little") + text)
         begin = len(self.head)
         self.places = [
-            Place(tensor.detach(), begin + start, begin + stop)
+            Span(tensor.detach(), begin + start, begin + stop)
             for (_, tensor), (start, stop) in zip(entries, spans, strict=True)
         ]
         self.size = begin + at
@@ -161,6 +162,18 @@ def tensors_in(memory: torch.Tensor) -> dict[str, torch.Tensor]:
     if at != memory.numel() - 8 - length:
         raise FlatError(f"{memory.numel() - 8 - length} bytes of tensors, where the header has {at}")
     return found
+
+
+def received(memory: torch.Tensor, way: str) -> dict[str, torch.Tensor]:
+    """`tensors_in` for the receiver of a transport, which `way` names.
+
+    Raises:
+        EngineError: These bytes are no weights.
+    """
+    try:
+        return tensors_in(memory)
+    except FlatError as error:
+        raise EngineError(f"{way}: {error}; nothing was loaded") from error
 
 
 def _tensor(data: torch.Tensor, dtype: str, shape: list[int], data_offsets: list[int]) -> torch.Tensor:

@@ -22,7 +22,7 @@ import torch
 
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.base import SetUpError, TornError
-from grpo_core.rollout.weights.flat import Flat, FlatError, tensors_in
+from grpo_core.rollout.weights.flat import Flat, received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -124,11 +124,7 @@ class ShmReceiver:
         wrong = _out_of_step(memory, arguments["generation"])
         if wrong:
             raise EngineError(f"{wrong}; nothing was loaded")
-        try:
-            found = tensors_in(memory[_PAGE : _PAGE + size])
-        except FlatError as error:
-            raise EngineError(f"weight sync by shared memory: {error}; nothing was loaded") from error
-        yield found
+        yield received(memory[_PAGE : _PAGE + size], "weight sync by shared memory")
         wrong = _out_of_step(memory, arguments["generation"])
         if wrong:
             raise TornError(f"{wrong}; the engine may hold a mix of two versions; send one again")

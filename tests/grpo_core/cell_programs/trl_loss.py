@@ -26,7 +26,8 @@ import torch
 
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.loss import Streams, entropy_mask, policy_loss, token_weights
+from grpo_core.learn.entropy import entropy_mask
+from grpo_core.learn.loss import Streams, policy_loss, token_weights
 
 LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: cut off, and masked by mask_truncated_completions
 LONGEST = 12

@@ -215,9 +215,9 @@ def connect(where: str, host: str, port: int, stack: ExitStack) -> Engine:
 
         return VllmServerEngine(host, port, folder=folder, **options)
     if where == "trl-vllm-serve":
-        from grpo_core.rollout.connect.trl.client import trl_engine
+        from grpo_core.rollout.connect.trl.client import connect
 
-        return trl_engine(host, port, folder=folder, **options)
+        return connect(host, port, folder=folder, **options)
     raise ValueError(f"no server is called {where!r}")
 
 

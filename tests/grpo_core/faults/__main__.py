@@ -55,7 +55,6 @@ SETTINGS = [
     "--checkpoint.keep=100",
     "--output.completions_every=1",
     "--output.record_every=1",
-    "--output.page=false",
 ]
 LOOKING_S = 20.0
 """rollout.reconnect_s of the cases that may look for the server again."""

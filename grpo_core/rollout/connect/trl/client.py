@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.rollout.checks import check_answers, check_requests
 from grpo_core.rollout.connect.vllm_serve.engine import UNKNOWN, VllmServerEngine
 from grpo_core.rollout.engine import Capabilities, EngineError
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.http.remote import KINDS, identify
-from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE, asked_tokens, mixed_seed
-from grpo_core.rollout.wire import check_answers, check_requests
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import SERVERS, identify
+from grpo_core.rollout.vllm.messages import SLICES, asked_tokens, check_temperature, ended, pinned
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 
 NAME = "trl vllm-serve"
+# What the protocol has names of its own for.
+_OWN = ("n", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_tokens", "logprobs")
 
 
-def trl_engine(
+def connect(
     host: str,
     port: int,
     *,
@@ -43,10 +45,10 @@ def trl_engine(
     Raises:
         EngineError: Nobody there, or neither.
     """
-    http = Http(NAME, host, port, timeout_s=timeout_s, token=token)
+    http = HttpClient(NAME, host, port, timeout_s=timeout_s, token=token)
     found = identify(http)
     if found == "grpo-core":
-        raise EngineError(f"{http.where('')}: expected `trl vllm-serve`, but {KINDS[found]} answers")
+        raise EngineError(f"{http.where('')}: expected `trl vllm-serve`, but {SERVERS[found]} answers")
     if found == "trl":
         return TrlServerEngine(host, port, timeout_s=timeout_s, token=token)
     return VllmServerEngine(host, port, timeout_s=timeout_s, token=token, folder=folder, sync=sync, name=NAME)
@@ -63,7 +65,7 @@ class TrlServerEngine:
         Raises:
             EngineError: Nobody there, or not this protocol.
         """
-        self._http = Http(self.name, host, port, timeout_s=timeout_s, token=token)
+        self._http = HttpClient(self.name, host, port, timeout_s=timeout_s, token=token)
         schema = self._http.json("GET", "/openapi.json", repeat=True)
         try:
             schemas = schema["components"]["schemas"]
@@ -99,11 +101,7 @@ class TrlServerEngine:
                 raise EngineError(f"{where}: {self._capabilities.why_not[lack]}")
         # The server doesn't say how long its model's prompts may be, nor how many ids it knows: vLLM checks that.
         check_requests(requests, params, engine=self.name, vocabulary=UNKNOWN, max_model_len=UNKNOWN)
-        if params.temperature < LOWEST_TEMPERATURE:
-            raise EngineError(
-                f"{where}: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, and vLLM would sample at "
-                f"{LOWEST_TEMPERATURE} instead"
-            )
+        check_temperature(params, self.name)
         deadline = self._http.deadline()
         completions = []
         for request in requests:
@@ -146,7 +144,7 @@ def _lacking(fields: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str,
         "abort": "its protocol has no call for it",
         "fingerprint": "its protocol has no call for it",
         "sleep": "its protocol has no call for it",
-        "slices": "each slice has a seed of its own: vLLM's generators can't be wound on",
+        "slices": SLICES,
     }
     if '"integer"' not in json.dumps(fields.get("prompts", {})):
         lacks["generate"] = "it takes prompts as text alone; token ids are taken from TRL 0.29.1 on"
@@ -159,26 +157,12 @@ def _lacking(fields: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str,
 
 def _question(request: Request, params: SamplingParams) -> dict[str, Any]:
     """One completion: `generation_kwargs` go to vLLM's SamplingParams as they are."""
+    options = pinned(params, request)
+    own = {name: options.pop(name) for name in _OWN}
     return {
         "prompts": [[*request.prompt_ids, *request.prefix]],
-        "n": 1,
-        "repetition_penalty": 1.0,
-        "temperature": params.temperature,
-        "top_p": 1.0,
-        "top_k": -1,
-        "min_p": 0.0,
-        "max_tokens": asked_tokens(request, params),
-        "logprobs": 0,
-        "generation_kwargs": {
-            "seed": mixed_seed(request),
-            "stop": [],
-            "stop_token_ids": list(params.stop_ids),
-            "ignore_eos": True,
-            "min_tokens": 0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "detokenize": False,
-        },
+        **own,
+        "generation_kwargs": {**options, "detokenize": False},
     }
 
 
@@ -201,7 +185,7 @@ def _completion(
     if ids and ids[-1] in params.stop_ids:
         reason = "stop"
     elif len(ids) == asked:
-        reason = "length" if len(request.prefix) + len(ids) == params.max_tokens else "abort"
+        reason = ended("length", ids, request, params)
     else:
         raise EngineError(f"{where}: it ended after {len(ids)} of {asked} ids, on none of the stop ids")
     return Completion(request.id, ids, logprobs, (-1,) * len(ids), reason)  # type: ignore[arg-type]

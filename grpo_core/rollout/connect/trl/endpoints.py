@@ -91,7 +91,7 @@ class CompletionsBody(SamplingBody):
     return_tokens_as_token_ids: bool = True
 
 
-class GenerateBody(SamplingBody):
+class TrlGenerateBody(SamplingBody):
     """TRL's own /generate/."""
 
     prompts: Prompts
@@ -99,7 +99,7 @@ class GenerateBody(SamplingBody):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """The model as TRL's client sees it.
 
     Attributes:
@@ -119,7 +119,7 @@ class Served:
     random: random.Random
 
     @classmethod
-    def of(cls, model_dir: str, max_model_len: int, seed: int) -> Served:
+    def of(cls, model_dir: str, max_model_len: int, seed: int) -> ServedModel:
         """Reads the folder."""
         try:
             tokenizer, no_text = load_tokenizer(model_dir), ""
@@ -140,8 +140,9 @@ class Served:
         return [tuple(self.tokenizer(p)["input_ids"] if isinstance(p, str) else p) for p in prompts]
 
 
-def add_routes(app: FastAPI, owner: Owner, served: Served) -> None:
-    """Adds what TRL's client calls to the application."""
+def add_routes(app: FastAPI, owner: Owner, model_dir: str, max_model_len: int, seed: int) -> None:
+    """Adds what TRL's client calls to the application; `seed` is of the seeds of calls that bring none."""
+    served = ServedModel.of(model_dir, max_model_len, seed)
     _add_native(app, owner, served)
     _add_older(app, owner, served)
     for path, why in _REFUSED.items():
@@ -150,7 +151,7 @@ def add_routes(app: FastAPI, owner: Owner, served: Served) -> None:
         )
 
 
-def _add_native(app: FastAPI, owner: Owner, served: Served) -> None:
+def _add_native(app: FastAPI, owner: Owner, served: ServedModel) -> None:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         """The one model served."""
@@ -192,7 +193,7 @@ def _add_native(app: FastAPI, owner: Owner, served: Served) -> None:
         return JSONResponse({**answer, "choices": choices, "usage": usage})
 
 
-def _add_older(app: FastAPI, owner: Owner, served: Served) -> None:
+def _add_older(app: FastAPI, owner: Owner, served: ServedModel) -> None:
     @app.get("/health/")
     async def health() -> dict[str, str]:
         """Answers without asking the engine."""
@@ -205,7 +206,7 @@ def _add_older(app: FastAPI, owner: Owner, served: Served) -> None:
         return {"world_size": 1, "tensor_parallel_size": 1}
 
     @app.post("/generate/")
-    async def generate(body: GenerateBody) -> JSONResponse:
+    async def generate(body: TrlGenerateBody) -> JSONResponse:
         """Samples `n` completions a prompt."""
         options = _merged(body)
         prompts = served.ids(body.prompts)
@@ -231,7 +232,7 @@ def _add_older(app: FastAPI, owner: Owner, served: Served) -> None:
 
 
 async def _sample(
-    owner: Owner, served: Served, prompts: list[tuple[int, ...]], body: SamplingBody
+    owner: Owner, served: ServedModel, prompts: list[tuple[int, ...]], body: SamplingBody
 ) -> list[core.Completion]:
     """`n` completions a prompt, prompt by prompt. Of a given seed each has its own, as vLLM gives them: seed + k.
 
@@ -269,7 +270,7 @@ def _refuse_options(body: SamplingBody) -> None:
             )
 
 
-def _merged(body: GenerateBody) -> SamplingBody:
+def _merged(body: TrlGenerateBody) -> SamplingBody:
     """`generation_kwargs` go over the other options, as in TRL."""
     options = {**body.model_dump(exclude={"prompts", "generation_kwargs"}), **(body.generation_kwargs or {})}
     try:
@@ -279,7 +280,7 @@ def _merged(body: GenerateBody) -> SamplingBody:
     return merged
 
 
-def _choice(completion: core.Completion, served: Served, *, with_logprobs: bool) -> dict[str, Any]:
+def _choice(completion: core.Completion, served: ServedModel, *, with_logprobs: bool) -> dict[str, Any]:
     """One completion as vLLM writes it, tokens as token ids."""
     tokens = [f"token_id:{token}" for token in completion.ids]
     pairs = zip(tokens, completion.logprobs, strict=True)

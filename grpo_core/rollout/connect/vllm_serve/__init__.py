@@ -1,1 +1,3 @@
 """`vllm serve` as the rollout server."""
+
+BACKEND = "grpo_core"  # what our receiver is called in --weight-transfer-config

@@ -17,15 +17,20 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-
-from grpo_core.rollout.connect.vllm_serve.protocol import Server, check_logprobs, completion, look, question
+from grpo_core.rollout.checks import check_answers, check_parameters, check_requests
+from grpo_core.rollout.connect.vllm_serve.protocol import (
+    VllmServer,
+    check_logprobs,
+    completion,
+    look,
+    question,
+)
 from grpo_core.rollout.connect.vllm_serve.transfer import choose_transfer
 from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.http.remote import LOST
-from grpo_core.rollout.vllm.messages import LOWEST_TEMPERATURE
-from grpo_core.rollout.wire import check_answers, check_parameters, check_requests
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import LOST
+from grpo_core.rollout.vllm.messages import SLICES, check_temperature
+from grpo_core.rollout.weights.stored import stored_shapes
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
@@ -74,7 +79,7 @@ class VllmServerEngine:
             EngineError: Nobody there, or not a `vllm serve` that can be asked exactly.
         """
         self.name = name
-        self._http = Http(name, host, port, timeout_s=timeout_s, token=token)
+        self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
         self._server = look(self._http)
         self._transfer, why = choose_transfer(self._http, self._server, folder, sync)
         self._vocabulary, self._shapes = stored_model(self._server)
@@ -254,14 +259,13 @@ class VllmServerEngine:
             vocabulary=self._vocabulary or UNKNOWN,
             max_model_len=self._server.max_model_len,
         )
-        if params.temperature < LOWEST_TEMPERATURE:
-            raise EngineError(
-                f"{where}: temperature {params.temperature} is below {LOWEST_TEMPERATURE}, and vLLM would sample at "
-                f"{LOWEST_TEMPERATURE} instead"
-            )
+        check_temperature(params, self.name)
 
 
-def capabilities(server: Server, no_update: str) -> Capabilities:
+connect = VllmServerEngine  # see `grpo_core.rollout.connect`
+
+
+def capabilities(server: VllmServer, no_update: str) -> Capabilities:
     """What a server allows; `no_update` is why it takes no weights, if it doesn't."""
     lacks = {
         "fingerprint": "vLLM holds weights in its kernels' own layout",
@@ -273,19 +277,16 @@ def capabilities(server: Server, no_update: str) -> Capabilities:
         lacks["abort"] = (
             f"vLLM {server.version} serves no /abort_requests; start it with VLLM_SERVER_DEV_MODE=1"
         )
-    slices = "each slice has a seed of its own: vLLM's generators can't be wound on"
-    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": slices})
+    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": SLICES})
     return able.without(**lacks)
 
 
-def stored_model(server: Server) -> tuple[int, dict[str, tuple[int, ...]]]:
+def stored_model(server: VllmServer) -> tuple[int, dict[str, tuple[int, ...]]]:
     """Size of the vocabulary, and names and shapes of the tensors of the model's files; 0 and {} where we see none."""
     folder = Path(server.root)
     size, shapes = 0, dict[str, tuple[int, ...]]()
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, EngineError):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 0)
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, "pt") as file:
-                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        shapes = stored_shapes(folder, server.root)
     return size, shapes

@@ -12,13 +12,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.vllm.messages import asked_tokens, mixed_seed
+from grpo_core.rollout.vllm.messages import asked_tokens, ended, pinned
 from grpo_core.types import Completion, Request, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from grpo_core.rollout.http.calls import Http
+    from grpo_core.rollout.http.client import HttpClient
 
 # What a request must be able to say for an answer to be exact, and checked to be the answer to it.
 _NEEDED = frozenset(
@@ -28,7 +28,7 @@ _MODE = "processed_logprobs"
 
 
 @dataclass(frozen=True)
-class Server:
+class VllmServer:
     """What a running `vllm serve` says of itself.
 
     Attributes:
@@ -55,7 +55,7 @@ class Server:
         return part.get(key) if isinstance(part, dict) else None
 
 
-def look(http: Http) -> Server:
+def look(http: HttpClient) -> VllmServer:
     """Asks a server who it is and what it can do.
 
     Raises:
@@ -77,13 +77,13 @@ def look(http: Http) -> Server:
             f"{http.where('/v1/completions')}: vLLM {version} can't be asked with {', '.join(missing)}; "
             "expected a later release"
         )
-    server = Server(version, name, root, longest, paths, fields, _configuration(http, paths))
+    server = VllmServer(version, name, root, longest, paths, fields, _configuration(http, paths))
     if server.setting("model_config", "logprobs_mode") not in (None, _MODE):
         raise EngineError(_raw(http))
     return server
 
 
-def check_logprobs(http: Http, server: Server) -> None:
+def check_logprobs(http: HttpClient, server: VllmServer) -> None:
     """Finds out by its answers what a server that doesn't tell its configuration means by log-probs.
 
     After the temperature, four times the temperature brings the log-probs of the likeliest ids four times closer.
@@ -104,14 +104,14 @@ def check_logprobs(http: Http, server: Server) -> None:
             raise EngineError(_raw(http))
 
 
-def _raw(http: Http) -> str:
+def _raw(http: HttpClient) -> str:
     return (
         f"{http.where('')}: its log-probs are not those of the distribution it samples from, after the temperature; "
         f"start it with --logprobs-mode {_MODE}"
     )
 
 
-def _configuration(http: Http, paths: frozenset[str]) -> Mapping[str, Any]:
+def _configuration(http: HttpClient, paths: frozenset[str]) -> Mapping[str, Any]:
     """What `/server_info` says, if it does.
 
     It is there with VLLM_SERVER_DEV_MODE=1. In 0.31.0 it fails where uv made the environment and neither pip nor uv
@@ -125,7 +125,7 @@ def _configuration(http: Http, paths: frozenset[str]) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _likely(http: Http, server: Server, temperature: float) -> dict[str, float]:
+def _likely(http: HttpClient, server: VllmServer, temperature: float) -> dict[str, float]:
     """The likeliest ids behind a prompt, and their log-probs."""
     asked = Request("probe", (0,), seed=0)
     body = question(asked, SamplingParams(max_tokens=1, temperature=temperature), server, "")
@@ -135,27 +135,14 @@ def _likely(http: Http, server: Server, temperature: float) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def question(request: Request, params: SamplingParams, server: Server, call_id: str) -> dict[str, Any]:
+def question(request: Request, params: SamplingParams, server: VllmServer, call_id: str) -> dict[str, Any]:
     """The body of one completion call."""
     body = {
         "model": server.model,
         "prompt": [*request.prompt_ids, *request.prefix],
         "request_id": call_id,
-        "n": 1,
-        "max_tokens": asked_tokens(request, params),
-        "min_tokens": 0,
-        "temperature": params.temperature,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "seed": mixed_seed(request),
-        "stop": [],
-        "stop_token_ids": list(params.stop_ids),
-        "ignore_eos": True,  # the stop ids alone decide
-        "logprobs": 0,  # the sampled id's own
+        **pinned(params, request),
+        "top_k": 0,  # as -1 elsewhere
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "echo": False,
@@ -206,8 +193,7 @@ def completion(
         raise EngineError(
             f"{where}: {len(ids)} ids came where {asked} were asked for; a limit of the server's own?"
         )
-    if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
-        reason = "abort"  # the call's budget, not the completion's
+    reason = ended(reason, ids, request, params)
     if reason not in ("stop", "length", "abort"):
         raise EngineError(f"{where}: ended with reason {reason!r}")
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

@@ -11,9 +11,9 @@ import shutil
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo_core.rollout.connect.weights.group import GroupSender
+from grpo_core.rollout.connect.vllm_serve import BACKEND
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.weights.base import open_sender
+from grpo_core.rollout.weights.send import open_sender
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from grpo_core.rollout.connect.vllm_serve.protocol import Server
-    from grpo_core.rollout.http.calls import Http
-    from grpo_core.rollout.weights.base import Sender
+    from grpo_core.rollout.connect.vllm_serve.protocol import VllmServer
+    from grpo_core.rollout.http.client import HttpClient
     from grpo_core.rollout.weights.flat import Flat
 
-BACKEND = "grpo_core"  # of --weight-transfer-config
 RECEIVED = ("gloo", "shm")  # the ways our receiver was run with
 
 
@@ -43,7 +41,7 @@ class Transfer(Protocol):
 class Files:
     """Writes a safetensors file and has the server reload from its folder."""
 
-    def __init__(self, http: Http, folder: Path) -> None:
+    def __init__(self, http: HttpClient, folder: Path) -> None:
         """`folder` is the updates' own; server and trainer see it under the same path."""
         self._http, self._folder = http, folder.resolve()
 
@@ -78,14 +76,11 @@ class Files:
 class Received:
     """To our receiver, by one of `RECEIVED`. Its calls are vLLM's native endpoints."""
 
-    def __init__(self, http: Http, kind: str) -> None:
+    def __init__(self, http: HttpClient, kind: str) -> None:
         """Nothing is set up before the first update."""
         self._http, self._deadline = http, 0.0
-        self._sender: Sender
-        if kind == "gloo":
-            self._sender = GroupSender(kind, self._call, timeout_s=http.timeout_s, host=http.local_address())
-        else:
-            self._sender = open_sender(kind, self._call, timeout_s=http.timeout_s)
+        host = http.local_address() if kind == "gloo" else ""
+        self._sender = open_sender(kind, self._call, timeout_s=http.timeout_s, host=host)
 
     def send(self, tensors: Mapping[str, torch.Tensor], version: int, deadline: float) -> None:
         """Starts an update, and before that ends one that a trainer before us has left unfinished."""
@@ -117,7 +112,7 @@ class Received:
 
 
 def choose_transfer(
-    http: Http, server: Server, folder: Path | None, sync: str
+    http: HttpClient, server: VllmServer, folder: Path | None, sync: str
 ) -> tuple[Transfer | None, str]:
     """How weights go to this server; or None, and why they can't."""
     needed = {"/pause", "/resume", "/reset_prefix_cache", "/weight_info", "/update_weight_version"}
@@ -133,7 +128,7 @@ def choose_transfer(
         return None, (
             f"its weight-transfer backend is {backend!r}; for rollout.sync = {sync!r} start it with "
             f'--weight-transfer-config \'{{"backend": "{BACKEND}"}}\' '
-            "--worker-extension-cls grpo_core.rollout.connect.vllm_serve.worker.Extension"
+            "--worker-extension-cls grpo_core.rollout.connect.vllm_serve.worker.WorkerExtension"
         )
     if sync not in ("auto", "files"):
         ways = ", ".join(("files", *RECEIVED))
@@ -143,7 +138,7 @@ def choose_transfer(
     return Files(http, folder), ""
 
 
-def _backend(http: Http, server: Server) -> str | None:
+def _backend(http: HttpClient, server: VllmServer) -> str | None:
     """The server's weight-transfer backend; where its configuration isn't told, our receiver answers for itself."""
     if server.config:
         told = server.setting("weight_transfer_config", "backend")

@@ -2,7 +2,7 @@
 
 vLLM takes weight-transfer engines of others by name. Started with
 
-    --worker-extension-cls grpo_core.rollout.connect.vllm_serve.worker.Extension
+    --worker-extension-cls grpo_core.rollout.connect.vllm_serve.worker.WorkerExtension
     --weight-transfer-config '{"backend": "grpo_core"}'
 
 and grpo_core importable, a server of one worker registers this one and serves it by its native endpoints. Written
@@ -22,9 +22,9 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from grpo_core.rollout.connect.vllm_serve.transfer import BACKEND
+from grpo_core.rollout.connect.vllm_serve import BACKEND
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.weights.base import Receiver
+from grpo_core.rollout.weights.receive import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Extension:
+class WorkerExtension:
     """Naming it is how this module gets imported by a worker."""
 
     def grpo_core_backend(self) -> list[str]:
@@ -43,7 +43,7 @@ class Extension:
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """How a sender wants to send (see `grpo_core.rollout.weights.base.Receiver.open`)."""
+    """How a sender wants to send (see `grpo_core.rollout.weights.receive.Receiver.open`)."""
 
     timeout_s: float
     arguments: dict[str, Any] = field(default_factory=dict)

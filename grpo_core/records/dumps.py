@@ -59,7 +59,7 @@ class TextStep:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Oddity:
     """Something odd in a dump.
 
     Attributes:
@@ -130,7 +130,7 @@ def read_verl_dump(path: Path) -> list[TextStep]:
 
 def check_advantages(
     step: TextStep, options: LossConfig, group_size: int, tolerance: float = 1e-4
-) -> list[Finding]:
+) -> list[Oddity]:
     """Compares a dump with what `group_advantages` makes of its rewards.
 
     Args:
@@ -143,11 +143,11 @@ def check_advantages(
     parts: list[tuple[int, int, list[TextSample]]] = []  # (place of the group, place in it, samples)
     for place, group in enumerate(step.groups):
         if group[0].prompt in prompts:
-            findings.append(Finding("split_prompt", place))
+            findings.append(Oddity("split_prompt", place))
         prompts.add(group[0].prompt)
         size = len(group) if len(group) % group_size else group_size
         if size != group_size:
-            findings.append(Finding("group_size", place, 0, size, group_size))
+            findings.append(Oddity("group_size", place, 0, size, group_size))
         parts += [(place, start, group[start : start + size]) for start in range(0, len(group), size)]
     # What no function had anything to say of is left out of its group, and gets no advantage.
     rewards = [[sample.reward for sample in part if sample.reward is not None] for *_, part in parts]
@@ -156,12 +156,12 @@ def check_advantages(
     flat = itertools.chain.from_iterable(values.values)
     for (place, start, part), scored in zip(parts, rewards, strict=True):
         if scored and min(scored) == max(scored):
-            findings.append(Finding("zero_variance", place, start))
+            findings.append(Oddity("zero_variance", place, start))
         for offset, sample in enumerate(part, start):
             expected = 0.0 if sample.reward is None else next(flat)
             found = expected if sample.advantage is None else sample.advantage
             if not math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance):
-                findings.append(Finding("advantage", place, offset, found, expected))
+                findings.append(Oddity("advantage", place, offset, found, expected))
     return findings
 
 

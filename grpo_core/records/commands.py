@@ -33,7 +33,7 @@ def replay_command(arguments: list[str], flags: set[str], answer: Callable[[str]
 
 def check_command(arguments: list[str], flags: set[str], answer: Callable[[str], None]) -> int:
     """`check DUMP [--section.key VALUE ...]`: are the advantages those that the settings make of the rewards?"""
-    from grpo_core.records.readers import check_advantages, read_trl_completions, read_verl_dump
+    from grpo_core.records.dumps import check_advantages, read_trl_completions, read_verl_dump
     from grpo_core.settings import load
 
     if not arguments or arguments[0].startswith("--"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grpo_core.rollout.connect import connector
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.http.remote import KINDS, RemoteEngine, identify
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import SERVERS, identify
+from grpo_core.rollout.http.remote import RemoteEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,27 +32,20 @@ def engine_for(
     Raises:
         EngineError: Nobody there, or somebody else.
     """
-    http = Http("remote", host, port, timeout_s=options.timeout_s, token=token)
+    http = HttpClient("remote", host, port, timeout_s=options.timeout_s, token=token)
     found = identify(http)
     # From TRL 1.11 on, `trl vllm-serve` runs `vllm serve`, and nothing tells them apart.
     if options.server not in ("auto", found) and (options.server, found) != ("trl", "vllm"):
         raise EngineError(
-            f"{http.where('')}: rollout.server = {options.server!r} is {KINDS[options.server]}, but "
-            f"{KINDS[found]} answers; set rollout.server = {found!r} or 'auto'"
+            f"{http.where('')}: rollout.server = {options.server!r} is {SERVERS[options.server]}, but "
+            f"{SERVERS[found]} answers; set rollout.server = {found!r} or 'auto'"
         )
     if found == "grpo-core":
         return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token, sync=options.sync)
-    if options.server == "trl" or found == "trl":
-        from grpo_core.rollout.connect.trl.client import trl_engine
-
-        return trl_engine(
-            host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
-        )
-    from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
-
-    return VllmServerEngine(
+    engine: Engine = connector("trl" if options.server == "trl" else found).connect(
         host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
     )
+    return engine
 
 
 def check_trainable(engine: Engine) -> None:

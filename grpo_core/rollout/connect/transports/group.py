@@ -19,7 +19,7 @@ import torch
 
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.weights.base import SetUpError
-from grpo_core.rollout.weights.flat import Flat, FlatError, tensors_in
+from grpo_core.rollout.weights.flat import Flat, received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +27,22 @@ if TYPE_CHECKING:
     from grpo_core.rollout.weights.base import Call
 
 BUCKET = 32 * 2**20  # bytes of one broadcast
+
+
+def open_sender(
+    kind: str, call: Call, *, timeout_s: float, device: str, host: str, **others: Any
+) -> GroupSender:
+    """For `weights.send.open_sender`."""
+    del others
+    return GroupSender(kind, call, timeout_s=timeout_s, device=device, host=host)
+
+
+def open_receiver(
+    kind: str, arguments: Mapping[str, Any], *, timeout_s: float, **others: Any
+) -> GroupReceiver:
+    """For `weights.receive.open_receiver`."""
+    del others
+    return GroupReceiver(kind, arguments, timeout_s=timeout_s)
 
 
 class GroupSender:
@@ -135,16 +151,15 @@ class GroupReceiver:
             raise EngineError(f"weight sync by {self._backend}: nothing was begun")
         try:
             coming.result(timeout=self._timeout_s)
-            found = tensors_in(self._memory[: arguments["size"]])
         except FutureTimeoutError as error:
             raise EngineTimeoutError(
                 f"weight sync by {self._backend}: nothing came in {self._timeout_s:g} s"
             ) from error
-        except (FlatError, RuntimeError) as error:
+        except RuntimeError as error:
             raise EngineError(
                 f"weight sync by {self._backend}: {_short(error)}; nothing was loaded"
             ) from error
-        yield found
+        yield received(self._memory[: arguments["size"]], f"weight sync by {self._backend}")
 
     def close(self) -> None:
         """See `Incoming`."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_core.config import ConfigError, LossConfig
-from grpo_core.records.readers import (
-    Finding,
+from grpo_core.records.dumps import (
+    Oddity,
     TextSample,
     TextStep,
     check_advantages,
@@ -75,7 +75,7 @@ def test_a_finding_says_which_sample_and_both_numbers(trl):
     right = group[2].advantage
     group[2] = dataclasses.replace(group[2], advantage=right + 0.01)
     found = check_advantages(TextStep(2, [trl[1].groups[0], group]), LossConfig(), 4)
-    assert found == [Finding("advantage", 1, 2, right + 0.01, pytest.approx(right, abs=1e-5))]
+    assert found == [Oddity("advantage", 1, 2, right + 0.01, pytest.approx(right, abs=1e-5))]
 
 
 def test_without_weights_every_column_of_numbers_counts_once():
@@ -139,8 +139,8 @@ def test_what_verl_wrote_is_read_whatever_its_order():
 def test_what_can_be_said_of_verls_groups():
     """Without advantages: sizes, and groups without a signal."""
     (step,) = read_verl_dump(VERL / "plain")
-    assert check_advantages(step, LossConfig(), 4) == [Finding("zero_variance", 2)]
-    assert check_advantages(step, LossConfig(), 3)[0] == Finding("group_size", 0, 0, 4, 3)
+    assert check_advantages(step, LossConfig(), 4) == [Oddity("zero_variance", 2)]
+    assert check_advantages(step, LossConfig(), 3)[0] == Oddity("group_size", 0, 0, 4, 3)
 
 
 def test_verls_keys_tell_groups_of_the_same_prompt_apart():
@@ -148,8 +148,8 @@ def test_verls_keys_tell_groups_of_the_same_prompt_apart():
     (step,) = read_verl_dump(VERL / "keyed" / "12.jsonl")
     assert [[sample.completion for sample in group] for group in step.groups] == [["a", "b"], ["c", "d"]]
     assert check_advantages(step, LossConfig(), 2) == [
-        Finding("split_prompt", 1),
-        Finding("zero_variance", 1),
+        Oddity("split_prompt", 1),
+        Oddity("zero_variance", 1),
     ]
 
 
@@ -175,7 +175,7 @@ def test_a_prompt_split_across_groups_and_groups_of_the_wrong_size():
     options = dataclasses.replace(LossConfig(), advantage_scale="none")
     found = check_advantages(a_step(halves, halves * 2, halves, prompts="aba"), options, 4)
     assert found == [
-        Finding("group_size", 0, 0, 2, 4), Finding("split_prompt", 2), Finding("group_size", 2, 0, 2, 4),
+        Oddity("group_size", 0, 0, 2, 4), Oddity("split_prompt", 2), Oddity("group_size", 2, 0, 2, 4),
     ]  # fmt: skip
 
 
@@ -190,5 +190,5 @@ def test_a_prompt_twice_in_a_row_is_two_groups():
 def test_a_signal_made_of_rounding_is_found():
     """Equal rewards whose mean isn't quite equal to them: TRL divides the rest by 1e-4; there is no signal."""
     found = check_advantages(a_step([(3.3, -2.4e-3)] * 3), LossConfig(), 3)
-    assert found[0] == Finding("zero_variance", 0)
-    assert found[1:] == [Finding("advantage", 0, place, -2.4e-3, 0.0) for place in range(3)]
+    assert found[0] == Oddity("zero_variance", 0)
+    assert found[1:] == [Oddity("advantage", 0, place, -2.4e-3, 0.0) for place in range(3)]

@@ -10,10 +10,11 @@ import torch
 
 from grpo_core.config import RolloutConfig
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.http import calls
-from grpo_core.rollout.http.calls import Http
-from grpo_core.rollout.http.remote import PROTOCOL, RemoteEngine, identify
-from grpo_core.rollout.http.servers import engine_for
+from grpo_core.rollout.http import client
+from grpo_core.rollout.http.choose import engine_for
+from grpo_core.rollout.http.client import HttpClient
+from grpo_core.rollout.http.identify import PROTOCOL, identify
+from grpo_core.rollout.http.remote import RemoteEngine
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
@@ -25,8 +26,8 @@ INFO = {
 }
 
 
-def http(server, timeout_s: float = 5) -> Http:
-    return Http("some", "127.0.0.1", server.port, timeout_s=timeout_s, token="secret")
+def http(server, timeout_s: float = 5) -> HttpClient:
+    return HttpClient("some", "127.0.0.1", server.port, timeout_s=timeout_s, token="secret")
 
 
 def test_an_answer_is_returned_and_the_token_is_sent():
@@ -120,7 +121,7 @@ def test_a_busy_server_is_asked_again_until_time_is_up():
 )
 def test_other_answers_are_errors_that_name_the_place(monkeypatch, text, status, says):
     """Garbage, refusals and floods."""
-    monkeypatch.setattr(calls, "_LARGEST_ANSWER", 1000 if text.startswith(b'{"a"') else 2**30)
+    monkeypatch.setattr(client, "_LARGEST_ANSWER", 1000 if text.startswith(b'{"a"') else 2**30)
     with (
         simulated(lambda call: call.answer(text=text, status=status)) as server,
         pytest.raises(EngineError, match=f"some engine, http://127.0.0.1:[0-9]+/x: .*{says}"),
@@ -132,7 +133,7 @@ def test_other_answers_are_errors_that_name_the_place(monkeypatch, text, status,
 def test_nobody_there_is_an_engine_error(host):
     """Whatever the address looks like."""
     with pytest.raises(EngineUnreachableError, match="is the server up"):
-        Http("some", host, 9, timeout_s=5).json("GET", "/x")
+        HttpClient("some", host, 9, timeout_s=5).json("GET", "/x")
 
 
 def serving(documents):

@@ -1,4 +1,4 @@
-"""Weights in the body of a POST, the server's side (the client's is `grpo_core.rollout.weights.http`).
+"""Weights in the body of a POST, the server's side (the client's is `grpo_core.rollout.http.upload`).
 
 Under uvicorn the socket reads into the memory that the engine is then given, around the HTTP parser, which would copy
 each byte four times. `protocol` is uvicorn's own class for a connection, that also tells the application of itself; the

@@ -20,7 +20,7 @@ import torch
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.base import SetUpError
 from grpo_core.rollout.weights.digest import Checksum
-from grpo_core.rollout.weights.flat import PIECE, Flat, FlatError, tensors_in
+from grpo_core.rollout.weights.flat import PIECE, Flat, received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +29,20 @@ if TYPE_CHECKING:
     from grpo_core.rollout.weights.base import Call
 
 _NAME = re.compile(r"weights-[0-9]{1,20}-[0-9a-f]{32}\.safetensors")
+
+
+def open_sender(_: str, call: Call, *, root: Path | None, **others: Any) -> FileSender:
+    """For `weights.send.open_sender`; a folder is all that counts here."""
+    del others
+    if root is None:
+        raise EngineError("rollout.sync = 'files': it needs a folder that both sides see")
+    return FileSender(call, root)
+
+
+def open_receiver(_: str, __: Mapping[str, Any], *, root: Path | None, **others: Any) -> FileReceiver:
+    """For `weights.receive.open_receiver`."""
+    del others
+    return FileReceiver(root)
 
 
 class FileSender:
@@ -106,11 +120,7 @@ class FileReceiver:
             checksum.update(view[at : at + PIECE])
         if checksum.digest().hex() != arguments["checksum"]:
             raise EngineError(f"weight sync by files: {self._root / name}: not the bytes that were written")
-        try:
-            found = tensors_in(memory)
-        except FlatError as error:
-            raise EngineError(f"weight sync by files: {self._root / name}: {error}") from error
-        yield found
+        yield received(memory, f"weight sync by files: {self._root / name}")
 
     def close(self) -> None:
         """See `Incoming`."""

@@ -18,6 +18,7 @@ import torch
 from grpo_core.config import RecordError
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
+from grpo_core.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,8 +53,6 @@ class Recorder:
     def __init__(self, folder: Path, config: Config) -> None:
         """Goes on behind what is recorded there; a last line that a kill cut off is removed."""
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-        from grpo_core.run import versions
-
         self._folder = folder
         self._run = {"settings": config.as_dict(), "versions": versions()}
         with (folder / "rollouts.jsonl").open("ab+") as file:

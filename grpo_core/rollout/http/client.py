@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.weights.http import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +18,7 @@ _LARGEST_ANSWER = 2**30  # bytes; a server that never stops talking is cut off h
 _BUSY_S = 0.1  # the first pause after status 503; each further one is twice as long, up to 2 s
 
 
-class Http:
+class HttpClient:
     """One server's address. Every call has a connection of its own: none is found dead later.
 
     Attributes:
@@ -66,7 +65,7 @@ class Http:
         Args:
             method: GET or POST.
             path: With the query.
-            body: Bytes, an upload, or what is sent as JSON.
+            body: Bytes, an upload, or a dictionary, which is sent as JSON.
             headers: More than those every call has.
             deadline: The call's own, where several share one.
             repeat: The call changes nothing, so it is asked once more if the connection is lost.
@@ -105,7 +104,7 @@ class Http:
     ) -> tuple[int, bytes]:
         """Status and body, whatever the status; one of 503 is asked again while there is time: nothing was done."""
         sent = {**self._headers, **(headers or {})}
-        if body is not None and not isinstance(body, (bytes, Upload)):
+        if isinstance(body, dict):
             body, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
         deadline, pause_s = self.deadline() if deadline is None else deadline, _BUSY_S
         while True:
@@ -130,7 +129,7 @@ class Http:
     def _once(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
     ) -> tuple[int, bytes]:
-        connection = _Connection(self._host, self._port, deadline)
+        connection = _TimedConnection(self._host, self._port, deadline)
         try:
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
@@ -146,7 +145,7 @@ class Http:
         raise EngineError(f"{self.where(path)}: an answer of more than {_LARGEST_ANSWER} bytes")
 
 
-class _Connection(http.client.HTTPConnection):
+class _TimedConnection(http.client.HTTPConnection):
     """A connection that is over at its deadline, even if the server sends a byte now and then."""
 
     def __init__(self, host: str, port: int, deadline: float) -> None:

@@ -1,7 +1,7 @@
 """Weights in the body of a POST, the client's side: safetensors, and behind it 16 bytes of checksum over all of it.
 
 The checksum comes last, so that it is computed of each piece while the piece is in the cache. Nothing is put together
-first: tensors are sent from where they lie. `grpo_core.rollout.weights.uploads` is the other side.
+first: tensors are sent from where they lie. `grpo_core.rollout.serve.uploads` is the other side.
 """
 
 from __future__ import annotations

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.records.record import Recorder
-from grpo_core.show import metrics
-from grpo_core.show.loggers import build_loggers
+from grpo_core.metrics import JsonLines, completion_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from grpo_core.config import Config
+    from grpo_core.records.recording import Recorder
+    from grpo_core.show.loggers import Logger
     from grpo_core.types import Request, Sample
 
 
@@ -24,20 +24,28 @@ class RunFiles:
         """Opens the files in `folder`; `kept` says how many bytes of each stay."""
         self._config = config
         self._lines = {
-            name: metrics.JsonLines(folder / f"{name}.jsonl", keep_bytes=kept.get(name, 0))
+            name: JsonLines(folder / f"{name}.jsonl", keep_bytes=kept.get(name, 0))
             for name in ("metrics", "completions")
         }
-        self._loggers = build_loggers(config, folder)
+        self._loggers: list[Logger] = []
+        if config.output.tensorboard or config.output.wandb:
+            from grpo_core.show.loggers import build_loggers
+
+            self._loggers = build_loggers(config, folder)
         if not kept:  # rollouts of an earlier run of this name are not this run's
             shutil.rmtree(folder / "rollouts", ignore_errors=True)
             (folder / "rollouts.jsonl").unlink(missing_ok=True)
-        self._recorder = Recorder(folder, config) if config.output.record_every else None
+        self._recorder: Recorder | None = None
+        if config.output.record_every:
+            from grpo_core.records.recording import Recorder
+
+            self._recorder = Recorder(folder, config)
 
     def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
         """Writes one step down; `step` counts from 1."""
         if due(step, self._config.output.completions_every, self._config):
             for sample in samples:
-                self._lines["completions"].write(metrics.completion_entry(step, sample))
+                self._lines["completions"].write(completion_entry(step, sample))
         self._lines["metrics"].write(entry)
         for logger in self._loggers:
             logger.write(entry)

@@ -1,6 +1,6 @@
 """The control channel over HTTP: a client beside the server, or in a group with it, says here what it has sent.
 
-Weights in the body of a request need none of this (see `grpo_core.rollout.weights.uploads`).
+Weights in the body of a request need none of this (see `grpo_core.rollout.serve.uploads`).
 """
 
 # mypy: disable-error-code="misc, untyped-decorator"
@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
 
 from grpo_core.config import LOOPBACK
-from grpo_core.rollout.weights.base import Receiver
+from grpo_core.rollout.weights.receive import Receiver
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_core.records.record import Recorder, RecordError, read_step
+from grpo_core.records.recording import Recorder, RecordError, read_step
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
 

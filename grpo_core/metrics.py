@@ -1,0 +1,99 @@
+"""What a run writes down: metrics and completions, one JSON object a line, flushed line by line.
+
+An interrupted run keeps every line it had written. docs/metrics.md explains each name.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from grpo_core.types import Sample
+
+
+class JsonLines:
+    """A file of JSON objects, one a line."""
+
+    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+        """Starts the file anew, or goes on behind its first `keep_bytes`: what stands there was written later.
+
+        Raises:
+            ConfigError: The file is shorter than that.
+        """
+        self.path = path
+        self._file = path.open("ab")
+        size = self._file.tell()
+        if size < keep_bytes:
+            self._file.close()
+            raise ConfigError(
+                f"{path}: {size} bytes, but the checkpoint was saved when it had {keep_bytes}: it was replaced or cut "
+                "off since; put it back, or start another run under a new output.name"
+            )
+        self._file.truncate(keep_bytes)
+        self._file.seek(keep_bytes)
+
+    def position(self) -> int:
+        """Bytes in the file, all of them whole lines: the `keep_bytes` that goes on from here."""
+        return self._file.tell()
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Writes one line. NaN is refused: it is not JSON, and nothing here may be NaN."""
+        self._file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def completion_entry(step: int, sample: Sample) -> dict[str, Any]:
+    """One line of completions.jsonl: what people read, and what a replay needs."""
+    completion = sample.completion
+    return {
+        "step": step,
+        "request": completion.request_id,
+        "prompt": sample.prompt.text,
+        "completion": sample.text,
+        "reward": sample.reward,
+        "advantage": sample.advantage,
+        "finish_reason": completion.finish_reason,
+        "prompt_ids": list(sample.prompt.ids),
+        "ids": list(completion.ids),
+        "logprobs": list(completion.logprobs),
+        "versions": list(completion.versions),
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean; 0 of nothing.
+
+    >>> mean([1, 2]), mean([])
+    (1.5, 0.0)
+    """
+    return sum(values) / len(values) if values else 0.0
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation with n - 1; 0 of fewer than two.
+
+    >>> deviation([1.0, 3.0])
+    1.4142135623730951
+    """
+    if len(values) < 2:
+        return 0.0
+    centre = mean(values)
+    return float((sum((value - centre) ** 2 for value in values) / (len(values) - 1)) ** 0.5)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file, none if there is no file; a last line cut off by a kill is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

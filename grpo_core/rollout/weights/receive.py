@@ -1,0 +1,76 @@
+"""The engine's side of a sync: what stands beside an engine, whichever way weights come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.rollout.connect import MODULES, connector
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.weights.base import KINDS
+from grpo_core.rollout.weights.inline import InlineReceiver
+from grpo_core.rollout.weights.shm import ShmReceiver
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from grpo_core.rollout.engine import Engine
+    from grpo_core.rollout.weights.base import Incoming
+
+
+class Receiver:
+    """What stands beside the engine, and answers a sender's calls. One transport is open at a time."""
+
+    def __init__(self, *, timeout_s: float, root: Path | None = None) -> None:
+        """Takes what no sender may choose: how long is waited for it, and below which folder files are read."""
+        self._timeout_s, self._root = timeout_s, root
+        self._kind, self._open = "", None  # type: tuple[str, Incoming | None]
+
+    def open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Sets a transport up, in place of an earlier one."""
+        self.close()
+        self._open = open_receiver(arguments["kind"], arguments, timeout_s=self._timeout_s, root=self._root)
+        self._kind = arguments["kind"]
+        return {}
+
+    def begin(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Starts to receive a version."""
+        self._found(arguments).begin(arguments)
+        return {}
+
+    def load(
+        self, arguments: Mapping[str, Any], engine: Engine, payload: bytearray | None = None
+    ) -> dict[str, Any]:
+        """Gives a version that has come to the engine, and returns the one that the engine then reports."""
+        with self._found(arguments).tensors(arguments, payload) as tensors:
+            engine.update_weights(tensors.items(), arguments["version"])
+        return {"version": engine.policy_version}
+
+    def close(self) -> None:
+        """Frees what the transport holds; safe to call twice."""
+        found, self._open, self._kind = self._open, None, ""
+        if found is not None:
+            found.close()
+
+    def _found(self, arguments: Mapping[str, Any]) -> Incoming:
+        if arguments["kind"] in ("inline", "http"):  # come with the call: nothing had to be opened
+            return InlineReceiver()
+        if self._open is None or self._kind != arguments["kind"]:
+            raise EngineError(f"weight sync by {arguments['kind']}: it isn't open; open it first")
+        return self._open
+
+
+def open_receiver(
+    kind: str, arguments: Mapping[str, Any], *, timeout_s: float, root: Path | None = None
+) -> Incoming:
+    """The receiving end that a sender asked for.
+
+    Raises:
+        EngineError: It can't be had here.
+    """
+    if kind == "shm":
+        return ShmReceiver(arguments)
+    if kind in KINDS and kind in MODULES:
+        found: Incoming = connector(kind).open_receiver(kind, arguments, timeout_s=timeout_s, root=root)
+        return found
+    raise EngineError(f"weight sync: no receiver is called {kind!r}; there are shm, gloo, nccl and files")
