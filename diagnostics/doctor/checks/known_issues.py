@@ -24,9 +24,9 @@ def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Fin
     A claim that nobody read in the source or ran, and that has no upper end, tells no release from another: on it alone
     every environment would be warned. Such issues are left to `triage`, which sees whether they happened.
     """
-    found = []
+    found, releases = [], environment.releases
     for issue in _active(issues):
-        concern = affects(issue, environment.releases)
+        concern = affects(issue, releases)
         if concern.answer == CONCERNED and any(map(_tells_releases_apart, concern.own)):
             found.append(_finding(environment, issue, concern))
     return found
@@ -34,7 +34,8 @@ def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Fin
 
 def not_judged(environment: Environment, issues: dict[str, Issue]) -> str:
     """Of which packages nothing could be said, since their release is none; empty if there is none."""
-    concerns = [affects(issue, environment.releases) for issue in _active(issues)]
+    releases = environment.releases
+    concerns = [affects(issue, releases) for issue in _active(issues)]
     unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
     return f"not judged, since it is no release that can be read: {', '.join(unread)}" if unread else ""
 
