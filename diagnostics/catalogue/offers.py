@@ -44,7 +44,7 @@ def remedy(
     names = tuple(frameworks)
     made = [(_offer(issue, one, possible, known, names), one) for one in issue.mitigations]
     offered = [(offer, one) for offer, one in made if offer.standing != FAILS]
-    offered.sort(key=lambda pair: _rank(*pair, possible, names))
+    offered.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
     return Remedy(
         actions=(Explain(issue.code),),
         offers=tuple(offer for offer, _ in offered),

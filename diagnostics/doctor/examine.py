@@ -70,11 +70,10 @@ def examine(
     }
     seen = f"machine: {_summary(machine)}" if machine else "the machine was not looked at"
     notes = (
-        STATIC,
         seen,
         f"compatibility table of {compat.generated}" if compat.generated else compat.problem,
     )
-    return Report(tool="doctor", subject=subject, checks=tuple(checks), notes=notes)
+    return Report(tool="doctor", subject=subject, checks=tuple(checks), notes=notes, how=STATIC)
 
 
 def _known_issues(environment: Environment, issues: dict[str, Issue], nothing: str) -> CheckResult:

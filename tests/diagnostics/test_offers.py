@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from repro.registry import REPROS
+from repro.issues import REPROS
 
 from diagnostics import catalogue
 from diagnostics.catalogue.model import FRAMEWORKS, Mitigation

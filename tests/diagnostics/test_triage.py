@@ -566,3 +566,54 @@ def test_every_positive_sample_is_found_in_a_log(judge):
             if (code in found) != sample.matches:
                 missed.append((code, sample.about))
     assert not missed
+
+
+SCH001 = [
+    "Traceback (most recent call last):",
+    f'  File "{SITE}/vllm/core/scheduler.py", line 1278, in _schedule_default',
+    "    assert len(running_scheduled.prefill_seq_groups) == 0",
+    "AssertionError",
+]
+
+
+def interrupted(error, path="vllm/entrypoints/llm.py", function="_run_engine"):
+    return traceback_of(error, path, function)
+
+
+@pytest.mark.parametrize(
+    ("log", "triggers"),
+    [
+        (SCH001, ()),
+        ([*interrupted("KeyboardInterrupt"), *SCH001], ("llm_interrupted",)),
+        # Somebody ended the run once it had failed; another program was interrupted.
+        ([*SCH001, *interrupted("KeyboardInterrupt")], ()),
+        ([*interrupted("KeyboardInterrupt", "rich/live.py", "wait"), *SCH001], ()),
+        (
+            [*interrupted("torch.OutOfMemoryError: CUDA", "vllm/engine/llm_engine.py", "step"), *SCH001],
+            ("lost_step",),
+        ),
+        # In another rank's process.
+        ([*prefixed("[rank1]: ", interrupted("KeyboardInterrupt")), *prefixed("[rank0]: ", SCH001)], ()),
+        (
+            [
+                SCH001[0],
+                f'  File "{SITE}/swift/trainers/rlhf_trainer/grpo_trainer.py", line 1202, in evaluation_loop',
+                *SCH001[1:],
+            ],
+            ("swift_two_threads",),
+        ),
+    ],
+)
+def test_how_it_came_about_where_the_log_can_tell(judge, log, triggers):
+    """By a frame of the failure's own traceback, or by what failed before it in the same process."""
+    (candidate, *_) = judge(log).candidates
+    assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)
+
+
+@pytest.mark.parametrize(
+    ("release", "certainty", "looked_to"), [("0.31.0", "established", ""), ("0.99.0", "supported", "0.31.0")]
+)
+def test_a_release_that_nobody_looked_at(judge, release, certainty, looked_to):
+    """The message tells, but not as in a release in which it is known."""
+    (candidate, *_) = judge([f"vllm {release}", *traceback_of(ROOT)]).candidates
+    assert (candidate.certainty, candidate.looked_to) == (certainty, looked_to)

@@ -56,8 +56,7 @@ def tried(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report
             added = tiers.live(children, facts.environment, facts.machine, rules, _say)
             checks += added
             incomplete = added[0].outcome == "skipped"
-    notes = (NOTES[tier], *report.notes[1:])
-    return replace(report, checks=(*report.checks, *checks), notes=notes), incomplete
+    return replace(report, checks=(*report.checks, *checks), how=NOTES[tier]), incomplete
 
 
 def _say(text: str) -> None:
