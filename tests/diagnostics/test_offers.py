@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from repro.issues import REPROS
 
 from diagnostics import catalogue
 from diagnostics.catalogue.model import FRAMEWORKS, Mitigation
 from diagnostics.catalogue.offers import occurring, remedy
 from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED
+from repro.issues import REPROS
 
 SWEPT = json.loads((Path(catalogue.__file__).parents[1] / "data" / "sweep.json").read_text())["sweeps"]
 ISSUES = catalogue.load()
