@@ -13,8 +13,9 @@ from diagnostics.catalogue import anchors
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading.folders import Passed
+from diagnostics.triage.reading.named import find
 from diagnostics.triage.reading.prefixes import Line, clean
-from diagnostics.triage.reading.sources import Source, find
+from diagnostics.triage.reading.sources import Source
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.tracebacks import Assembler
