@@ -177,10 +177,11 @@ def servers(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
-    """Ruff: every rule on, each exception explained in pyproject.toml."""
+    """Ruff: every rule on, each exception explained in pyproject.toml; and who may import whom."""
     install(session, "--group", "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
 
 
 @nox.session(python=PYTHON)

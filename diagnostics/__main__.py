@@ -1,4 +1,4 @@
-"""`python -m diagnostics`: doctor, lint, triage, explain, catalogue."""
+"""`grpo-doctor`, or `python -m diagnostics`: doctor, lint, triage, explain, catalogue; repro, matrix, train."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import programs, version
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.facts.environment import NoEnvironmentError
 from diagnostics.report.filters import BaselineError
@@ -20,9 +21,18 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in programs.PROGRAMS:
+        return programs.start(arguments[0], arguments[1:])
     try:
+        options = _parser().parse_args(arguments)
         code: int = options.command(options)
+    except ModuleNotFoundError as error:
+        line = programs.missing(error)
+        if line is None:
+            raise
+        print(f"diagnostics: {line}", file=sys.stderr)
+        return USAGE
     except (BaselineError, CatalogueError, NoEnvironmentError) as error:
         print(f"diagnostics: {error}", file=sys.stderr)
         return USAGE
@@ -36,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m diagnostics", description="Diagnosis of GRPO runs on vLLM."
-    )
+    parser = argparse.ArgumentParser(prog=programs.called(), description="Diagnosis of GRPO runs on vLLM.")
+    parser.add_argument("--version", action="version", version=f"{programs.NAME} {version()}")
     from diagnostics.report import output
 
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -88,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     catalogue = commands.add_parser("catalogue", help="the known issues")
     catalogue.add_argument("--check", action="store_true", help="check every entry and its samples")
     catalogue.set_defaults(command=_catalogue)
+    for name, (_module, _before, text) in programs.PROGRAMS.items():
+        commands.add_parser(name, help=text, add_help=False)
     return parser
 
 
@@ -138,19 +149,19 @@ def _triage(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
-    from diagnostics.catalogue.own_codes import CODES
+    from diagnostics.catalogue import offers
     from diagnostics.report.formats import issue
 
-    code = options.code.upper()
-    if code in CODES:
-        title, text = CODES[code]
-        print(f"{code}  {title}\n\n{text}")
+    if catalogue.is_check(options.code.upper()):
+        check = catalogue.find_check(options.code.upper())
+        print(issue.check_as_json(check) if options.format == "json" else issue.check(check))
         return FINE
     entry = catalogue.find(options.code)
+    remedy = offers.remedy(entry)
     if options.format == "json":
-        print(issue.as_json(entry))
+        print(issue.as_json(entry, remedy))
     else:
-        issue.render(entry, sys.stdout)
+        issue.render(entry, remedy, sys.stdout)
     return FINE
 
 
@@ -163,11 +174,26 @@ def _catalogue(options: argparse.Namespace) -> int:
 
         for entry in issues.values():
             signatures.check(entry)
+        _check_rules(set(issues))
     for entry in issues.values():
         print(f"{entry.code}  {entry.kind:<7} {entry.title}")
     if options.check:
         print(f"{len(issues)} entries, all samples as they should be")
     return FINE
+
+
+def _check_rules(codes: set[str]) -> None:
+    """Holds the rules of `lint` to the catalogue.
+
+    Raises:
+        CatalogueError: a rule finds a code that nothing explains, or belongs to no check.
+    """
+    from diagnostics import catalogue
+    from diagnostics.lint import rules
+
+    wrong = rules.problems(codes | set(catalogue.load_checks()))
+    if wrong:
+        raise CatalogueError("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
 
+# What the extra of that name brings.
+_TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
 _FLAGS = ("--json", "--resume", "--help", "-h", "--exit-with-stdin")
 
 
@@ -48,12 +50,23 @@ def main(arguments: list[str]) -> int:
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
         except Exception as error:  # noqa: BLE001 - a fault of this program: shown whole, and exit code 2
-            traceback.print_exc()
-            code, outcome, text = 2, "error", f"{type(error).__name__}: {error}"
+            code, outcome, text = 2, "error", _not_installed(error)
+            if not text:
+                traceback.print_exc()
+                text = f"{type(error).__name__}: {error}"
         print(f"grpo_core: {text}", file=sys.stderr)
         if "--json" in flags:
             answer(json.dumps({"outcome": outcome, "error": text}))
         return code
+
+
+def _not_installed(error: Exception) -> str:
+    """Says what to install where a module is missing; empty for any other error, and for a module of ours."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module in {"", "grpo_core"}:
+        return ""
+    wanted = "'grpo-doctor[train]'" if module in _TRAIN else module
+    return f"{module} is not installed here: pip install {wanted}"
 
 
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:

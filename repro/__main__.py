@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro import render, repeat, runner, upstream
 from repro.base import INCOMPLETE
-from repro.questions import imports
+from repro.drivers import imports
 from repro.search import fuzz, stories
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class UsageError(Exception):
     """Raised when a command can't be carried out as it was given; the text says what would do."""
 
 
-def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.registry") -> int:
+def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issues") -> int:
     """Runs a command and writes its answer to standard output.
 
     Args:
@@ -160,7 +160,7 @@ def _repeat(options: argparse.Namespace, repros: Mapping[str, Repro], registry: 
 
 def _asked(
     options: argparse.Namespace, repros: Mapping[str, Repro]
-) -> tuple[float, dict[str, list[tuple[str, str | None]]], upstream.Proof]:
+) -> tuple[float, dict[str, list[tuple[str, str | None]]], upstream.WheelProof]:
     """Returns an attempt's limit, what to try of each code, and the proof that upstream's files are its wheel's."""
     limit_s = _limit(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
@@ -191,7 +191,7 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
     return [(name, other) for name in triggers for other in tried]
 
 
-def exit_code(attempts: Sequence[Attempt], proof: upstream.Proof | None = None) -> int:
+def exit_code(attempts: Sequence[Attempt], proof: upstream.WheelProof | None = None) -> int:
     """Returns 1 for anything that is not as recorded, 3 where something gave no answer, else 0."""
     if (proof and proof.modified) or any(attempt.as_recorded is False for attempt in attempts):
         return FINDINGS

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-class Outcome(str, Enum):
+class AttemptOutcome(str, Enum):
     """What came of an attempt."""
 
     REPRODUCED = "reproduced"
@@ -26,7 +26,7 @@ class Outcome(str, Enum):
     TIMEOUT = "timeout"
 
 
-INCOMPLETE = frozenset({Outcome.ERROR, Outcome.TIMEOUT})
+INCOMPLETE = frozenset({AttemptOutcome.ERROR, AttemptOutcome.TIMEOUT})
 
 
 class InapplicableError(Exception):
@@ -49,6 +49,15 @@ class ElsewhereError(Exception):
         self.text = text
         self.frames = tuple(frames)
         self.note = note
+
+
+class BrokenInvariantError(Exception):
+    """Raised by our own checks: upstream's state, or what it delivered, is not what it must be."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+        self.detail = detail
 
 
 @dataclass(frozen=True)
@@ -140,7 +149,7 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Mitigation:
+class TriedMitigation:
     """A named change that is said to help.
 
     Args:
@@ -156,33 +165,35 @@ class Mitigation:
     recommended: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Repro:
     """A known issue that can be made to happen.
 
     Args:
         code: of the known issue.
         title: one line.
-        assertion: the statement that fails, as upstream wrote it.
         distributions: it needs one of these installed.
+        triggers: what makes it happen.
+        mitigations: what is said to help.
+        inapplicable: says why the failure can't occur with the code that is installed here, or None.
         modules: imported once, before the attempts, which need them.
         helpful_modules: imported as well if that is possible.
         simulated: what is not real in an attempt, unless its trigger says otherwise.
-        inapplicable: says why the failure can't occur with the code that is installed here, or None.
+        assertion: the statement that fails, as upstream wrote it; "" where nothing is raised.
         raises: the exception that the statement raises.
         function: in which it stands; "" where the statement alone tells it from all others.
     """
 
     code: str
     title: str
-    assertion: str
     distributions: tuple[str, ...]
-    modules: tuple[str, ...]
-    helpful_modules: tuple[str, ...]
-    simulated: tuple[str, ...]
     triggers: tuple[Trigger, ...]
-    mitigations: tuple[Mitigation, ...]
+    mitigations: tuple[TriedMitigation, ...]
     inapplicable: Callable[[], str | None]
+    modules: tuple[str, ...] = ()
+    helpful_modules: tuple[str, ...] = ()
+    simulated: tuple[str, ...] = ()
+    assertion: str = ""
     raises: str = "AssertionError"
     function: str = ""
 
@@ -195,7 +206,7 @@ class Repro:
         own = self.trigger(trigger).simulated
         return self.simulated if own is None else own
 
-    def mitigation(self, name: str) -> Mitigation:
+    def mitigation(self, name: str) -> TriedMitigation:
         """Returns the mitigation of that name."""
         return next(mitigation for mitigation in self.mitigations if mitigation.name == name)
 
@@ -219,7 +230,7 @@ class Attempt:
 
     trigger: str
     mitigation: str | None
-    outcome: Outcome
+    outcome: AttemptOutcome
     assertion: str | None = None
     where: str | None = None
     function: str | None = None
@@ -242,13 +253,18 @@ class Attempt:
         """Reads what `to_json` gave."""
         fields = dict(found)
         lists = {name: tuple(fields[name]) for name in ("chain", "simulated")}
-        return Attempt(**(fields | lists | {"outcome": Outcome(fields["outcome"])}))
+        return Attempt(**(fields | lists | {"outcome": AttemptOutcome(fields["outcome"])}))
 
 
-def overall(attempts: Sequence[Attempt]) -> Outcome:
+def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:
     """Returns a code's outcome: does the failure occur in this release when nothing is done against it?"""
     bare = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
-    for outcome in (Outcome.REPRODUCED, Outcome.ERROR, Outcome.TIMEOUT, Outcome.NOT_REPRODUCED):
+    for outcome in (
+        AttemptOutcome.REPRODUCED,
+        AttemptOutcome.ERROR,
+        AttemptOutcome.TIMEOUT,
+        AttemptOutcome.NOT_REPRODUCED,
+    ):
         if outcome in bare:
             return outcome
-    return Outcome.INAPPLICABLE
+    return AttemptOutcome.INAPPLICABLE

@@ -10,7 +10,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repro.base import Attempt, ElsewhereError, InapplicableError, Outcome
+from repro.base import Attempt, AttemptOutcome, ElsewhereError, InapplicableError
 
 if TYPE_CHECKING:
     from repro.base import Repro, Work
@@ -20,7 +20,7 @@ _LONGEST = 12  # lines of an assertion
 
 def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
     """Carries out one attempt in this process."""
-    empty = Attempt(trigger, mitigation, Outcome.ERROR, simulated=repro.simulates(trigger))
+    empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
     asked = repro.trigger(trigger)
     started = time.perf_counter()
     try:
@@ -38,9 +38,9 @@ def by_work(empty: Attempt, work: Work, *, silent: bool) -> Attempt:
     Without a mitigation, only a silent failure can still have happened. With one, it helped if all work was done.
     """
     if empty.mitigation is not None:
-        outcome = Outcome.MITIGATED if work.complete else Outcome.NOT_MITIGATED
+        outcome = AttemptOutcome.MITIGATED if work.complete else AttemptOutcome.NOT_MITIGATED
     else:
-        outcome = Outcome.REPRODUCED if silent and not work.complete else Outcome.NOT_REPRODUCED
+        outcome = AttemptOutcome.REPRODUCED if silent and not work.complete else AttemptOutcome.NOT_REPRODUCED
     return replace(
         empty,
         outcome=outcome,
@@ -59,7 +59,7 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     What ended another process was told apart there.
     """
     if isinstance(error, InapplicableError):
-        return replace(empty, outcome=Outcome.INAPPLICABLE, detail=str(error))
+        return replace(empty, outcome=AttemptOutcome.INAPPLICABLE, detail=str(error))
     elsewhere = isinstance(error, ElsewhereError)
     kind = error.kind if isinstance(error, ElsewhereError) else type(error).__name__
     frames = _frames(error)
@@ -72,9 +72,9 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     found = statement(filename, line)
     same = kind == repro.raises and found == repro.assertion and repro.function in {"", function}
     if empty.mitigation is not None:
-        outcome = Outcome.NOT_MITIGATED
+        outcome = AttemptOutcome.NOT_MITIGATED
     else:
-        outcome = Outcome.REPRODUCED if same else Outcome.NOT_REPRODUCED
+        outcome = AttemptOutcome.REPRODUCED if same else AttemptOutcome.NOT_REPRODUCED
     return replace(
         empty,
         outcome=outcome,
@@ -115,12 +115,12 @@ def recorded(repro: Repro, done: Attempt) -> Attempt:
     """Compares the outcome with the one on record: a trigger reproduces or is safe, a mitigation helps or does not."""
     if done.mitigation is None:
         occurs = repro.trigger(done.trigger).occurs
-        told = {Outcome.REPRODUCED: occurs, Outcome.NOT_REPRODUCED: not occurs}
+        told = {AttemptOutcome.REPRODUCED: occurs, AttemptOutcome.NOT_REPRODUCED: not occurs}
         return replace(done, as_recorded=told.get(done.outcome))
-    if done.outcome not in {Outcome.MITIGATED, Outcome.NOT_MITIGATED}:
+    if done.outcome not in {AttemptOutcome.MITIGATED, AttemptOutcome.NOT_MITIGATED}:
         return done
     helps = done.trigger in repro.mitigation(done.mitigation).helps
-    return replace(done, as_recorded=helps == (done.outcome is Outcome.MITIGATED))
+    return replace(done, as_recorded=helps == (done.outcome is AttemptOutcome.MITIGATED))
 
 
 def of_the_harness(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import Outcome, overall
+from repro.base import AttemptOutcome, overall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _SHOWN_MODIFIED = 5
 
 
 def document(
-    repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.Proof | None
+    repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
 ) -> dict[str, Any]:
     """Returns the JSON document of a run."""
     return {
@@ -44,8 +44,8 @@ def mitigations(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
     found = {}
     for mitigation in repro.mitigations:
         tried = [attempt for attempt in attempts if attempt.mitigation == mitigation.name]
-        helped = [attempt.trigger for attempt in tried if attempt.outcome is Outcome.MITIGATED]
-        failed = [attempt.trigger for attempt in tried if attempt.outcome is Outcome.NOT_MITIGATED]
+        helped = [attempt.trigger for attempt in tried if attempt.outcome is AttemptOutcome.MITIGATED]
+        failed = [attempt.trigger for attempt in tried if attempt.outcome is AttemptOutcome.NOT_MITIGATED]
         if tried:
             found[mitigation.name] = {
                 "about": mitigation.about,
@@ -66,7 +66,7 @@ def _verdict(helped: Sequence[str], failed: Sequence[str]) -> str:
 
 
 def text(
-    repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.Proof | None
+    repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
 ) -> list[str]:
     """Returns the lines of a run, for a terminal."""
     lines = [", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
@@ -75,7 +75,7 @@ def text(
     for code, attempts in results.items():
         lines += ["", f"{code}  {repros[code].title}: {overall(attempts).value}"]
         reasons = {attempt.detail for attempt in attempts}
-        if len(reasons) == 1 and all(attempt.outcome is Outcome.INAPPLICABLE for attempt in attempts):
+        if len(reasons) == 1 and all(attempt.outcome is AttemptOutcome.INAPPLICABLE for attempt in attempts):
             lines.append(f"  {reasons.pop()}")
             continue
         lines.append(f"  simulated: {'; '.join(repros[code].simulated) or 'nothing'}")
@@ -84,7 +84,7 @@ def text(
     return lines
 
 
-def _proof(proof: upstream.Proof) -> str:
+def _proof(proof: upstream.WheelProof) -> str:
     head = f"{proof.distribution} {proof.version}: {proof.files_checked} Python files compared with the wheel's RECORD"
     if not proof.modified:
         return f"{head}, none modified"

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import INCOMPLETE, Outcome
+from repro.base import INCOMPLETE, AttemptOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,9 @@ def exit_code(results: Mapping[str, Sequence[Attempt]]) -> int:
     return 3 if outcomes & INCOMPLETE else 0
 
 
-def text(results: Mapping[str, Sequence[Attempt]], proof: upstream.Proof | None, seconds: float) -> list[str]:
+def text(
+    results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
+) -> list[str]:
     """Returns the lines of the table."""
     lines = [", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
     if proof:
@@ -66,7 +68,7 @@ def text(results: Mapping[str, Sequence[Attempt]], proof: upstream.Proof | None,
     for code, attempts in results.items():
         lines += ["", code, *_lines(attempts)]
     every = [attempt for attempts in results.values() for attempt in attempts]
-    tried = sum(attempt.outcome is not Outcome.INAPPLICABLE for attempt in every)
+    tried = sum(attempt.outcome is not AttemptOutcome.INAPPLICABLE for attempt in every)
     apart = sum(differs(pair) for attempts in results.values() for pair in by_pair(attempts).values())
     lines += ["", f"{tried} attempts in {seconds:.0f} s; pairs that differ from time to time: {apart}"]
     return lines
@@ -97,7 +99,7 @@ def _kinds(pair: Sequence[Attempt]) -> Iterator[str]:
 
 
 def document(
-    results: Mapping[str, Sequence[Attempt]], proof: upstream.Proof | None, seconds: float
+    results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
 ) -> dict[str, Any]:
     """Returns the JSON document."""
     return {

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 from repro import judge, processes
-from repro.base import Attempt, Outcome
+from repro.base import Attempt, AttemptOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ GRACE_S = 10.0
 class WorkerError(Exception):
     """Raised when the worker gives no answer."""
 
-    def __init__(self, outcome: Outcome, text: str) -> None:
+    def __init__(self, outcome: AttemptOutcome, text: str) -> None:
         super().__init__(text)
         self.outcome = outcome
 
@@ -45,7 +45,7 @@ def run(
     *,
     limit_s: float,
     say: Callable[[str], None],
-    registry: str = "repro.registry",
+    registry: str = "repro.issues",
     import_limit_s: float = IMPORT_LIMIT_S,
 ) -> dict[str, list[Attempt]]:
     """Carries out (trigger, mitigation) pairs, by code.
@@ -63,7 +63,7 @@ def run(
     due = {code: plan for code, plan in plans.items() if not reasons[code]}
     for code, reason in reasons.items():
         if reason:
-            blank = Attempt("", None, Outcome.INAPPLICABLE, detail=reason)
+            blank = Attempt("", None, AttemptOutcome.INAPPLICABLE, detail=reason)
             results[code] = [
                 replace(blank, trigger=trigger, mitigation=name) for trigger, name in plans[code]
             ]
@@ -98,7 +98,7 @@ def _set_aside(
             Attempt(
                 name,
                 mitigation,
-                Outcome.INAPPLICABLE,
+                AttemptOutcome.INAPPLICABLE,
                 simulated=repros[code].simulates(name),
                 detail=lacks[name] or "",
             )
@@ -117,7 +117,7 @@ def _through_worker(
         try:
             problem = worker.answer(import_limit_s, "import what the attempts need")["problem"]
             if problem:
-                lost = WorkerError(Outcome.ERROR, str(problem))
+                lost = WorkerError(AttemptOutcome.ERROR, str(problem))
         except WorkerError as error:
             lost = error
         for code in codes:
@@ -186,7 +186,9 @@ class Worker:
             selector.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise WorkerError(Outcome.TIMEOUT, f"the worker did not {what} within {limit_s:g} s")
+                    raise WorkerError(
+                        AttemptOutcome.TIMEOUT, f"the worker did not {what} within {limit_s:g} s"
+                    )
                 part = os.read(self._answers.fileno(), 65536)
                 if not part:
                     raise self._lost()
@@ -199,5 +201,5 @@ class Worker:
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return WorkerError(Outcome.ERROR, "the worker closed its output")
-        return WorkerError(Outcome.ERROR, f"the worker ended with {processes.how_it_ended(code)}")
+            return WorkerError(AttemptOutcome.ERROR, "the worker closed its output")
+        return WorkerError(AttemptOutcome.ERROR, f"the worker ended with {processes.how_it_ended(code)}")

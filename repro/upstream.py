@@ -16,7 +16,7 @@ SHOWN = (*VLLM, "trl", "verl", "torch", "transformers", "ray", "numpy", "math-ve
 
 
 @dataclass(frozen=True)
-class Proof:
+class WheelProof:
     """A comparison of installed Python files with what the wheel says they are.
 
     Args:
@@ -62,7 +62,7 @@ def installed(names: tuple[str, ...]) -> metadata.Distribution | None:
     return None
 
 
-def compare(distribution: metadata.Distribution) -> Proof:
+def compare(distribution: metadata.Distribution) -> WheelProof:
     """Compares a distribution's Python files with the sha256 that its wheel's RECORD gives."""
     checked, modified = 0, []
     for file in distribution.files or []:
@@ -77,7 +77,7 @@ def compare(distribution: metadata.Distribution) -> Proof:
         # RECORD writes the digest in URL-safe base64, its padding left out.
         if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
             modified.append(str(file))
-    return Proof(str(distribution.metadata["Name"]), distribution.version, checked, tuple(modified))
+    return WheelProof(str(distribution.metadata["Name"]), distribution.version, checked, tuple(modified))
 
 
 def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:

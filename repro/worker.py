@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from repro import judge, processes
-from repro.base import Attempt, Outcome
+from repro.base import Attempt, AttemptOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,10 +87,10 @@ def isolated(repro: Repro, trigger: str, mitigation: str | None, limit_s: float)
     if line:
         found: Any = json.loads(line)
         return Attempt.from_json(found)
-    empty = Attempt(trigger, mitigation, Outcome.ERROR, simulated=repro.simulates(trigger))
+    empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
     empty = replace(empty, seconds=round(time.monotonic() - started, 4))
     if timed_out:
-        return replace(empty, outcome=Outcome.TIMEOUT, detail=f"no answer within {limit_s:g} s")
+        return replace(empty, outcome=AttemptOutcome.TIMEOUT, detail=f"no answer within {limit_s:g} s")
     return replace(empty, detail=f"its process ended with {processes.how_it_ended(code)}, without an answer")
 
 

@@ -1,7 +1,25 @@
-"""The known issues: one TOML file each, the schema they keep and the loader that refuses bad ones."""
+"""The known issues and the checks' own codes: one TOML file each, and the loader that refuses bad ones."""
 
 from __future__ import annotations
 
-from diagnostics.catalogue.loader import FOLDER, CatalogueError, find, load, load_file
+from diagnostics.catalogue.loader import (
+    FOLDER,
+    CatalogueError,
+    find,
+    find_check,
+    is_check,
+    load,
+    load_checks,
+    load_file,
+)
 
-__all__ = ["FOLDER", "CatalogueError", "find", "load", "load_file"]
+__all__ = [
+    "FOLDER",
+    "CatalogueError",
+    "find",
+    "find_check",
+    "is_check",
+    "load",
+    "load_checks",
+    "load_file",
+]

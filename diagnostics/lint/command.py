@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
 from diagnostics.report import output
 from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     import argparse
 
-_FRAMEWORKS = ("trl", "ms-swift", "verl", "easyr1", "openrlhf", "vllm", "own")
-_RELEASES = ("vllm", "trl", "ms-swift", "verl", "openrlhf")
+# Those with releases; what is in no registry has none.
+_RELEASES = tuple(each.name for each in FRAMEWORKS.values() if each.packages)
 
 
 def add(commands: Any) -> None:
@@ -26,7 +27,7 @@ def add(commands: Any) -> None:
         usage="%(prog)s [options] FILE...  |  %(prog)s [options] -- COMMAND...",
     )
     lint.add_argument("files", nargs="*", metavar="FILE", help="YAML, JSON, TOML, Python or shell")
-    lint.add_argument("--framework", choices=_FRAMEWORKS, default="", help="of a file that does not show it")
+    lint.add_argument("--framework", choices=CONFIGURED, default="", help="of a file that does not show it")
     for name in _RELEASES:
         lint.add_argument(f"--{name}", metavar="VERSION", help=f"judge for this {name} (default: installed)")
     output.add_options(lint)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint import reading
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.rules import RULES, RULES_OF_MANY
+from diagnostics.lint.rules import RULES
 from diagnostics.lint.sources.tree import UnreadableError
 from diagnostics.report.findings import CheckResult, Finding, Report
 
@@ -72,11 +73,14 @@ def lend_processes(found: list[Settings]) -> None:
 
 def plans_of(found: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     """The plans in what was read: of runs of GRPO, and of servers."""
-    return [
+    plans = [
         DIALECTS[settings.framework](settings, versions)
         for settings in found
         if settings.framework in DIALECTS and _is_grpo(settings)
     ]
+    for plan in plans:
+        plan.releases = versions.releases
+    return plans
 
 
 def _is_grpo(settings: Settings) -> bool:
@@ -89,19 +93,18 @@ def _is_grpo(settings: Settings) -> bool:
 def judge(plans: list[RunPlan], versions: Versions) -> list[CheckResult]:
     """Asks every rule; one that crashes is a result, not the end of the rest."""
     if not plans:
-        return [CheckResult(name, "skipped", "nothing to judge") for name in (*RULES, *RULES_OF_MANY)]
-    results = []
-    for name, rules in RULES.items():
-        results.append(_run(name, [_bound(rule, plan, versions) for rule in rules for plan in plans]))
-    for name, rules_of_many in RULES_OF_MANY.items():
-        results.append(_run(name, [_bound(rule, plans, versions) for rule in rules_of_many]))
-    return results
-
-
-def _bound(
-    rule: Callable[[Any, Versions], list[Finding]], what: Any, versions: Versions
-) -> Callable[[], Any]:
-    return lambda: rule(what, versions)
+        return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
+    return [
+        _run(
+            name,
+            [
+                partial(rule.judge, what, versions)
+                for rule in rules
+                for what in ([plans] if rule.together else plans)
+            ],
+        )
+        for name, rules in RULES.items()
+    ]
 
 
 def _run(name: str, calls: list[Callable[[], list[Finding]]]) -> CheckResult:

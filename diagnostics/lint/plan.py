@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.frameworks import CONFIGURED
 from diagnostics.lint.values import UNKNOWN, Settings, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # Every name that a plan may hold. Rules and the catalogue's [[config]] speak of nothing else.
 VOCABULARY = {
-    "framework": "trl, ms-swift, verl, easyr1, openrlhf, vllm or own",
+    "framework": f"{', '.join(CONFIGURED[:-1])} or {CONFIGURED[-1]}",
     "rollout.engine": "what samples: vllm, transformers, sglang ...",
     "rollout.mode": "colocate, server, or async where the engine has devices of its own in the same run",
     "rollout.async": "true where rollouts are made with weights older than the trainer's",
@@ -90,11 +91,13 @@ class RunPlan:
     Attributes:
         settings: What was read, in the framework's own words.
         values: Names of VOCABULARY with their values; a name that is not there is not known.
+        releases: What it is judged for, by package; what is not there is not known.
     """
 
     framework: str
     settings: Settings
     values: dict[str, Value] = field(default_factory=dict)
+    releases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def role(self) -> str:

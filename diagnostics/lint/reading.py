@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint import commands
 from diagnostics.lint.sources import interpolation, shell
 from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
@@ -35,22 +36,6 @@ _COMMANDS = re.compile(
     r"\b(?:swift (?:rlhf|rollout)|megatron rlhf|trl (?:grpo|vllm-serve)|vllm serve|accelerate launch|torchrun|deepspeed"
     r"|verl\.|openrlhf\.|swift\.cli|grpo\w*\.py)"
 )
-FRAMEWORKS = ("trl", "ms-swift", "verl", "easyr1", "openrlhf", "vllm", "own", "accelerate", "deepspeed")
-_TRL_KEYS = {
-    "num_generations",
-    "max_completion_length",
-    "vllm_mode",
-    "steps_per_generation",
-    "generation_batch_size",
-}
-_SWIFT_KEYS = {
-    "rlhf_type",
-    "swift_version",
-    "train_type",
-    "tuner_type",
-    "num_infer_workers",
-    "async_generate",
-}
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
@@ -151,10 +136,10 @@ def detect(tree: dict[str, Any]) -> str:  # noqa: PLR0911 - one line a case
         return "deepspeed"
     if {"compute_environment", "distributed_type"} & keys:
         return "accelerate"
-    if keys & _SWIFT_KEYS:
+    if keys & FRAMEWORKS["ms-swift"].keys:
         kind = tree.get("rlhf_type")
         return "ms-swift" if not isinstance(kind, Value) or kind.data in {"grpo", None} else ""
-    if keys & _TRL_KEYS:
+    if keys & FRAMEWORKS["trl"].keys:
         return "trl"
     if {"gpu_memory_utilization", "tensor_parallel_size", "max_model_len"} & keys and "_target_" not in keys:
         return "vllm"

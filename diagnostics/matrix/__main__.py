@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from diagnostics import programs
 from diagnostics.matrix import commands
 from diagnostics.matrix.build.sources import SourceError
 from diagnostics.matrix.build.uv import UvMissingError
@@ -42,6 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
         code: int = options.command(options)
     except (TableError, StoreError, UvMissingError, SourceError, ClusterError) as error:
         print(f"matrix: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        line = programs.missing(error)
+        if line is None:
+            raise
+        print(f"matrix: {line}", file=sys.stderr)
         return 2
     except OSError as error:
         line = _of_the_machine(error)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.report import wording
+
+if TYPE_CHECKING:
+    from diagnostics.report.remedies import Remedy
 
 SCHEMA = "grpo-doctor.report.v1"
 FINE, FINDINGS, USAGE, INCOMPLETE = 0, 1, 2, 3
@@ -36,14 +41,6 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """What to change. Commands are exact and are printed, never run."""
-
-    text: str
-    commands: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Finding:
     """What a check says about something of the user's.
 
@@ -65,7 +62,12 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the report."""
-        return asdict(self) | {"severity": self.severity.word}
+        return vars(self) | {
+            "severity": self.severity.word,
+            "evidence": [asdict(item) for item in self.evidence],
+            "remedy": wording.as_json(self.remedy) if self.remedy else None,
+            "references": list(self.references),
+        }
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.frameworks import FRAMEWORKS, PACKAGES
 from diagnostics.triage.tracebacks import CHAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NAMES = (
-    "vllm|vllm[-_]cpu|trl|ms[-_]swift|verl|openrlhf|torch|transformers|ray|accelerate|deepspeed|peft|flash[-_]attn|"
-    "fastapi|numpy"
+_NAMES = "|".join(
+    name.replace("-", "[-_]")
+    for name in (*PACKAGES, "accelerate", "deepspeed", "peft", "flash-attn", "fastapi", "numpy")
 )
 _NUMBER = r"(?P<version>v?\d+\.\d[\w.+!-]*?)"
 _VLLM = (
@@ -40,8 +41,7 @@ FIRST_FAILED_LINES = 8
 FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
 ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
-    "[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli", "verl.trainer", "openrlhf.cli", "trl vllm-serve",
-    "trl grpo", "EasyR1",
+    *(text for each in FRAMEWORKS.values() for text in each.log_texts),
     IGNORED, FIRST_FAILED, *CHAIN,
     "Error: ", "Exception: ",
     # In colours: Python's from 3.13 on, IPython's.
@@ -54,15 +54,7 @@ ANCHOR_PATTERNS = (
     rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",
     r"(?m:^- (?:TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: )",
 )
-_FRAMEWORKS = {
-    "ms-swift": re.compile(
-        r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b"
-    ),
-    "verl": re.compile(r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b"),
-    "openrlhf": re.compile(r"\bopenrlhf[./](?:cli|trainer|models|utils)\b"),
-    "trl": re.compile(r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b"),
-    "easyr1": re.compile(r"\bEasyR1\b"),
-}  # fmt: skip
+_FRAMEWORKS = {each.name: re.compile(each.log_marks) for each in FRAMEWORKS.values() if each.log_marks}
 
 
 def versions(text: str) -> Iterator[tuple[str, str]]:

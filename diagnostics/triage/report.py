@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.catalogue.offers import remedy
+from diagnostics.report import wording
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue, Mitigation
     from diagnostics.triage.scan import Hit
     from diagnostics.triage.verdict import Candidate, Verdict
 
@@ -48,9 +49,11 @@ def _note(verdict: Verdict) -> str:
     if verdict.state != "wrapper":
         return note
     searches = [one for one in verdict.candidates[0].issue.mitigations if one.name.startswith("find_")]
-    edits = [dict(search.edits) for search in searches]
     told = [
-        f"{model.FRAMEWORKS[key]}: {edit[key]}" for key in verdict.frameworks for edit in edits if key in edit
+        wording.edit_of(edit)
+        for key in verdict.frameworks
+        for search in searches
+        for edit in search.actions([key])
     ]
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
     named = [f"torchrun names the first that failed: {first}"] if first else []
@@ -77,6 +80,7 @@ def _summary(candidate: Candidate) -> dict[str, Any]:
         "title": candidate.issue.title,
         "role": candidate.role,
         "certainty": candidate.certainty,
+        "triggers": list(candidate.triggers),
         "first": place(candidate.first),
         "count": candidate.count,
         "ranks": list(candidate.ranks),
@@ -109,7 +113,12 @@ def _finding(candidate: Candidate, number: int, verdict: Verdict) -> Finding:
         known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
         detail=_detail(candidate, verdict),
         evidence=tuple(evidence),
-        remedy=_remedy(issue, verdict.frameworks),
+        remedy=remedy(
+            issue,
+            triggers=candidate.triggers,
+            frameworks=verdict.frameworks,
+            releases={name: version for name, (version, _) in verdict.versions.items()},
+        ),
         references=tuple(reference.ref for reference in issue.references),
     )
 
@@ -127,21 +136,3 @@ def _detail(candidate: Candidate, verdict: Verdict) -> str:
         after = ", ".join(f"{one.issue.code} ({place(one.first)})" for one in verdict.followed)
         told.append(f"Not causes but consequences: {after}.")
     return " ".join(told)
-
-
-def _remedy(issue: Issue, frameworks: tuple[str, ...]) -> Remedy:
-    """The mitigations, the best proven first, worded for the frameworks in the log; for all if none is."""
-    lines = []
-    for mitigation in sorted(issue.mitigations, key=_rank):
-        if mitigation.evidence == "executed" and not mitigation.helps:
-            continue
-        edits = [(key, edit) for key, edit in mitigation.edits if key in frameworks]
-        edits = edits or [item for item in mitigation.edits if item[0] == "vllm" or not frameworks]
-        told = "; ".join(f"{model.FRAMEWORKS[key]}: {edit}" for key, edit in edits) or mitigation.about
-        proof = "shown by a run" if mitigation.evidence == "executed" else f"{mitigation.evidence} only"
-        lines.append(f"{mitigation.name} ({proof}): {told}.")
-    return Remedy("\n".join(lines), (f"python -m diagnostics explain {issue.code}",))
-
-
-def _rank(mitigation: Mitigation) -> tuple[int, int]:
-    return (-model.EVIDENCE.index(mitigation.evidence), len(mitigation.fails))

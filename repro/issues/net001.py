@@ -10,7 +10,7 @@ import asyncio
 from importlib import import_module, metadata
 from typing import Any
 
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 
 _NAMES = ("prometheus-fastapi-instrumentator",)
 ASSERTION, FUNCTION = "route_name = route.path", "_get_route_name"
@@ -90,7 +90,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
-NET001 = Repro(
+REPRO = Repro(
     code="NET001",
     title="Every request ends with 500: a route without a path",
     assertion=ASSERTION,
@@ -98,17 +98,16 @@ NET001 = Repro(
     function=FUNCTION,
     distributions=_NAMES,
     modules=("fastapi", "prometheus_fastapi_instrumentator"),
-    helpful_modules=(),
     simulated=("the server: routes of ours, put together by the calls that vLLM's server makes",),
     triggers=(
         Trigger("router", "routes included by a router, metrics around them, three requests", _carry_out),
     ),
     mitigations=(
-        Mitigation("newer_middleware", "prometheus-fastapi-instrumentator 8.0.1 or newer", frozenset()),
-        Mitigation("older_fastapi", "FastAPI below 0.137", frozenset(), "NovaSky-AI/SkyRL#1810"),
-        Mitigation("no_middleware", "metrics mounted without the middleware", frozenset({"router"})),
-        Mitigation("routes_on_app", "routes on the application, no router", frozenset({"router"})),
-        Mitigation("excluded_handlers", "the paths excluded from the metrics", frozenset()),
+        TriedMitigation("newer_middleware", "prometheus-fastapi-instrumentator 8.0.1 or newer", frozenset()),
+        TriedMitigation("older_fastapi", "FastAPI below 0.137", frozenset(), "NovaSky-AI/SkyRL#1810"),
+        TriedMitigation("no_middleware", "metrics mounted without the middleware", frozenset({"router"})),
+        TriedMitigation("routes_on_app", "routes on the application, no router", frozenset({"router"})),
+        TriedMitigation("excluded_handlers", "the paths excluded from the metrics", frozenset()),
     ),
     inapplicable=inapplicable,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import tiny_trl
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, li
     sums: dict[str, Any] = {}
     texts: list[str] = []
 
-    class Seen(transformers.TrainerCallback):  # type: ignore[misc] # transformers is looked into in cells alone
+    class GradientSum(transformers.TrainerCallback):  # type: ignore[misc] # transformers is looked into in cells alone
         """Adds the gradients up, just before each optimizer step."""
 
         def on_pre_optimizer_step(
@@ -61,7 +61,7 @@ def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, li
     steps = parts // accumulated
     trained = tiny_trl.trainer(
         rewards,
-        Seen(),
+        GradientSum(),
         prompts=tiny_trl.PROMPTS * 2,
         loss_type=loss,
         learning_rate=0.0,
@@ -126,27 +126,26 @@ def _trigger(loss: str, about: str) -> Trigger:
     return Trigger(loss, about, lambda mitigation: _carry_out(loss, mitigation), silent=True)
 
 
-NUM004 = Repro(
+REPRO = Repro(
     code="NUM004",
     title="TRL's dapo loss shrinks with the steps taken on one generation",
-    assertion="",
     distributions=_NAMES,
     modules=tiny_trl.MODULES,
-    helpful_modules=(),
-    simulated=(),
     triggers=(
         _trigger("dapo", "four optimizer steps on one generation, default loss"),
         _trigger("cispo", "the same with loss_type cispo"),
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "equal_settings",
             "gradient_accumulation_steps equal to steps_per_generation, as by default",
             frozenset({"dapo", "cispo"}),
         ),
-        Mitigation("dr_grpo", 'loss_type="dr_grpo": divides by a constant', frozenset({"dapo", "cispo"})),
-        Mitigation("grpo", 'loss_type="grpo": a mean of samples', frozenset({"dapo", "cispo"})),
-        Mitigation("upgrade", "TRL 1.9.1 or newer", frozenset(), "huggingface/trl#6024"),
+        TriedMitigation(
+            "dr_grpo", 'loss_type="dr_grpo": divides by a constant', frozenset({"dapo", "cispo"})
+        ),
+        TriedMitigation("grpo", 'loss_type="grpo": a mean of samples', frozenset({"dapo", "cispo"})),
+        TriedMitigation("upgrade", "TRL 1.9.1 or newer", frozenset(), "huggingface/trl#6024"),
     ),
     inapplicable=inapplicable,
 )

@@ -24,9 +24,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import elsewhere
-from repro.drivers.rollout.plan import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, Plan
+from repro.drivers.rollout.plan import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +47,11 @@ _SETTINGS = {
 }
 
 PLANS = {
-    "no_address": Plan(server_env=_SPAWN),
-    "other_namespace": Plan(workers_namespace=ELSEWHERE),
-    "weak_handles": Plan(handles="weak"),
-    "wrong_address": Plan(server_env=_SPAWN | {"RAY_ADDRESS": WRONG}, other_cluster=True),
-    "other_temp_dir": Plan(server_env=_SPAWN, head="elsewhere"),
+    "no_address": RolloutPlan(server_env=_SPAWN),
+    "other_namespace": RolloutPlan(workers_namespace=ELSEWHERE),
+    "weak_handles": RolloutPlan(handles="weak"),
+    "wrong_address": RolloutPlan(server_env=_SPAWN | {"RAY_ADDRESS": WRONG}, other_cluster=True),
+    "other_temp_dir": RolloutPlan(server_env=_SPAWN, head="elsewhere"),
 }
 _FOUND = "the right cluster is found here"
 _SAME = "the workers are registered in the server's namespace here"
@@ -72,7 +72,7 @@ _NOTHING = {
 }
 
 
-def planned(trigger: str, mitigation: str | None) -> Plan:
+def planned(trigger: str, mitigation: str | None) -> RolloutPlan:
     """Returns how the job is started under a mitigation.
 
     Raises:
@@ -148,13 +148,11 @@ def _trigger(name: str, about: str) -> Trigger:
     return Trigger(name, about, lambda mitigation: _carry_out(name, mitigation))
 
 
-RAY001 = Repro(
+REPRO = Repro(
     code="RAY001",
     title="verl's engine process finds zero rollout workers",
     assertion=ASSERTION,
     distributions=("verl",),
-    modules=(),
-    helpful_modules=(),
     simulated=(
         "the rollout workers (they count calls and load no model)",
         "AsyncvLLMServer up to the engine's start (mirrored, with vLLM's own get_mp_context)",
@@ -168,41 +166,41 @@ RAY001 = Repro(
         _trigger("other_temp_dir", "the job runs on `ray start --head --temp-dir`, and spawn is set"),
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "explicit_address",
             "RAY_ADDRESS of the running cluster in the server actor's environment",
             frozenset({"no_address", "wrong_address", "other_temp_dir"}),
         ),
-        Mitigation("address_in_driver", "RAY_ADDRESS set in the driver's environment only", frozenset()),
-        Mitigation(
+        TriedMitigation("address_in_driver", "RAY_ADDRESS set in the driver's environment only", frozenset()),
+        TriedMitigation(
             "init_first", "ray.init(address=...) in the engine process before verl's own", frozenset()
         ),
-        Mitigation(
+        TriedMitigation(
             "unset_spawn",
             "VLLM_WORKER_MULTIPROC_METHOD left unset for the server",
             frozenset({"no_address", "wrong_address", "other_temp_dir"}),
         ),
-        Mitigation(
+        TriedMitigation(
             "running_head",
             "`ray start --head` in the default folder before the job",
             frozenset({"no_address", "other_temp_dir"}),
             recommended="verl-project/verl#1642",
         ),
-        Mitigation(
+        TriedMitigation(
             "same_namespace",
             "the workers registered in the server's namespace",
             frozenset({"other_namespace"}),
         ),
-        Mitigation(
+        TriedMitigation(
             "kept_handles",
             "the driver keeps the handles that made the workers",
             frozenset({"weak_handles"}),
             recommended="verl-project/verl#1443",
         ),
-        Mitigation(
+        TriedMitigation(
             "detached_workers", 'the workers made with lifetime="detached"', frozenset({"weak_handles"})
         ),
-        Mitigation("newer_verl", "verl 0.6.0 or newer, without this executor", frozenset()),
+        TriedMitigation("newer_verl", "verl 0.6.0 or newer, without this executor", frozenset()),
     ),
     inapplicable=lambda: upstream.lacks_assertion(FILE, ASSERTION, ("verl",)),
 )

@@ -13,7 +13,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import elsewhere
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _trigger(name: str, about: str, *, silent: bool) -> Trigger:
     return Trigger(name, about, lambda mitigation: _carry_out(name, mitigation), silent=silent)
 
 
-REW001 = Repro(
+REPRO = Repro(
     code="REW001",
     title="Math-verify in a worker thread: every right answer is worth 0",
     assertion=ASSERTION,
@@ -147,20 +147,20 @@ REW001 = Repro(
         _trigger("verl_reward", "verl's compute_score in a thread, as its reward loop calls it", silent=True),
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "no_timeout",
             "parsing_timeout=None and timeout_seconds=None",
             frozenset({"raises_in_thread"}),
             "math-verify's own message, huggingface/trl#5281",
         ),
-        Mitigation(
+        TriedMitigation(
             "own_process",
             "compare in another process's main thread",
             frozenset(REWARDS),
             "verl, from 0.8.0 on",
         ),
-        Mitigation("main_thread", "compare in the main thread", frozenset(REWARDS)),
-        Mitigation("upgrade", "math-verify 0.8 or newer, which raises", frozenset()),
+        TriedMitigation("main_thread", "compare in the main thread", frozenset(REWARDS)),
+        TriedMitigation("upgrade", "math-verify 0.8 or newer, which raises", frozenset()),
     ),
     inapplicable=inapplicable,
 )

@@ -14,25 +14,21 @@ import threading
 from typing import TYPE_CHECKING
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers.engines_v0 import cancelled, interrupted, moments, swift, two_owners
 from repro.drivers.engines_v0.engine import needed
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import Request, Setup
+from repro.drivers.schedulers.v0_setup import ForwardPassError, SchedulerRequest, Setup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repro.drivers.schedulers.v0_setup import Completion
+    from repro.drivers.schedulers.v0_setup import Delivered
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
-TRAINING = [Request(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
-EVALUATION = [Request(f"eval-{index}", prompt=8 + 5 * index, max_tokens=4) for index in range(2)]
+TRAINING = [SchedulerRequest(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
+EVALUATION = [SchedulerRequest(f"eval-{index}", prompt=8 + 5 * index, max_tokens=4) for index in range(2)]
 _LOCKS = {"lock_around_generate": owners.generate_locked, "lock_around_step": owners.generate_step_locked}
-
-
-class _ForwardPassError(Exception):
-    """The simulated forward pass failed, as one out of memory does."""
 
 
 class _Caller:
@@ -43,7 +39,7 @@ class _Caller:
         self.engine = _engine(mitigation)
         self._lock = threading.Lock()
 
-    def generate(self, requests: Sequence[Request]) -> owners.Owner:
+    def generate(self, requests: Sequence[SchedulerRequest]) -> owners.Owner:
         """Makes one call, not yet begun."""
         locked = _LOCKS.get(self.mitigation or "")
         return locked(self.engine, requests, self._lock) if locked else owners.generate(self.engine, requests)
@@ -75,8 +71,8 @@ def _lost_step(mitigation: str | None) -> Work:
     caller = _Caller(mitigation)
     training = caller.generate(TRAINING)
     next(training)
-    with contextlib.suppress(_ForwardPassError):
-        training.throw(_ForwardPassError("out of memory"))
+    with contextlib.suppress(ForwardPassError):
+        training.throw(ForwardPassError("out of memory"))
     return _evaluate_after(caller)
 
 
@@ -100,7 +96,7 @@ def _evaluate_after(caller: _Caller) -> Work:
 
 def _cancelled_client() -> Work:
     """The same moment with a server: the client's requests are aborted, and the step comes to its end."""
-    server = owners.Server(_engine(None))
+    server = owners.ServingLoop(_engine(None))
     server.submit(TRAINING)
     loop = server.loop()
     next(loop)
@@ -129,7 +125,7 @@ def _two_owners(mitigation: str | None) -> Work:
 
 def _two_clients() -> Work:
     """Evaluation submits while training's step is in its forward pass; one loop steps for both."""
-    server = owners.Server(_engine(None))
+    server = owners.ServingLoop(_engine(None))
     server.submit(TRAINING)
     loop = server.loop()
     next(loop)
@@ -139,7 +135,7 @@ def _two_clients() -> Work:
 
 
 def _work(
-    engines: Sequence[v0.V0Engine], callers: Sequence[tuple[Sequence[Request], Sequence[Completion]]]
+    engines: Sequence[v0.V0Engine], callers: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
 ) -> Work:
     """Counts, for each caller's requests, what came back to that caller."""
     received, stray = [], 0
@@ -229,7 +225,7 @@ _WHOLE_ENGINE = (
     ),
 )
 
-SCH001 = Repro(
+REPRO = Repro(
     code="SCH001",
     title="A prefill is still among the running when the next step is scheduled",
     assertion=ASSERTION,
@@ -252,27 +248,31 @@ SCH001 = Repro(
         *_WHOLE_ENGINE,
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "one_owner",
             "one worker owns the engine; evaluation's call waits for training's to return",
             _OWNERS,
             recommended="ms-swift 3.5.0, modelscope/ms-swift#4234",
         ),
-        Mitigation("lock_around_generate", "one lock held around the whole of each generate()", _OWNERS),
-        Mitigation(
+        TriedMitigation("lock_around_generate", "one lock held around the whole of each generate()", _OWNERS),
+        TriedMitigation(
             "server_mode",
             "one loop steps the engine; training and evaluation are its clients",
             (_OWNERS - {"swift_two_threads"}) | {"cancelled_step", "llm_interrupted", "async_loop_ended"},
         ),
-        Mitigation("abort_in_flight", "abort everything in flight before the engine is used again", _ALONE),
-        Mitigation("fresh_engine", "a new engine after the failure, or one for each owner", _ALONE | _OWNERS),
-        Mitigation(
+        TriedMitigation(
+            "abort_in_flight", "abort everything in flight before the engine is used again", _ALONE
+        ),
+        TriedMitigation(
+            "fresh_engine", "a new engine after the failure, or one for each owner", _ALONE | _OWNERS
+        ),
+        TriedMitigation(
             "chunked_prefill_on",
             "enable_chunked_prefill=True: another path through the scheduler, without this assertion",
             frozenset(),
         ),
-        Mitigation("lock_around_step", "one lock held around each step() alone", frozenset()),
-        Mitigation("async_output_off", "disable_async_output_proc=True", frozenset()),
+        TriedMitigation("lock_around_step", "one lock held around each step() alone", frozenset()),
+        TriedMitigation("async_output_off", "disable_async_output_proc=True", frozenset()),
     ),
     inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_default", ASSERTION),
 )

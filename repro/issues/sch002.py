@@ -16,22 +16,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers.engines_v0 import async_output, leftovers
 from repro.drivers.engines_v0.engine import needed
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import Request, Setup, check_prompt
+from repro.drivers.schedulers.v0_setup import SchedulerRequest, Setup, check_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repro.drivers.schedulers.v0_setup import Completion
+    from repro.drivers.schedulers.v0_setup import Delivered
 
 ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = Setup.max_model_len
-OVERLONG = Request("overlong", prompt=LIMIT + 16, max_tokens=5)
+OVERLONG = SchedulerRequest("overlong", prompt=LIMIT + 16, max_tokens=5)
 # By itself the prompt is short enough; with the tokens it must produce it is not.
-MINIMUM = Request("minimum", prompt=LIMIT - 4, max_tokens=30, min_tokens=16)
+MINIMUM = SchedulerRequest("minimum", prompt=LIMIT - 4, max_tokens=30, min_tokens=16)
 _BETWEEN_CALLS = {"abort_leftovers", "drain", "fresh_engine"}
 
 
@@ -42,7 +42,7 @@ def _engine(mitigation: str | None, *, chunked: bool) -> v0.V0Engine:
     return v0.V0Engine(setup)
 
 
-def _prepared(requests: Sequence[Request], mitigation: str | None) -> list[Request]:
+def _prepared(requests: Sequence[SchedulerRequest], mitigation: str | None) -> list[SchedulerRequest]:
     """Returns what is submitted of these requests under a mitigation that prepares the data."""
     if mitigation == "filter_overlong":
         return [request for request in requests if request.prompt <= LIMIT]
@@ -56,7 +56,7 @@ def _prepared(requests: Sequence[Request], mitigation: str | None) -> list[Reque
     return list(requests)
 
 
-def _in_one_call(mitigation: str | None, requests: Sequence[Request], *, chunked: bool) -> Work:
+def _in_one_call(mitigation: str | None, requests: Sequence[SchedulerRequest], *, chunked: bool) -> Work:
     """One generate() with all of them; the failure falls within it."""
     if mitigation in _BETWEEN_CALLS:
         raise InapplicableError("it acts between two calls of generate(); this failure falls within one")
@@ -66,19 +66,19 @@ def _in_one_call(mitigation: str | None, requests: Sequence[Request], *, chunked
     return _work(engine, prepared, received)
 
 
-def _overlong(mitigation: str | None, neighbour: Request) -> Work:
+def _overlong(mitigation: str | None, neighbour: SchedulerRequest) -> Work:
     check_prompt(OVERLONG.prompt, LIMIT)
     return _in_one_call(mitigation, [neighbour, OVERLONG], chunked=True)
 
 
 def _overlong_prompt(mitigation: str | None) -> Work:
     """Its neighbour goes on: nothing finishes in the step in which the over-long one is set aside."""
-    return _overlong(mitigation, Request("neighbour", prompt=1, max_tokens=30))
+    return _overlong(mitigation, SchedulerRequest("neighbour", prompt=1, max_tokens=30))
 
 
 def _overlong_dropped(mitigation: str | None) -> Work:
     """Its neighbour ends in that very step, which empties the list."""
-    return _overlong(mitigation, Request("neighbour", prompt=1, max_tokens=1))
+    return _overlong(mitigation, SchedulerRequest("neighbour", prompt=1, max_tokens=1))
 
 
 def _overlong_poisons_next(mitigation: str | None) -> Work:
@@ -93,7 +93,7 @@ def _overlong_poisons_next(mitigation: str | None) -> Work:
         engine.scheduler.free_finished_seq_groups()
     elif mitigation == "fresh_engine":
         engine = _engine(mitigation, chunked=True)
-    legal = Request("legal", prompt=8, max_tokens=5)
+    legal = SchedulerRequest("legal", prompt=8, max_tokens=5)
     received += owners.take_turns([owners.generate(engine, [legal])])[0]
     if mitigation in _BETWEEN_CALLS:
         first = []  # they come too late for the first call: what they promise is a second one that works
@@ -101,14 +101,18 @@ def _overlong_poisons_next(mitigation: str | None) -> Work:
 
 
 def _min_tokens(mitigation: str | None) -> Work:
-    return _in_one_call(mitigation, [Request("neighbour", prompt=5, max_tokens=40), MINIMUM], chunked=False)
+    return _in_one_call(
+        mitigation, [SchedulerRequest("neighbour", prompt=5, max_tokens=40), MINIMUM], chunked=False
+    )
 
 
 def _min_tokens_chunked(mitigation: str | None) -> Work:
-    return _in_one_call(mitigation, [Request("neighbour", prompt=5, max_tokens=40), MINIMUM], chunked=True)
+    return _in_one_call(
+        mitigation, [SchedulerRequest("neighbour", prompt=5, max_tokens=40), MINIMUM], chunked=True
+    )
 
 
-def _work(engine: v0.V0Engine, requests: Sequence[Request], received: Sequence[Completion]) -> Work:
+def _work(engine: v0.V0Engine, requests: Sequence[SchedulerRequest], received: Sequence[Delivered]) -> Work:
     """Counts what came back; says so where a sequence grew past the limit, which only a device would punish."""
     tokens = {done.id: done.tokens for done in received}
     asked = {request.id: request for request in requests}
@@ -130,7 +134,7 @@ def _work(engine: v0.V0Engine, requests: Sequence[Request], received: Sequence[C
     )
 
 
-def _due(request: Request) -> int | None:
+def _due(request: SchedulerRequest) -> int | None:
     """Tokens due; of one that can't have them all, any answer that comes back is one."""
     fits = request.prompt + request.max_tokens <= LIMIT
     return request.max_tokens if fits else None
@@ -179,7 +183,7 @@ _WHOLE_ENGINE = (
     ),
 )
 
-SCH002 = Repro(
+REPRO = Repro(
     code="SCH002",
     title="A sequence set aside as stopped is still there when the next step is scheduled",
     assertion=ASSERTION,
@@ -213,26 +217,28 @@ SCH002 = Repro(
         *_WHOLE_ENGINE,
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "chunked_prefill_off",
             "enable_chunked_prefill=False",
             _PROMPTS,
             recommended="vllm-project/vllm#8881",
         ),
-        Mitigation("async_output_off", "disable_async_output_proc=True", _PROMPTS | _MINIMUM),
-        Mitigation(
+        TriedMitigation("async_output_off", "disable_async_output_proc=True", _PROMPTS | _MINIMUM),
+        TriedMitigation(
             "filter_overlong",
             "leave out prompts over max_model_len",
             _PROMPTS | _REFUSED,
             recommended="hiyouga/EasyR1#210, #215",
         ),
-        Mitigation("truncate_overlong", "cut prompts to max_model_len", _PROMPTS | _REFUSED),
-        Mitigation(
+        TriedMitigation("truncate_overlong", "cut prompts to max_model_len", _PROMPTS | _REFUSED),
+        TriedMitigation(
             "cap_min_tokens", "keep prompt + min_tokens within max_model_len", _MINIMUM | {"llm_past_limit"}
         ),
-        Mitigation("abort_leftovers", "abort_request() of everything before the next generate()", _REFUSED),
-        Mitigation("drain", "free_finished_seq_groups() before the next generate()", frozenset()),
-        Mitigation(
+        TriedMitigation(
+            "abort_leftovers", "abort_request() of everything before the next generate()", _REFUSED
+        ),
+        TriedMitigation("drain", "free_finished_seq_groups() before the next generate()", frozenset()),
+        TriedMitigation(
             "fresh_engine",
             "a new engine before the next generate()",
             frozenset({"overlong_poisons_next", "llm_min_tokens_poisons_next"}) | _REFUSED,

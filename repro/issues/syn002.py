@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import elsewhere
 from repro.drivers.paused_engine import PROMPTS, TOKENS
 
@@ -83,14 +83,10 @@ def inapplicable() -> str | None:
     return None
 
 
-SYN002 = Repro(
+REPRO = Repro(
     code="SYN002",
     title="A pause that waits for running requests forgets a preempted one",
-    assertion="",
     distributions=upstream.VLLM,
-    modules=(),
-    helpful_modules=(),
-    simulated=(),
     triggers=(
         Trigger(
             "preempted",
@@ -100,13 +96,15 @@ SYN002 = Repro(
         ),
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "abort",
             'pause_generation(mode="abort"), and ask again for what was cut off',
             frozenset({"preempted"}),
         ),
-        Mitigation("await_requests", "every request is awaited before the pause", frozenset({"preempted"})),
-        Mitigation("enough_cache", "a KV cache that holds all requests whole", frozenset({"preempted"})),
+        TriedMitigation(
+            "await_requests", "every request is awaited before the pause", frozenset({"preempted"})
+        ),
+        TriedMitigation("enough_cache", "a KV cache that holds all requests whole", frozenset({"preempted"})),
     ),
     inapplicable=inapplicable,
 )

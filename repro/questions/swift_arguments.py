@@ -42,7 +42,7 @@ _COUNT = "GRPO_DOCTOR_ACCELERATORS"
 
 
 @dataclass(frozen=True)
-class Case:
+class SwiftCase:
     """One combination of mode and resources.
 
     Args:
@@ -64,65 +64,65 @@ def _vllm(**options: Any) -> dict[str, Any]:
     return {"use_vllm": True, **options}
 
 
-def _server(option: str, value: Any) -> Case:
-    return Case(f"a server, and {option}", {option: value}, server="127.0.0.1")
+def _server(option: str, value: Any) -> SwiftCase:
+    return SwiftCase(f"a server, and {option}", {option: value}, server="127.0.0.1")
 
 
 # This one has nothing to refuse: where it is refused, the harness is at fault, and nothing it says counts.
 CONTROL = "no_engine"
-CASES: Mapping[str, Case] = {
-    CONTROL: Case("no vLLM at all", ranks=1, devices=1),
+CASES: Mapping[str, SwiftCase] = {
+    CONTROL: SwiftCase("no vLLM at all", ranks=1, devices=1),
     # ms-swift 3.2 to 3.4: the mode follows from the resources.
-    "workers_colocate": Case("2 devices, 2 train, 2 infer", _vllm(num_infer_workers=2)),
-    "workers_separate": Case("3 devices, 2 train, 1 infers", _vllm(num_infer_workers=1), devices=3),
-    "workers_do_not_add_up": Case("4 devices, 2 train, 1 infers", _vllm(num_infer_workers=1), devices=4),
-    "workers_fewer_ranks": Case("3 devices, 2 train, 3 infer", _vllm(num_infer_workers=3), devices=3),
-    "workers_colocate_async": Case(
+    "workers_colocate": SwiftCase("2 devices, 2 train, 2 infer", _vllm(num_infer_workers=2)),
+    "workers_separate": SwiftCase("3 devices, 2 train, 1 infers", _vllm(num_infer_workers=1), devices=3),
+    "workers_do_not_add_up": SwiftCase("4 devices, 2 train, 1 infers", _vllm(num_infer_workers=1), devices=4),
+    "workers_fewer_ranks": SwiftCase("3 devices, 2 train, 3 infer", _vllm(num_infer_workers=3), devices=3),
+    "workers_colocate_async": SwiftCase(
         "2 devices, 2 train, 2 infer, async_generate", _vllm(num_infer_workers=2, async_generate=True)
     ),
-    "workers_separate_async": Case(
+    "workers_separate_async": SwiftCase(
         "3 devices, 2 train, 1 infers, async_generate",
         _vllm(num_infer_workers=1, async_generate=True),
         devices=3,
     ),
-    "workers_separate_async_eval": Case(
+    "workers_separate_async_eval": SwiftCase(
         "the same, evaluating every step",
         _vllm(num_infer_workers=1, async_generate=True, eval_strategy="steps", eval_steps=1),
         devices=3,
     ),
-    "workers_separate_sleep": Case(
+    "workers_separate_sleep": SwiftCase(
         "3 devices, 2 train, 1 infers, sleep_level 1", _vllm(num_infer_workers=1, sleep_level=1), devices=3
     ),
-    "workers_separate_parallel": Case(
+    "workers_separate_parallel": SwiftCase(
         "3 devices, 2 train, 1 infers, tensor_parallel_size 2",
         _vllm(num_infer_workers=1, tensor_parallel_size=2),
         devices=3,
     ),
     # From 3.5 on: the mode is said.
-    "mode_colocate": Case("vllm_mode colocate", _vllm(vllm_mode="colocate")),
-    "mode_unsaid": Case("use_vllm without vllm_mode", _vllm()),
-    "mode_without_vllm": Case("vllm_mode colocate without use_vllm", {"vllm_mode": "colocate"}),
-    "mode_server_no_host": Case("vllm_mode server, no address", _vllm(vllm_mode="server")),
-    "mode_colocate_async": Case(
+    "mode_colocate": SwiftCase("vllm_mode colocate", _vllm(vllm_mode="colocate")),
+    "mode_unsaid": SwiftCase("use_vllm without vllm_mode", _vllm()),
+    "mode_without_vllm": SwiftCase("vllm_mode colocate without use_vllm", {"vllm_mode": "colocate"}),
+    "mode_server_no_host": SwiftCase("vllm_mode server, no address", _vllm(vllm_mode="server")),
+    "mode_colocate_async": SwiftCase(
         "vllm_mode colocate, async_generate", _vllm(vllm_mode="colocate", async_generate=True)
     ),
-    "mode_colocate_sleep": Case(
+    "mode_colocate_sleep": SwiftCase(
         "vllm_mode colocate, sleep_level 1", _vllm(vllm_mode="colocate", sleep_level=1)
     ),
-    "mode_colocate_parallel": Case(
+    "mode_colocate_parallel": SwiftCase(
         "vllm_mode colocate, 2 train, vllm_tensor_parallel_size 3",
         _vllm(vllm_mode="colocate", vllm_tensor_parallel_size=3),
     ),
     # The server is elsewhere: options of a local engine.
-    "server_alone": Case("a server, nothing for a local engine", server="127.0.0.1"),
+    "server_alone": SwiftCase("a server, nothing for a local engine", server="127.0.0.1"),
     "server_ignores_device": _server("vllm_device", "cuda:1"),
     "server_ignores_workers": _server("num_infer_workers", 2),
     "server_ignores_length": _server("vllm_max_model_len", 32),
     # In every mode.
-    "groups_do_not_divide": Case(
+    "groups_do_not_divide": SwiftCase(
         "8 completions a step in groups of 3", {"num_generations": 3}, ranks=1, devices=1
     ),
-    "one_generation": Case("groups of 1", {"num_generations": 1}, ranks=1, devices=1),
+    "one_generation": SwiftCase("groups of 1", {"num_generations": 1}, ranks=1, devices=1),
 }
 
 
@@ -176,7 +176,7 @@ def _arguments() -> Any:
     return RLHFArguments
 
 
-def run(made: Any, case: Case, folder: Path) -> dict[str, Any]:
+def run(made: Any, case: SwiftCase, folder: Path) -> dict[str, Any]:
     """Makes the arguments on every rank of a case and says what came of it."""
     options = _shared(made, folder) | dict(case.options)
     needed = {*options, *(["vllm_server_host"] if case.server else [])}
@@ -207,7 +207,7 @@ def run(made: Any, case: Case, folder: Path) -> dict[str, Any]:
 class _Rank:
     """A forked training process that makes the arguments and reports."""
 
-    def __init__(self, made: Any, options: Mapping[str, Any], case: Case, rank: int, port: int) -> None:
+    def __init__(self, made: Any, options: Mapping[str, Any], case: SwiftCase, rank: int, port: int) -> None:
         self.reading, writing = os.pipe()
         self.pid = os.fork()
         if self.pid:
@@ -261,7 +261,7 @@ def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _make(made: Any, options: Mapping[str, Any], case: Case) -> dict[str, Any]:
+def _make(made: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, Any]:
     warned = _Warnings()
     logging.getLogger("swift").addHandler(warned)
     for logger in [logging.getLogger(name) for name in logging.root.manager.loggerDict if "swift" in name]:

@@ -10,18 +10,18 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
+from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v0 import SanityCheckError, V0Engine
-from repro.drivers.schedulers.v0_setup import RefusedError, Request, Setup
+from repro.drivers.schedulers.v0_setup import ForwardPassError, RefusedError, SchedulerRequest, Setup
 from repro.search.actions import EngineActions
-from repro.search.stories import BrokenInvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from repro.drivers.schedulers.v0_setup import Completion
+    from repro.drivers.schedulers.v0_setup import Delivered
     from repro.search.stories import Step
 
-    Running = Generator[None, None, list[Completion]]
+    Running = Generator[None, None, list[Delivered]]
 
 LIMIT = 16  # tokens of a sequence
 _MANY = 8
@@ -45,10 +45,6 @@ def small(chunked: bool = False, async_output: bool = False, tiny_cache: bool = 
         blocks=5 if tiny_cache else 64,
         block_size=8,
     )
-
-
-class _ForwardPassError(Exception):
-    """The simulated forward pass failed."""
 
 
 class V0Actions(EngineActions):
@@ -114,7 +110,7 @@ class V0Actions(EngineActions):
 
     def _add(self, prompt: int, max_tokens: int, min_tokens: int = 0, stop: bool = False) -> None:
         self._count += 1
-        request = Request(f"r{self._count}", prompt, max_tokens, min(min_tokens, max_tokens), stop)
+        request = SchedulerRequest(f"r{self._count}", prompt, max_tokens, min(min_tokens, max_tokens), stop)
         with contextlib.suppress(RefusedError):  # by the engine's own check, from 0.8.4 on
             self.engine.add(request)
             self._due.add(request.id)
@@ -128,8 +124,8 @@ class V0Actions(EngineActions):
         step = self.engine.step()
         if self._enters_forward_pass(step):
             self._lawful = False
-            with contextlib.suppress(_ForwardPassError):
-                step.throw(_ForwardPassError("out of memory"))
+            with contextlib.suppress(ForwardPassError):
+                step.throw(ForwardPassError("out of memory"))
 
     def _begin(self) -> None:
         step = self.engine.step()
@@ -173,7 +169,7 @@ class V0Actions(EngineActions):
         if self.engine.leaked_blocks() or self.engine.parked():
             raise BrokenInvariantError("an empty engine holds nothing", left)
 
-    def _keep(self, completions: list[Completion]) -> None:
+    def _keep(self, completions: list[Delivered]) -> None:
         self._served.update(completion.id for completion in completions)
 
     def _enters_forward_pass(self, step: Running) -> bool:
@@ -193,7 +189,7 @@ class V0Actions(EngineActions):
         return text + (", a stop token as soon as one is allowed." if step.get("stop") else ".")
 
 
-def _to_its_end(step: Running) -> list[Completion]:
+def _to_its_end(step: Running) -> list[Delivered]:
     while True:
         try:
             next(step)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v1 import V1Engine
 from repro.drivers.schedulers.v1_setup import V1Request, V1Setup
 from repro.search import invariants_v1
 from repro.search.actions import EngineActions
-from repro.search.stories import BrokenInvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

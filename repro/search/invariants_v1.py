@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.runner_v1 import FIRST_TOKEN
 from repro.drivers.schedulers.v1_setup import STOP
-from repro.search.stories import BrokenInvariantError
 
 if TYPE_CHECKING:
     from repro.drivers.schedulers.v1 import V1Engine

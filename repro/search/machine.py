@@ -18,7 +18,7 @@ from repro.search.stories import Story, found
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from repro.search.stories import Actions, Finding, Step
+    from repro.search.stories import Actions, Ending, Step
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Notebook:
         """Begins a round."""
         self.pinned = self.story = None
 
-    def wants(self, finding: Finding) -> bool:
+    def wants(self, finding: Ending) -> bool:
         """Whether the search looks for it; the first that it meets is the one."""
         if finding.key in self.known:
             return False

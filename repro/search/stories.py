@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from repro import judge
+from repro.base import BrokenInvariantError
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -25,15 +26,6 @@ SCHEMA = "grpo-doctor.story.v1"
 
 class StoryError(Exception):
     """Raised when a file holds no story that can be played; the text says what is wrong."""
-
-
-class BrokenInvariantError(Exception):
-    """Raised by our own checks: upstream's state, or what it delivered, is not what it must be."""
-
-    def __init__(self, name: str, detail: str) -> None:
-        super().__init__(f"{name}: {detail}")
-        self.name = name
-        self.detail = detail
 
 
 class Actions(Protocol):
@@ -61,7 +53,7 @@ class Actions(Protocol):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Ending:
     """What a story ends with.
 
     Args:
@@ -110,7 +102,7 @@ class Story:
     engine: str
     setup: dict[str, Any]
     steps: list[Step]
-    finding: Finding | None = None
+    finding: Ending | None = None
     versions: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
     cpu_s: float | None = None
@@ -130,7 +122,7 @@ class Story:
             raise StoryError(f"not a story: its schema is not {SCHEMA!r}")
         fields = {name: value for name, value in found.items() if name != "schema"}
         try:
-            finding = Finding(**fields.pop("finding")) if fields.get("finding") else None
+            finding = Ending(**fields.pop("finding")) if fields.get("finding") else None
             story = Story(**(fields | {"finding": finding}))
         except TypeError as error:
             raise StoryError(f"not a story: {error}") from error
@@ -156,10 +148,10 @@ def save(story: Story, path: Path) -> None:
     path.write_text(json.dumps(story.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
-def found(error: Exception) -> Finding | None:
+def found(error: Exception) -> Ending | None:
     """Says what an exception means; None if it comes out of the harness itself."""
     if isinstance(error, BrokenInvariantError):
-        return Finding("invariant", error.name, error.detail)
+        return Ending("invariant", error.name, error.detail)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = judge.below_site_packages(frame.filename)
         if "/repro/" in frame.filename or "/hypothesis/" in frame.filename:
@@ -169,21 +161,21 @@ def found(error: Exception) -> Finding | None:
     return None
 
 
-def _upstream(error: Exception, frame: traceback.FrameSummary, path: str) -> Finding:
+def _upstream(error: Exception, frame: traceback.FrameSummary, path: str) -> Ending:
     line = frame.lineno or 0
     if isinstance(error, AssertionError):
         text = judge.statement(frame.filename, line)
-        return Finding("assertion", text, str(error), path, line, frame.name, _codes().get(text, ""))
-    return Finding("exception", type(error).__name__, str(error).split("\n")[0], path, line, frame.name)
+        return Ending("assertion", text, str(error), path, line, frame.name, _codes().get(text, ""))
+    return Ending("exception", type(error).__name__, str(error).split("\n")[0], path, line, frame.name)
 
 
 def _codes() -> dict[str, str]:
-    from repro.registry import REPROS
+    from repro.issues import REPROS
 
     return {repro.assertion: code for code, repro in REPROS.items()}
 
 
-def play(make: Callable[..., Actions], story: Story) -> tuple[list[str], Finding | None]:
+def play(make: Callable[..., Actions], story: Story) -> tuple[list[str], Ending | None]:
     """Plays a story on a fresh engine.
 
     Returns:

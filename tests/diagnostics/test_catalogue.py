@@ -7,7 +7,7 @@ import pytest
 from diagnostics import catalogue
 from diagnostics.catalogue import CatalogueError, signatures
 from diagnostics.catalogue.loader import FOLDER
-from repro.registry import REPROS
+from repro.issues import REPROS
 
 SEEDS = ("CFG001", "CMP001", "RAY001", "SCH001", "SCH002")
 

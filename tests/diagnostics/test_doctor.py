@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from diagnostics.doctor import examine as doctor
+from diagnostics.doctor.installing import uninstall
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat, load
 from diagnostics.report import filters
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.report.wording import command_of, commands_of, text_of
 from tests.diagnostics.environments import issues
 
 CELL = {
@@ -49,8 +51,8 @@ def test_a_release_in_which_an_issue_was_seen_is_told_so(environment):
     report = examine(environment.add("vllm", "0.7.3"))
     found = {finding.code: finding for finding in report.findings}
     assert found["SCH001"].known_by == found["SCH002"].known_by == "executed"
-    assert "Does not help against: min_tokens" in found["SCH002"].remedy.text
-    assert "lock_around_step" not in found["SCH001"].remedy.text
+    assert "Does not help against: min_tokens" in text_of(found["SCH002"].remedy)
+    assert "lock_around_step" not in text_of(found["SCH001"].remedy)
     assert report.exit_code(Severity.ERROR) == 0
     assert report.exit_code(Severity.WARNING) == 1
 
@@ -76,8 +78,8 @@ def test_remedies_speak_of_the_frameworks_that_are_there(environment):
     """With ms-swift installed, its own option is named; TRL's is not."""
     report = examine(environment.add("vllm", "0.7.3").add("ms-swift", "3.4.1"))
     (finding,) = [finding for finding in report.findings if finding.code == "SCH001"]
-    assert "ms-swift>=3.5.0" in finding.remedy.text
-    assert "trl vllm-serve" not in finding.remedy.text
+    assert "ms-swift>=3.5.0" in text_of(finding.remedy)
+    assert "trl vllm-serve" not in text_of(finding.remedy)
 
 
 def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
@@ -87,7 +89,7 @@ def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
     assert finding.severity is Severity.ERROR
     assert finding.known_by == "static"
     assert any("GuidedDecodingParams is gone" in item.text for item in finding.evidence)
-    assert "vllm-0.31.0+trl-1.16.0 (pass)" in finding.remedy.text
+    assert "vllm-0.31.0+trl-1.16.0 (pass)" in text_of(finding.remedy)
     assert report.exit_code(Severity.ERROR) == 1
 
 
@@ -138,18 +140,18 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
     assert "Nobody ran this pair" in finding.detail
     assert "contract fails: vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
     assert "have none with the packages of the table's day" in finding.evidence[1].text
-    ran, read = finding.remedy.text.split("Nearest pairs that are allowed")
+    ran, read = text_of(finding.remedy).split("Nearest pairs that are allowed")
     assert "vllm-0.31.0+trl-1.16.0 (pass)" in ran
     # 0.11.2 has no solution, 0.9.2 is not allowed; 0.13.0 is not allowed by TRL 0.27.2.
     assert "vllm-0.10.2+trl-0.23.1." in read
-    assert "'vllm==0.31.0' 'trl==1.16.0'" in finding.remedy.commands[0]
+    assert "vllm==0.31.0 trl==1.16.0" in commands_of(finding.remedy.actions)[0]
 
 
 def test_without_a_run_the_nearest_read_pair_is_installed(environment):
     """The same vLLM with a TRL that allows it is a way out as well."""
     finding = judged(environment, "0.12.0", "0.23.1", cells=())
-    assert "vllm-0.10.2+trl-0.23.1, vllm-0.12.0+trl-0.27.2" in finding.remedy.text
-    assert "'vllm==0.10.2' 'trl==0.23.1'" in finding.remedy.commands[0]
+    assert "vllm-0.10.2+trl-0.23.1, vllm-0.12.0+trl-0.27.2" in text_of(finding.remedy)
+    assert "vllm==0.10.2 trl==0.23.1" in commands_of(finding.remedy.actions)[0]
 
 
 def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
@@ -158,8 +160,8 @@ def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
     failed = {"id": "f", "vllm": "0.12.0", "trl": "0.27.2", "verdict": "fail", "layers": layers}
     finding = judged(environment, "0.12.0", "0.27.2", cells=(failed,))
     assert finding.code == "CMP902"
-    assert "vllm-0.12.0+trl-0.27.2" not in finding.remedy.text
-    assert finding.remedy.text.count("vllm-0.10.2+trl-0.23.1") == 1
+    assert "vllm-0.12.0+trl-0.27.2" not in text_of(finding.remedy)
+    assert text_of(finding.remedy).count("vllm-0.10.2+trl-0.23.1") == 1
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_the_shipped_table_answers_for_pairs_never_run(environment):
     (finding,) = [finding for finding in report.findings if finding.code == "CMP905"]
     assert "takes vllm.sampling_params.GuidedDecodingParams, which is not there" in finding.detail
     assert finding.known_by == "static"
-    assert "vllm-0.11.2+trl-0.23.1" in finding.remedy.text
+    assert "vllm-0.11.2+trl-0.23.1" in text_of(finding.remedy)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_trl_declares_which_vllm_it_supports(environment):
     report = examine(environment.add("vllm", "0.33.0").add("trl", "1.16.0", requires=[window]))
     found = {finding.code: finding for finding in report.findings}
     assert found["CMP903"].known_by == "declared"
-    assert "'vllm<=0.31.0,>=0.22.0'" in found["CMP903"].remedy.commands[0]
+    assert "'vllm<=0.31.0,>=0.22.0'" in commands_of(found["CMP903"].remedy.actions)[0]
 
 
 def test_missing_torch_is_an_error(environment):
@@ -317,4 +319,4 @@ def test_the_command_that_removes_a_package(environment, installer, expected):
     """By the installer in use, whatever the environment's folder is called."""
     environment.add("vllm", "0.9.1", installer=installer)
     seen = replace(facts.collect(environment.prefix, {}), prefix="/srv/install/env")
-    assert seen.uninstall("trl") == expected
+    assert command_of(uninstall(seen, "trl")) == expected

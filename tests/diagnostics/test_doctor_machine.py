@@ -15,6 +15,7 @@ from diagnostics.facts.limits import Limit
 from diagnostics.facts.machine import Disk, Libraries, Machine
 from diagnostics.facts.processors import Memory, Node, Processors
 from diagnostics.report.findings import Severity
+from diagnostics.report.wording import commands_of, text_of
 from tests.diagnostics.environments import issues
 
 
@@ -197,7 +198,7 @@ def test_a_variable_that_vllm_does_not_read(whole):
     environ = {"VLLM_ATENTION_BACKEND": "x", "VLLM_HOST_IP": "1", "VLLM_SOMETHING_ELSE": "1"}
     report = examine(whole, GOOD, environ)
     assert told(report) == ["warning ENV915", "info ENV915"]
-    assert "VLLM_ATTENTION_BACKEND" in report.findings[0].remedy.text
+    assert "VLLM_ATTENTION_BACKEND" in text_of(report.findings[0].remedy)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_mixed_and_doubled_builds(environment):
     report = examine(environment, GOOD)
     assert {"warning ENV913", "error ENV914", "error ENV912"} <= set(told(report))
     (nccl,) = [finding for finding in report.findings if finding.code == "ENV913"]
-    assert any(command.endswith("nvidia-nccl-cu12") for command in nccl.remedy.commands)
+    assert any(command.endswith("nvidia-nccl-cu12") for command in commands_of(nccl.remedy.actions))
 
 
 def test_a_trainers_window_of_vllm(environment):
@@ -285,4 +286,6 @@ def test_a_package_that_is_not_whole(environment):
         "torch/cut.so: 1 bytes of 4",
         "torch/gone.so: not there",
     ]
-    assert finding.remedy.commands[1].endswith("install --force-reinstall --no-deps 'torch==2.8.0+cu128'")
+    assert commands_of(finding.remedy.actions)[1].endswith(
+        "install --force-reinstall --no-deps torch==2.8.0+cu128"
+    )

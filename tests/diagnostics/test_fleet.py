@@ -26,6 +26,7 @@ from diagnostics.facts import collection
 from diagnostics.facts.compat import Compat
 from diagnostics.facts.gpus import Gpu, Gpus
 from diagnostics.report.findings import Severity
+from diagnostics.report.wording import commands_of, text_of
 from tests.diagnostics.environments import Maker
 
 ISSUES = catalogue.load()
@@ -72,7 +73,7 @@ def test_the_odd_one_is_named_against_the_majority(facts):
     item = found(fleet)["NET952"]
     assert item.detail == "3 of 4 nodes have NCCL 2.26.2; rank 3 (gpu-d) has 2.21.5."
     assert item.severity is Severity.ERROR
-    (command,) = item.remedy.commands
+    (command,) = commands_of(item.remedy.actions)
     assert "nvidia-nccl-cu12==2.26.2" in command
     assert command.endswith("# on rank 3 (gpu-d)")
 
@@ -83,7 +84,7 @@ def test_without_a_majority_nobody_is_the_odd_one(facts):
     item = found(fleet)["CMP951"]
     others = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
     assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {others}"
-    assert item.remedy.commands == ()
+    assert commands_of(item.remedy.actions) == ()
 
 
 def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
@@ -109,7 +110,7 @@ def test_one_command_brings_a_node_to_the_others(facts):
         node(facts, i, packages=most | ({"vllm": "0.8.5", "torch": "2.6.0"} if i == 1 else {}))
         for i in range(3)
     ]
-    (command,) = found(fleet)["CMP951"].remedy.commands
+    (command,) = commands_of(found(fleet)["CMP951"].remedy.actions)
     assert "vllm==0.9.2 torch==2.8.0" in command
     assert "trl" not in command
 
@@ -120,7 +121,7 @@ def test_a_node_with_nothing_installed_is_another_environment(facts):
     items = compare.differences(fleet)
     assert [item.code for item in items] == ["CMP951"]
     assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
-    assert "--prefix" in items[0].remedy.text
+    assert "--prefix" in text_of(items[0].remedy)
 
 
 def test_gpus_variables_and_models_are_compared(facts):

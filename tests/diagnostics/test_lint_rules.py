@@ -1,16 +1,18 @@
 """The rules: what they find, where they stay silent, and how releases decide."""
 # ruff: noqa: E501 - one case a line
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 from diagnostics import catalogue
-from diagnostics.catalogue.own_codes import CODES
 from diagnostics.lint import rules as checks
 from diagnostics.lint.plan import VOCABULARY
+from diagnostics.lint.rules import registered
 from diagnostics.report.findings import Severity
+from diagnostics.report.wording import text_of
 from tests.diagnostics.lint_helpers import codes, findings
 
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
@@ -193,7 +195,7 @@ def test_a_finding_says_where_why_and_what_to_do(script, releases, expected):
         assert found.evidence[0].place.startswith(("run:", "default of"))
         assert " = " in found.evidence[0].text
         assert found.detail.endswith((".", ":", "given"))
-        assert found.remedy.text
+        assert text_of(found.remedy)
         if found.severity >= Severity.ERROR:
             assert "not known" not in found.evidence[0].text
             assert found.certainty != "hypothesis"
@@ -211,8 +213,8 @@ def test_a_remedy_speaks_the_language_of_the_config():
     script = "actor_rollout_ref.rollout.temperature=0"
     [verl] = [f for f in findings(VERL + script) if f.code == "CFG115"]
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]
-    assert "actor_rollout_ref.rollout.temperature=1.0" in verl.remedy.text
-    assert "--temperature 1.0" in swift.remedy.text
+    assert "actor_rollout_ref.rollout.temperature=1.0" in text_of(verl.remedy)
+    assert "--temperature 1.0" in text_of(swift.remedy)
 
 
 def test_evidence_is_that_of_the_framework():
@@ -245,8 +247,40 @@ def test_the_catalogue_speaks_the_vocabulary_of_the_plan():
     assert asked <= set(VOCABULARY)
 
 
-def test_every_code_of_a_rule_can_be_explained():
-    """A code that a rule names has an entry of the catalogue, or a text of its own."""
-    source = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
-    known = set(catalogue.load()) | set(CODES)
-    assert set(re.findall(r'"([A-Z]{3}\d{3})"', source)) <= known
+def test_every_rule_is_registered_under_the_codes_it_finds():
+    """What looks like a rule is one; its file names no code that none of its rules is registered for."""
+    every = [rule for rules in checks.RULES.values() for rule in rules]
+    assert checks.problems(set(catalogue.load()) | set(catalogue.load_checks())) == []
+    for path in sorted(Path(checks.__file__).parent.glob("[a-z]*.py")):
+        here = [rule for rule in every if Path(rule.place[0]) == path]
+        if path.stem in {"base", "registered"}:
+            assert here == []
+            continue
+        found = {
+            node.name
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.FunctionDef)
+            and [each.arg for each in node.args.args] in (["plan", "versions"], ["plans", "versions"])
+            and not node.name.startswith("_")
+        }
+        assert {rule.judge.__name__ for rule in here} == found != set(), path
+        codes = {code for rule in here for code in rule.codes}
+        assert set(re.findall(r'"([A-Z]{3}\d{3})"', path.read_text())) == codes, path
+
+
+def test_a_rule_without_an_entry_is_told_with_its_place(monkeypatch):
+    """`catalogue --check` says so; a check of another name is refused as well."""
+    monkeypatch.setattr(registered, "_registered", [])
+
+    @registered.rule("CFG999", check="options")
+    def unexplained(plan, versions):
+        return []
+
+    @registered.rule("CFG001", check="optoins")
+    def misplaced(plan, versions):
+        return []
+
+    first, second = registered.problems({"CFG001"})
+    line = unexplained.__code__.co_firstlineno
+    assert first == f"{__file__}:{line}: the code CFG999 has no entry"
+    assert "there is no check 'optoins': expected one of mode and resources" in second

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.report.filters import BaselineError, fingerprint, select, without_known
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Remedy, Report, Severity
+from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.report.formats import github, json_report, jsonl, junit, markdown, sarif
 from diagnostics.report.personal import strip
+from diagnostics.report.remedies import Explain, Remedy
 
 
 def finding(
     code="CFG101", severity=Severity.ERROR, text="num_generations = 7", place="run.sh:12", detail="It is 7."
 ):
-    remedy = Remedy("Make it 8.\nOr 4.", ("python -m diagnostics explain CFG101",))
+    remedy = Remedy.of("Make it 8.\nOr 4.", Explain("CFG101"))
     return Finding(
         code, "Groups", severity, "established", "static", detail, (Evidence(text, place),), remedy
     )

@@ -109,7 +109,7 @@ def test_the_cell_s_versions_touch_everything(place):
         ("programs/repro/issues/a.py", 'CODE = "SCH001"  # 2\n', {"scheduler"}),
         ("programs/repro/issues/a.py", 'import repro.b\nCODE = "SCH001"\n', {"scheduler"}),
         ("programs/repro/b.py", "", set()),
-        ("programs/repro/questions/imports.py", "2\n", {"import"}),
+        ("programs/repro/drivers/imports.py", "2\n", {"import"}),
         ("programs/grpo_core/issues/a.py", "2\n", WITH_TRAINER),
         ("programs/repro/__pycache__/a.pyc", "x", set()),
         ("README.md", "x", set()),

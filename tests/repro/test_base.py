@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from repro.base import Attempt, Outcome, Work, overall
+from repro.base import Attempt, AttemptOutcome, Work, overall
 
 
 def test_work_is_complete_when_each_request_was_served_once_in_full():
@@ -36,7 +36,7 @@ def test_work_that_is_not_complete_says_why(work, told):
 def test_an_attempt_survives_its_json():
     """What the worker sends is what the runner reads."""
     attempt = Attempt(
-        "t", "m", Outcome.NOT_MITIGATED, chain=("a (b:1)",), simulated=("all",), as_recorded=True
+        "t", "m", AttemptOutcome.NOT_MITIGATED, chain=("a (b:1)",), simulated=("all",), as_recorded=True
     )
     assert Attempt.from_json(json.loads(json.dumps(attempt.to_json()))) == attempt
 
@@ -44,15 +44,15 @@ def test_an_attempt_survives_its_json():
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
-        ([Outcome.NOT_REPRODUCED, Outcome.REPRODUCED], Outcome.REPRODUCED),
-        ([Outcome.TIMEOUT, Outcome.REPRODUCED], Outcome.REPRODUCED),
-        ([Outcome.NOT_REPRODUCED, Outcome.ERROR], Outcome.ERROR),
-        ([Outcome.NOT_REPRODUCED, Outcome.TIMEOUT], Outcome.TIMEOUT),
-        ([Outcome.INAPPLICABLE, Outcome.NOT_REPRODUCED], Outcome.NOT_REPRODUCED),
-        ([Outcome.INAPPLICABLE], Outcome.INAPPLICABLE),
+        ([AttemptOutcome.NOT_REPRODUCED, AttemptOutcome.REPRODUCED], AttemptOutcome.REPRODUCED),
+        ([AttemptOutcome.TIMEOUT, AttemptOutcome.REPRODUCED], AttemptOutcome.REPRODUCED),
+        ([AttemptOutcome.NOT_REPRODUCED, AttemptOutcome.ERROR], AttemptOutcome.ERROR),
+        ([AttemptOutcome.NOT_REPRODUCED, AttemptOutcome.TIMEOUT], AttemptOutcome.TIMEOUT),
+        ([AttemptOutcome.INAPPLICABLE, AttemptOutcome.NOT_REPRODUCED], AttemptOutcome.NOT_REPRODUCED),
+        ([AttemptOutcome.INAPPLICABLE], AttemptOutcome.INAPPLICABLE),
     ],
 )
 def test_the_outcome_of_a_code_is_that_of_its_bare_attempts(outcomes, expected):
     """One that gave no answer is never read as 'does not occur'; mitigated ones don't count."""
     attempts = [Attempt("t", None, outcome) for outcome in outcomes]
-    assert overall([*attempts, Attempt("t", "m", Outcome.NOT_MITIGATED)]) is expected
+    assert overall([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from repro.__main__ import exit_code
-from repro.base import Attempt, Outcome
-from repro.registry import REPROS
-from repro.upstream import Proof
+from repro.base import Attempt, AttemptOutcome
+from repro.issues import REPROS
+from repro.upstream import WheelProof
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
@@ -187,16 +187,19 @@ def test_every_mitigation_helps_with_triggers_that_exist():
 @pytest.mark.parametrize(
     ("attempts", "proof", "code"),
     [
-        ([Attempt("t", None, Outcome.REPRODUCED, as_recorded=True)], None, 0),
-        ([Attempt("t", None, Outcome.INAPPLICABLE)], None, 0),
-        ([Attempt("t", None, Outcome.REPRODUCED)], Proof("vllm", "1", 1, ("vllm/a.py",)), 1),
+        ([Attempt("t", None, AttemptOutcome.REPRODUCED, as_recorded=True)], None, 0),
+        ([Attempt("t", None, AttemptOutcome.INAPPLICABLE)], None, 0),
+        ([Attempt("t", None, AttemptOutcome.REPRODUCED)], WheelProof("vllm", "1", 1, ("vllm/a.py",)), 1),
         (
-            [Attempt("t", "m", Outcome.MITIGATED, as_recorded=False), Attempt("t", None, Outcome.TIMEOUT)],
+            [
+                Attempt("t", "m", AttemptOutcome.MITIGATED, as_recorded=False),
+                Attempt("t", None, AttemptOutcome.TIMEOUT),
+            ],
             None,
             1,
         ),
-        ([Attempt("t", None, Outcome.TIMEOUT)], None, 3),
-        ([Attempt("t", None, Outcome.ERROR)], None, 3),
+        ([Attempt("t", None, AttemptOutcome.TIMEOUT)], None, 3),
+        ([Attempt("t", None, AttemptOutcome.ERROR)], None, 3),
     ],
 )
 def test_exit_codes(attempts, proof, code):

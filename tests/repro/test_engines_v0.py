@@ -5,7 +5,7 @@ import json
 import pytest
 
 from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, Asked, told, work
-from repro.registry import REPROS
+from repro.issues import REPROS
 from tests.cells import run_in_cell
 
 CELL = "vllm-0.8.5+trl-0.17.0"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from repro import judge
-from repro.base import Attempt, ElsewhereError, Outcome, Trigger
+from repro.base import Attempt, AttemptOutcome, ElsewhereError, Trigger
 
 UPSTREAM = """
 def fails(kind):
@@ -43,7 +43,7 @@ def repro(toys, upstream):
 def test_the_assertion_sought_is_reproduced_with_its_place(repro):
     """Statement, path in the wheel, line, function, and the calls that led there."""
     seen = judge.attempt(repro, "sought", None)
-    assert (seen.outcome, seen.as_recorded) == (Outcome.REPRODUCED, True)
+    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.REPRODUCED, True)
     assert (seen.assertion, seen.where, seen.function) == ("assert len([1]) == 0", "pack/core.py:4", "fails")
     assert seen.chain[-1] == "fails (pack/core.py:4)"
     assert seen.simulated == ("everything",)
@@ -52,7 +52,7 @@ def test_the_assertion_sought_is_reproduced_with_its_place(repro):
 def test_another_assertion_of_upstream_is_not_the_one_sought(repro):
     """It's told, on one line, and doesn't count."""
     seen = judge.attempt(repro, "other", None)
-    assert (seen.outcome, seen.as_recorded) == (Outcome.NOT_REPRODUCED, False)
+    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
     assert seen.assertion == "assert kind == 'never'"
     assert "sought" in seen.detail
 
@@ -62,13 +62,13 @@ def elsewhere(repro, upstream, kind, line, mitigation=None):
     error = ElsewhereError(
         kind, "what it said", [("/here/repro/x.py", 1, "main"), (upstream.__file__, line, "fails")], "a note"
     )
-    return judge.by_exception(Attempt("sought", mitigation, Outcome.ERROR), repro, error)
+    return judge.by_exception(Attempt("sought", mitigation, AttemptOutcome.ERROR), repro, error)
 
 
 def test_a_failure_of_another_process_counts_as_one_here(repro, upstream):
     """Its frames are judged as they were there, and what was noted beside it is told."""
     seen = elsewhere(repro, upstream, "AssertionError", 4)
-    assert (seen.outcome, seen.where, seen.function) == (Outcome.REPRODUCED, "pack/core.py:4", "fails")
+    assert (seen.outcome, seen.where, seen.function) == (AttemptOutcome.REPRODUCED, "pack/core.py:4", "fails")
     assert seen.chain == ("main (repro/x.py:1)", "fails (pack/core.py:4)")
     assert seen.detail == "a note"
 
@@ -76,25 +76,25 @@ def test_a_failure_of_another_process_counts_as_one_here(repro, upstream):
 def test_another_exception_of_upstream_in_another_process_is_told(repro, upstream):
     """It is not the one sought; under a mitigation it is one in its place."""
     seen = elsewhere(repro, upstream, "RuntimeError", 4)
-    assert seen.outcome is Outcome.NOT_REPRODUCED
+    assert seen.outcome is AttemptOutcome.NOT_REPRODUCED
     assert "another failure than the one sought" in seen.detail
     assert "RuntimeError: what it said" in seen.detail
     seen = elsewhere(repro, upstream, "RuntimeError", 4, "helps")
-    assert seen.outcome is Outcome.NOT_MITIGATED
+    assert seen.outcome is AttemptOutcome.NOT_MITIGATED
     assert seen.detail == "another failure in its place; RuntimeError: what it said; a note"
 
 
 def test_a_failure_of_our_own_in_another_process_is_the_harness(repro):
     """No frame of it stands in an installed package."""
     error = ElsewhereError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
-    seen = judge.by_exception(Attempt("sought", None, Outcome.ERROR), repro, error)
-    assert seen.outcome is Outcome.ERROR
+    seen = judge.by_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
+    assert seen.outcome is AttemptOutcome.ERROR
     assert "the harness failed" in seen.detail
 
 
 def test_a_statement_that_stands_in_many_functions_is_told_by_its_function(repro, upstream):
     """A `raise NotImplementedError` is the one sought only where it was sought."""
-    for function, outcome in (("fails", Outcome.REPRODUCED), ("other", Outcome.NOT_REPRODUCED)):
+    for function, outcome in (("fails", AttemptOutcome.REPRODUCED), ("other", AttemptOutcome.NOT_REPRODUCED)):
         seen = elsewhere(replace(repro, function=function), upstream, "AssertionError", 4)
         assert seen.outcome is outcome
 
@@ -103,14 +103,14 @@ def test_a_mitigation_that_trades_one_assertion_for_another_does_not_help(repro)
     """And the text says which of the two it was."""
     assert judge.attempt(repro, "sought", "helps").detail == "the same assertion"
     seen = judge.attempt(repro, "other", "helps")
-    assert (seen.outcome, seen.detail) == (Outcome.NOT_MITIGATED, "another assertion in its place")
+    assert (seen.outcome, seen.detail) == (AttemptOutcome.NOT_MITIGATED, "another assertion in its place")
 
 
 @pytest.mark.parametrize("trigger", ["own_assertion", "wrong_value"])
 def test_a_failure_of_the_harness_proves_nothing(repro, trigger):
     """An assertion of ours, and any other exception, is an error that names its place."""
     seen = judge.attempt(repro, trigger, None)
-    assert (seen.outcome, seen.as_recorded) == (Outcome.ERROR, None)
+    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.ERROR, None)
     assert "the harness failed at " in seen.detail
     assert "toys.py:" in seen.detail
 
@@ -118,10 +118,10 @@ def test_a_failure_of_the_harness_proves_nothing(repro, trigger):
 @pytest.mark.parametrize(
     ("mitigation", "outcome", "as_recorded"),
     [
-        (None, Outcome.REPRODUCED, True),
-        ("helps", Outcome.MITIGATED, True),
-        ("useless", Outcome.NOT_MITIGATED, False),
-        ("senseless", Outcome.INAPPLICABLE, None),
+        (None, AttemptOutcome.REPRODUCED, True),
+        ("helps", AttemptOutcome.MITIGATED, True),
+        ("useless", AttemptOutcome.NOT_MITIGATED, False),
+        ("senseless", AttemptOutcome.INAPPLICABLE, None),
     ],
 )
 def test_a_silent_failure_is_judged_by_its_figures(repro, mitigation, outcome, as_recorded):
@@ -135,4 +135,4 @@ def test_a_silent_failure_is_judged_by_its_figures(repro, mitigation, outcome, a
 def test_work_done_without_the_failure_is_not_reproduced(repro):
     """Where an exception was expected, coming to the end is not a reproduction."""
     seen = judge.attempt(repro, "chatter", None)
-    assert (seen.outcome, seen.as_recorded) == (Outcome.NOT_REPRODUCED, False)
+    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)

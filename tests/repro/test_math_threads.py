@@ -47,14 +47,14 @@ def test_a_release_that_fails_the_other_way_is_inapplicable(release, trigger, pa
     release("0.0.0", parser)
     for mitigation in (None, "main_thread"):
         with pytest.raises(InapplicableError, match=reason):
-            repro.REW001.trigger(trigger).run(mitigation)
+            repro.REPRO.trigger(trigger).run(mitigation)
 
 
 def test_a_verl_that_compares_in_processes_is_inapplicable(release):
     """verl 0.8.0 and newer."""
     release("0.9.1", "", "from concurrent.futures import ProcessPoolExecutor")
     with pytest.raises(InapplicableError, match="in processes of its own"):
-        repro.REW001.trigger("verl_reward").run(None)
+        repro.REPRO.trigger("verl_reward").run(None)
 
 
 def _attempts(version, trigger):

@@ -100,13 +100,13 @@ def test_a_mitigation_changes_what_it_says_and_nothing_else():
 def test_every_pair_is_carried_out_or_says_why_not():
     """No mitigation is missing from the plans, and none that helps is refused."""
     refused = set()
-    for trigger in repro.RAY001.triggers:
-        for mitigation in repro.RAY001.mitigations:
+    for trigger in repro.REPRO.triggers:
+        for mitigation in repro.REPRO.mitigations:
             try:
                 repro.planned(trigger.name, mitigation.name)
             except InapplicableError:
                 refused.add((trigger.name, mitigation.name))
-    helping = {(name, other.name) for other in repro.RAY001.mitigations for name in other.helps}
+    helping = {(name, other.name) for other in repro.REPRO.mitigations for name in other.helps}
     assert refused
     assert not refused & helping
 

@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from repro.drivers.schedulers import owners
-from repro.drivers.schedulers.v0_setup import Completion, Request
+from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest
 
-A = [Request("a1", prompt=1, max_tokens=2), Request("a2", prompt=1, max_tokens=1)]
-B = [Request("b1", prompt=1, max_tokens=1)]
+A = [SchedulerRequest("a1", prompt=1, max_tokens=2), SchedulerRequest("a2", prompt=1, max_tokens=1)]
+B = [SchedulerRequest("b1", prompt=1, max_tokens=1)]
 
 
 class Straw:
@@ -37,7 +37,7 @@ class Straw:
         yield
         self.log.append("output")
         self.left = {name: tokens - 1 for name, tokens in self.left.items()}
-        done = [Completion(name, 1) for name, tokens in self.left.items() if tokens == 0]
+        done = [Delivered(name, 1) for name, tokens in self.left.items() if tokens == 0]
         self.left = {name: tokens for name, tokens in self.left.items() if tokens}
         return done
 
@@ -90,7 +90,7 @@ def test_a_lock_around_each_step_gives_completions_to_whoever_steps():
 
 def test_a_server_gives_answers_by_id():
     """One loop steps; a client that comes later gets its own, one that was cancelled gets none."""
-    server = owners.Server(Straw())
+    server = owners.ServingLoop(Straw())
     server.submit(A)
     loop = server.loop()
     next(loop)

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 
 from repro import repeat
-from repro.base import Attempt, Outcome
+from repro.base import Attempt, AttemptOutcome
 
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
-BARE = Attempt("t", None, Outcome.REPRODUCED, where="vllm/a.py:3", function="f", as_recorded=True)
+BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", function="f", as_recorded=True)
 
 
 @pytest.mark.parametrize(
     ("other", "apart"),
     [
         ({"seconds": 9.0, "detail": "another port"}, False),
-        ({"outcome": Outcome.TIMEOUT}, True),
+        ({"outcome": AttemptOutcome.TIMEOUT}, True),
         ({"where": "vllm/a.py:4"}, True),
         ({"tokens": 7}, True),
     ],
@@ -33,9 +33,9 @@ def test_what_must_be_the_same_each_time(other, apart):
     [
         ([BARE, BARE], 0),
         ([BARE, replace(BARE, where="vllm/a.py:4")], 1),
-        ([BARE, replace(BARE, outcome=Outcome.TIMEOUT, as_recorded=None)], 1),
+        ([BARE, replace(BARE, outcome=AttemptOutcome.TIMEOUT, as_recorded=None)], 1),
         ([replace(BARE, as_recorded=False)] * 2, 1),
-        ([replace(BARE, outcome=Outcome.ERROR, as_recorded=None)] * 2, 3),
+        ([replace(BARE, outcome=AttemptOutcome.ERROR, as_recorded=None)] * 2, 3),
     ],
 )
 def test_one_that_differs_is_a_finding_and_no_answer_at_all_is_unfinished(attempts, code):
@@ -45,8 +45,8 @@ def test_one_that_differs_is_a_finding_and_no_answer_at_all_is_unfinished(attemp
 
 def test_the_table_counts_each_pair_and_tells_what_the_others_were():
     """How many of how many; where they differ, what else came, with its words."""
-    helped = [replace(BARE, mitigation="m", outcome=Outcome.MITIGATED)] * 2
-    lost = replace(BARE, outcome=Outcome.NOT_REPRODUCED, detail="nothing happened")
+    helped = [replace(BARE, mitigation="m", outcome=AttemptOutcome.MITIGATED)] * 2
+    lost = replace(BARE, outcome=AttemptOutcome.NOT_REPRODUCED, detail="nothing happened")
     lines = repeat.text({"X": [BARE, lost, BARE, *helped]}, None, 12.3)
     assert "    as it is                    2 of 3 reproduced, 1 of 3 not_reproduced  << differs" in lines
     assert "        1: not_reproduced; vllm/a.py:3 in f; nothing happened" in lines

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro import runner
-from repro.base import Outcome
+from repro.base import AttemptOutcome
 
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
 
@@ -26,7 +26,7 @@ def run(toys, code, *plan, limit_s=60.0, **options):
 def test_a_hang_is_a_timeout_and_the_run_goes_on(toys):
     """It ends at its limit; what comes after it has its turn."""
     attempts, said = run(toys, "TOY001", ("hang", None), ("silent", None), limit_s=1.0)
-    assert [attempt.outcome for attempt in attempts] == [Outcome.TIMEOUT, Outcome.REPRODUCED]
+    assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.TIMEOUT, AttemptOutcome.REPRODUCED]
     assert attempts[0].detail == "no answer within 1 s"
     assert said == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
 
@@ -34,7 +34,11 @@ def test_a_hang_is_a_timeout_and_the_run_goes_on(toys):
 def test_a_crash_is_an_error_that_names_its_signal(toys):
     """Whether it dies of a signal or leaves; the worker lives on."""
     attempts, _ = run(toys, "TOY001", ("crash", None), ("leave", "helps"), ("silent", "helps"))
-    assert [attempt.outcome for attempt in attempts] == [Outcome.ERROR, Outcome.ERROR, Outcome.MITIGATED]
+    assert [attempt.outcome for attempt in attempts] == [
+        AttemptOutcome.ERROR,
+        AttemptOutcome.ERROR,
+        AttemptOutcome.MITIGATED,
+    ]
     assert attempts[0].detail == "its process ended with signal SIGSEGV, without an answer"
     assert attempts[1].detail == "its process ended with exit code 5, without an answer"
     assert attempts[1].mitigation == "helps"
@@ -43,9 +47,9 @@ def test_a_crash_is_an_error_that_names_its_signal(toys):
 @pytest.mark.parametrize(
     ("code", "outcome", "told"),
     [
-        ("TOY002", Outcome.ERROR, "importing no_such_module failed"),
-        ("TOY003", Outcome.TIMEOUT, "the worker did not import what the attempts need within 1 s"),
-        ("TOY004", Outcome.ERROR, "the worker ended with signal SIGSEGV"),
+        ("TOY002", AttemptOutcome.ERROR, "importing no_such_module failed"),
+        ("TOY003", AttemptOutcome.TIMEOUT, "the worker did not import what the attempts need within 1 s"),
+        ("TOY004", AttemptOutcome.ERROR, "the worker ended with signal SIGSEGV"),
     ],
 )
 def test_what_cannot_be_imported_is_told_by_every_attempt(toys, code, outcome, told):
@@ -59,7 +63,7 @@ def test_where_the_code_is_not_there_nothing_is_started(toys, monkeypatch):
     """Inapplicable, with the reason, from every pair."""
     monkeypatch.setattr(runner, "Worker", None)
     attempts, _ = run(toys, "TOY005", ("silent", None), ("silent", "helps"))
-    assert [attempt.outcome for attempt in attempts] == [Outcome.INAPPLICABLE] * 2
+    assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.INAPPLICABLE] * 2
     assert {attempt.detail for attempt in attempts} == {"the code is not there"}
 
 
@@ -78,9 +82,9 @@ def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
     results = runner.run(toys.REPROS, plans, limit_s=60.0, say=lambda _: None, registry="toys")
     assert started == [["TOY001", "TOY006"], ["TOY002"]]
     assert [results[code][0].outcome for code in codes] == [
-        Outcome.REPRODUCED,
-        Outcome.ERROR,
-        Outcome.REPRODUCED,
+        AttemptOutcome.REPRODUCED,
+        AttemptOutcome.ERROR,
+        AttemptOutcome.REPRODUCED,
     ]
 
 
@@ -153,7 +157,7 @@ def test_what_a_trigger_lacks_is_told_without_a_worker(toys):
     repros = {"TOY001": replace(toy, triggers=(lacking, *others))}
     found = runner.run(repros, {"TOY001": plan}, limit_s=30, say=lambda _: None, registry="toys")["TOY001"]
     assert [(one.trigger, one.mitigation) for one in found] == [plan[2], plan[0], plan[1]]
-    assert found[0].outcome is not Outcome.INAPPLICABLE
+    assert found[0].outcome is not AttemptOutcome.INAPPLICABLE
     assert [(one.outcome, one.detail, one.simulated) for one in found[1:]] == [
-        (Outcome.INAPPLICABLE, "no engine here", ("its moment",))
+        (AttemptOutcome.INAPPLICABLE, "no engine here", ("its moment",))
     ] * 2

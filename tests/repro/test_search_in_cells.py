@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.registry import REPROS
+from repro.issues import REPROS
 from tests.cells import run_in_cell
 
 pytestmark = pytest.mark.vllm

@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+from repro.base import BrokenInvariantError
 from repro.search import machine, stories
-from repro.search.stories import BrokenInvariantError, Finding, Story
+from repro.search.stories import Ending, Story
 from tests.repro.toy_counter import BrokenMachine, CounterActions, CounterMachine
 
 UP, DOWN = {"do": "raise", "by": 1}, {"do": "lower"}
-SMALL = Finding("invariant", "small", "3 is above two")
+SMALL = Ending("invariant", "small", "3 is above two")
 
 
 def search(seed=0, known=(), drawn=CounterMachine):
@@ -98,7 +99,7 @@ def test_what_is_known_is_not_found_again():
 def test_findings_are_told_apart_without_their_line():
     """A statement that moved in its file is the same finding."""
     here, there = (
-        Finding("assertion", "assert a", path="vllm/a.py", line=line, function="f") for line in (1, 2)
+        Ending("assertion", "assert a", path="vllm/a.py", line=line, function="f") for line in (1, 2)
     )
     assert here.key == there.key
     assert here.describe() == "vllm/a.py:1 in f: assert a"

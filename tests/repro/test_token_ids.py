@@ -46,7 +46,7 @@ def test_a_release_that_takes_every_row_is_inapplicable(monkeypatch, source, ref
     """It is read off the check; where ids are refused, keeping them is no way out."""
     monkeypatch.setattr(repro.upstream, "source", lambda _: source)
     with pytest.raises(InapplicableError, match="every id" if refused else "the ids are what is refused"):
-        repro.TOK001.trigger("fed_back").run("token_ids")
+        repro.REPRO.trigger("fed_back").run("token_ids")
 
 
 @pytest.mark.vllm

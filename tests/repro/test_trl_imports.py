@@ -5,7 +5,8 @@ import json
 import pytest
 
 from repro.base import InapplicableError
-from repro.issues import cmp002_cmp003 as repro
+from repro.drivers import trl_imports
+from repro.issues import cmp002
 from tests.cells import cell_python, repro_beside_trl, run_with
 
 NAME = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (/a/vllm/sampling_params.py)"
@@ -27,7 +28,7 @@ ASCEND = "ModuleNotFoundError: No module named 'vllm_ascend'"
 )
 def test_an_error_is_put_down_to_its_cause(error, code):
     """A name of vLLM's that is gone, a package that never was, or neither."""
-    assert repro.cause(error) == code
+    assert trl_imports.cause(error) == code
 
 
 def failed(error):
@@ -37,7 +38,7 @@ def failed(error):
 
 def test_the_failure_is_told_by_place_and_name():
     """Not by the path of the machine it was seen on."""
-    work = repro.judged("CMP002", "server", failed(NAME))
+    work = trl_imports.judged("CMP002", "server", failed(NAME))
     assert not work.complete
     assert work.describe() == (
         "0 of 1 modules are imported; trl/scripts/vllm_serve.py:55: "
@@ -48,18 +49,18 @@ def test_the_failure_is_told_by_place_and_name():
 def test_nothing_wrong_and_another_failure_are_inapplicable():
     """Which failure comes first is said; a reason of its own is the harness's."""
     with pytest.raises(InapplicableError, match="is imported beside"):
-        repro.judged("CMP002", "trainer", {"ok": True, "error": None, "where": None})
+        trl_imports.judged("CMP002", "trainer", {"ok": True, "error": None, "where": None})
     with pytest.raises(InapplicableError, match="comes first, CMP003"):
-        repro.judged("CMP002", "trainer", failed(ASCEND))
+        trl_imports.judged("CMP002", "trainer", failed(ASCEND))
     with pytest.raises(RuntimeError, match="libcuda"):
-        repro.judged("CMP002", "trainer", failed("OSError: libcuda.so.1"))
+        trl_imports.judged("CMP002", "trainer", failed("OSError: libcuda.so.1"))
 
 
 def test_a_mitigation_needs_its_release(monkeypatch):
     """It is asked for by name."""
-    monkeypatch.delenv(repro.BESIDE, raising=False)
-    with pytest.raises(InapplicableError, match=repro.BESIDE):
-        repro.CMP002.trigger("trainer").run("matching_release")
+    monkeypatch.delenv(trl_imports.BESIDE, raising=False)
+    with pytest.raises(InapplicableError, match=trl_imports.BESIDE):
+        cmp002.REPRO.trigger("trainer").run("matching_release")
 
 
 @pytest.mark.vllm

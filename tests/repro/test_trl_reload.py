@@ -38,7 +38,7 @@ def test_a_release_is_told_by_the_call(monkeypatch, text, reason):
     """It is the call that throws the pushed weights away."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Found", (), {"version": "0"}))
-    monkeypatch.setattr(repro.drivers.whole_engine, "inapplicable", lambda: None)
+    monkeypatch.setattr(repro.whole_engine, "inapplicable", lambda: None)
     told = repro.inapplicable()
     assert told is None if reason is None else reason in told
 

@@ -49,7 +49,7 @@ def proof():
 
 def test_an_untouched_distribution_is_unmodified(installed):
     """Every Python file with a hash in RECORD is compared; data files and files without one are not."""
-    assert proof() == upstream.Proof("vllm", "2.0", files_checked=2, modified=())
+    assert proof() == upstream.WheelProof("vllm", "2.0", files_checked=2, modified=())
     assert upstream.versions()["vllm"] == "2.0"
 
 

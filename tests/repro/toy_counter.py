@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from repro.base import BrokenInvariantError
 from repro.search.machine import StoryMachine, possible
-from repro.search.stories import BrokenInvariantError
 
 
 class CounterActions:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 
 
 def hang(_mitigation):
@@ -85,9 +85,9 @@ def toy(code, *triggers, modules=(), inapplicable=None):
         simulated=("everything",),
         triggers=triggers,
         mitigations=(
-            Mitigation("helps", "does", frozenset({"silent"})),
-            Mitigation("useless", "is on record as helping, and doesn't", frozenset({"silent"})),
-            Mitigation("senseless", "has no meaning", frozenset()),
+            TriedMitigation("helps", "does", frozenset({"silent"})),
+            TriedMitigation("useless", "is on record as helping, and doesn't", frozenset({"silent"})),
+            TriedMitigation("senseless", "has no meaning", frozenset()),
         ),
         inapplicable=lambda: inapplicable,
     )

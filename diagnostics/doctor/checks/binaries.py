@@ -10,7 +10,9 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.drivers import cuda_of
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.doctor.installing import install, uninstall
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
@@ -58,10 +60,10 @@ def extensions(environment: Environment) -> list[Finding]:
             known_by="static",
             detail=detail,
             evidence=(*evidence[:8], *((source,) if source else ())),
-            remedy=Remedy(
+            remedy=Remedy.of(
                 "Install it again together with the PyTorch that its metadata asks for; on a machine without a GPU "
                 "install a CPU build of vLLM.",
-                (environment.install(wanted),),
+                install(environment, wanted),
             ),
         )
     ]
@@ -91,9 +93,12 @@ def libraries(environment: Environment, machine: Machine) -> list[Finding]:
             known_by="static",
             detail="The system's own libraries were looked at; one that LD_LIBRARY_PATH or conda puts first may do.",
             evidence=(*evidence[:8], Evidence(_told(told), "/usr/lib")),
-            remedy=Remedy(
+            remedy=Remedy.of(
                 "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
-                (f"{environment.prefix}/bin/python -c 'import vllm._C'  # whether it loads all the same",),
+                Run(
+                    (f"{environment.prefix}/bin/python", "-c", "import vllm._C"),
+                    note="whether it loads all the same",
+                ),
             ),
         )
     ]
@@ -135,9 +140,9 @@ def pythons(environment: Environment) -> list[Finding]:
                     known_by="declared",
                     detail=f"{package.name} {package.version} asks for Python {wanted}; this is {release}.",
                     evidence=(Evidence(f"Requires-Python: {wanted}", f"{package.place}/METADATA"),),
-                    remedy=Remedy(
+                    remedy=Remedy.of(
                         "Make an environment with a Python that all of them take.",
-                        ("uv venv --python 3.12 NEW",),
+                        Run(("uv", "venv", "--python", "3.12", "NEW")),
                     ),
                 )
             )
@@ -163,12 +168,10 @@ def mixtures(environment: Environment) -> list[Finding]:
                 known_by="static",
                 detail=f"CUDA {' and '.join(sorted(releases))} side by side." if len(releases) > 1 else "",
                 evidence=tuple(_there(environment, name) for name in sorted(names)),
-                remedy=Remedy(
+                remedy=Remedy.of(
                     "Uninstall those of the release that PyTorch was not built for, then install PyTorch again.",
-                    (
-                        environment.uninstall(*sorted(removable)),
-                        environment.install("--force-reinstall", "torch"),
-                    ),
+                    uninstall(environment, *sorted(removable)),
+                    install(environment, "torch", options=("--force-reinstall",)),
                 ),
             )
         )
@@ -183,9 +186,9 @@ def mixtures(environment: Environment) -> list[Finding]:
                     known_by="static",
                     detail=f"{' and '.join(there)} both write the folder {module}/.",
                     evidence=tuple(_there(environment, name) for name in there),
-                    remedy=Remedy(
+                    remedy=Remedy.of(
                         "Uninstall all of them, then install the one that is wanted.",
-                        (environment.uninstall(*there),),
+                        uninstall(environment, *there),
                     ),
                 )
             )

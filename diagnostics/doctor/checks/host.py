@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding, known
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run, SetVariables
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -22,6 +23,10 @@ FEW_PROCESSES = 4096
 RAY_FULL = 0.95
 _ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
 LITTLE_MEMORY_GB = 8.0
+# What points a folder elsewhere.
+_VARIABLES = {
+    "hub cache": "HF_HOME", "temporary": "TMPDIR", "ray": "RAY_TMPDIR", "vllm cache": "VLLM_CACHE_ROOT",
+}  # fmt: skip
 
 
 def shared_memory(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
@@ -35,7 +40,10 @@ def shared_memory(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     full = disk.total_gb > SMALL_SHM_GB
     text = f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free"
     remedy = (
-        Remedy("See what fills it, and remove what no running process uses.", ("ls -lS /dev/shm | head",))
+        Remedy.of(
+            "See what fills it, and remove what no running process uses.",
+            Run(("ls", "-lS", "/dev/shm"), piped=(("head",),)),  # noqa: S108 - a command that is printed
+        )
         if full
         else _more_shared_memory(machine)
     )
@@ -48,12 +56,16 @@ def shared_memory(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
 
 def _more_shared_memory(machine: Machine) -> Remedy:
     if machine.container == "kubernetes":
-        return Remedy('Mount an emptyDir with medium "Memory" at /dev/shm.')
+        return Remedy.of('Mount an emptyDir with medium "Memory" at /dev/shm.')
     if machine.container in {"docker", "podman"}:
-        return Remedy(
-            "Start the container with more.", (f"{machine.container} run --shm-size=16g --gpus all IMAGE",)
+        return Remedy.of(
+            "Start the container with more.",
+            Run((machine.container, "run", "--shm-size=16g", "--gpus", "all", "IMAGE")),
         )
-    return Remedy("Give it more.", ("sudo mount -o remount,size=16G /dev/shm",))
+    return Remedy.of(
+        "Give it more.",
+        Run(("sudo", "mount", "-o", "remount,size=16G", "/dev/shm")),  # noqa: S108 - a command that is printed
+    )
 
 
 def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
@@ -69,10 +81,13 @@ def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
             if stuck
             else "Raise it before the run, and before `ray start`."
         )
-        commands = (
-            ("docker run --ulimit nofile=65535:65535 IMAGE",)
+        lift = (
+            Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
             if machine.container in {"docker", "podman"}
-            else ("echo '* - nofile 65535' | sudo tee /etc/security/limits.d/90-nofile.conf",)
+            else Run(
+                ("echo", "* - nofile 65535"),
+                piped=(("sudo", "tee", "/etc/security/limits.d/90-nofile.conf"),),
+            )
         )
         found.append(
             known(
@@ -80,25 +95,28 @@ def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
                 Severity.WARNING,
                 detail="Ray and vLLM open a socket or a file for every process and connection.",
                 evidence=(Evidence(f"nofile: soft {files.soft}, hard {_number(hard)}", "ulimit -n"),),
-                remedy=Remedy(text, commands if stuck else (f"ulimit -n {wanted}",)),
+                remedy=Remedy.of(text, lift if stuck else Run(("ulimit", "-n", str(wanted)))),
             )
         )
     if processes and processes.soft is not None and processes.soft < FEW_PROCESSES:
-        found.append(_low("nproc", "ulimit -u", processes.soft, processes.hard, "ulimit -u 65535"))
+        found.append(_low("nproc", "-u", processes.soft, processes.hard, "65535"))
     infiniband = any(name.startswith("ib") for name in machine.interfaces)
     if infiniband and locked and locked.soft is not None and locked.soft < 1 << 30:
-        found.append(_low("memlock, bytes", "ulimit -l", locked.soft, locked.hard, "ulimit -l unlimited"))
+        found.append(_low("memlock, bytes", "-l", locked.soft, locked.hard, "unlimited"))
     return found
 
 
-def _low(name: str, place: str, soft: int, hard: int | None, command: str) -> Finding:
+def _low(name: str, option: str, soft: int, hard: int | None, wanted: str) -> Finding:
     return finding(
         "ENV904",
         Severity.WARNING,
         known_by="static",
         detail="",
-        evidence=(Evidence(f"{name}: soft {soft}, hard {_number(hard)}", place),),
-        remedy=Remedy("Raise it before the run; beyond the hard limit the administrator has to.", (command,)),
+        evidence=(Evidence(f"{name}: soft {soft}, hard {_number(hard)}", f"ulimit {option}"),),
+        remedy=Remedy.of(
+            "Raise it before the run; beyond the hard limit the administrator has to.",
+            Run(("ulimit", option, wanted)),
+        ),
     )
 
 
@@ -134,21 +152,16 @@ def _full(disk: Disk) -> str:
 
 
 def _no_room(disk: Disk, reason: str, issues: dict[str, Issue]) -> Finding:
-    commands = {
-        "hub cache": ("hf cache ls", "export HF_HOME=/a/larger/disk"),
-        "temporary": ("export TMPDIR=/a/larger/disk",),
-        "ray": ("export RAY_TMPDIR=/a/larger/disk",),
-        "vllm cache": ("export VLLM_CACHE_ROOT=/a/larger/disk",),
-    }
+    variable = _VARIABLES.get(disk.purpose)
+    point = SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
+    look = [Run(("hf", "cache", "ls"))] if disk.purpose == "hub cache" else []
     free = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     return known(
         issues["ENV003"],
         Severity.WARNING,
         detail="Weights, checkpoints, compiled kernels and Ray's spilled objects are written while a run goes on.",
         evidence=(Evidence(free, disk.path),),
-        remedy=Remedy(
-            "Make room, or point it elsewhere.", commands.get(disk.purpose, (f"du -xsh {disk.path}",))
-        ),
+        remedy=Remedy.of("Make room, or point it elsewhere.", *look, point),
     )
 
 
@@ -160,8 +173,9 @@ def _not_writable(disk: Disk, *, silent: bool) -> Finding:
         known_by="static",
         detail="",
         evidence=(Evidence(f"{disk.purpose}: {what}", disk.path),),
-        remedy=Remedy(
-            "Mend its mount or its owner, or point the variable for it elsewhere.", (f"ls -ld {disk.path}",)
+        remedy=Remedy.of(
+            "Mend its mount or its owner, or point the variable for it elsewhere.",
+            Run(("ls", "-ld", disk.path)),
         ),
     )
 
@@ -187,8 +201,9 @@ def memory(environment: Environment, machine: Machine) -> list[Finding]:
             known_by="static",
             detail="Loading a model takes its size in host memory, once a process that loads it; /dev/shm counts too.",
             evidence=tuple(evidence),
-            remedy=Remedy(
-                "Give the job more memory, or end what uses it.", ("ps -eo pid,rss,comm --sort=-rss | head",)
+            remedy=Remedy.of(
+                "Give the job more memory, or end what uses it.",
+                Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),)),
             ),
         )
     ]

@@ -5,29 +5,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import model
-from diagnostics.catalogue.releases import within
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.catalogue.affects import CONCERNED, UNREADABLE, affects
+from diagnostics.catalogue.offers import remedy
+from diagnostics.frameworks import configured_in
+from diagnostics.report.findings import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Affected, Issue, Mitigation
+    from collections.abc import Iterator
+
+    from diagnostics.catalogue.affects import Concern
+    from diagnostics.catalogue.model import Affected, Issue
     from diagnostics.facts.environment import Environment, Package
 
 
 def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
-    """Every active issue whose first component is installed in an affected release.
+    """Every active issue that the installed releases are concerned by.
 
     A claim that nobody read in the source or ran, and that has no upper end, tells no release from another: on it alone
     every environment would be warned. Such issues are left to `triage`, which sees whether they happened.
     """
     found = []
-    for issue in issues.values():
-        if issue.status != "active":
-            continue
-        hits = [(package, claim) for claim in issue.affected if (package := _hit(environment, claim))]
-        first = [claim for package, claim in hits if package.name == _name(environment, issue.components[0])]
-        if any(_tells_releases_apart(claim) for claim in first):
-            found.append(_finding(environment, issue, hits))
+    for issue in _active(issues):
+        concern = affects(issue, environment.releases)
+        if concern.answer == CONCERNED and any(map(_tells_releases_apart, concern.own)):
+            found.append(_finding(environment, issue, concern))
     return found
+
+
+def not_judged(environment: Environment, issues: dict[str, Issue]) -> str:
+    """Of which packages nothing could be said, since their release is none; empty if there is none."""
+    concerns = [affects(issue, environment.releases) for issue in _active(issues)]
+    unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
+    return f"not judged, since it is no release that can be read: {', '.join(unread)}" if unread else ""
+
+
+def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
+    return (issue for issue in issues.values() if issue.status == "active")
 
 
 def _tells_releases_apart(claim: Affected) -> bool:
@@ -35,20 +48,8 @@ def _tells_releases_apart(claim: Affected) -> bool:
     return bounded or claim.evidence != "declared"
 
 
-def _name(environment: Environment, component: str) -> str:
-    return environment.vllm.name if component == "vllm" and environment.vllm else component
-
-
-def _hit(environment: Environment, claim: Affected) -> Package | None:
-    package = environment.packages.get(_name(environment, claim.package))
-    if package is None:
-        return None
-    if claim.releases:
-        return package if package.version in claim.releases else None
-    return package if within(package.version, claim.versions) else None
-
-
-def _finding(environment: Environment, issue: Issue, hits: list[tuple[Package, Affected]]) -> Finding:
+def _finding(environment: Environment, issue: Issue, concern: Concern) -> Finding:
+    hits = [(_package(environment, held.package), held.claim) for held in concern.held]
     best = max((claim.evidence for _, claim in hits), key=model.EVIDENCE.index)
     evidence = [
         Evidence(f"{package.name} {package.version} is installed", package.place) for package, _ in hits
@@ -63,25 +64,15 @@ def _finding(environment: Environment, issue: Issue, hits: list[tuple[Package, A
         known_by=best,
         detail=issue.cause,
         evidence=tuple(dict.fromkeys(evidence)),
-        remedy=_remedy(environment, issue),
+        remedy=remedy(
+            issue,
+            frameworks=(*configured_in(environment.packages), "vllm"),
+            releases=environment.releases,
+        ),
         references=tuple(reference.ref for reference in issue.references),
     )
 
 
-def _remedy(environment: Environment, issue: Issue) -> Remedy:
-    """The mitigations in the words of the frameworks that are installed, the best proven first."""
-    names = {"ms-swift", "trl", "verl", "openrlhf"} & set(environment.packages) | {"vllm"}
-    lines = []
-    for mitigation in sorted(issue.mitigations, key=_rank):
-        if mitigation.evidence == "executed" and not mitigation.helps:
-            continue
-        edits = [f"{model.FRAMEWORKS[key]}: {edit}" for key, edit in mitigation.edits if key in names]
-        proof = "shown by a run" if mitigation.evidence == "executed" else f"{mitigation.evidence} only"
-        told = "; ".join(edits) or mitigation.about
-        warning = f" Does not help against: {', '.join(mitigation.fails)}." if mitigation.fails else ""
-        lines.append(f"{mitigation.name} ({proof}): {told}.{warning}")
-    return Remedy("\n".join(lines), (f"python -m diagnostics explain {issue.code}",))
-
-
-def _rank(mitigation: Mitigation) -> tuple[int, int]:
-    return -model.EVIDENCE.index(mitigation.evidence), len(mitigation.fails) - len(mitigation.helps)
+def _package(environment: Environment, name: str) -> Package:
+    there = environment.vllm if name == "vllm" else None
+    return there or environment.packages[name]

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run, SetVariables
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
@@ -39,9 +40,9 @@ def processors(environment: Environment, machine: Machine) -> list[Finding]:
                 known_by="static",
                 detail=f"{threads or told.allowed} threads share {usable:g} processors.",
                 evidence=tuple(evidence),
-                remedy=Remedy(
+                remedy=Remedy.of(
                     "Set it to what may be used, divided by the processes of the run.",
-                    (f"export OMP_NUM_THREADS={number}",),
+                    SetVariables((("OMP_NUM_THREADS", str(number)),)),
                 ),
             )
         )
@@ -55,11 +56,12 @@ def processors(environment: Environment, machine: Machine) -> list[Finding]:
                 known_by="static",
                 detail=f"It may run on node {nodes}; not on {', '.join(map(str, left_out))}.",
                 evidence=(Evidence(f"{len(told.nodes)} nodes", "/sys/devices/system/node"),),
-                remedy=Remedy(
+                remedy=Remedy.of(
                     "For a launcher of several ranks, start it without the binding.",
-                    (
-                        "taskset -cp $$",
-                        f"numactl --cpunodebind={nodes.replace(' ', '')} COMMAND  # for one rank",
+                    # 0 is the process that asks: it inherits what the shell may use.
+                    Run(("taskset", "-cp", "0")),
+                    Run(
+                        ("numactl", f"--cpunodebind={nodes.replace(' ', '')}", "COMMAND"), note="for one rank"
                     ),
                 ),
             )

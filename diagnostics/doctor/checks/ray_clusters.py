@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding, known, to_unset
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.doctor.installing import install
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run, SetVariables
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
     from diagnostics.facts.machine import Machine
     from diagnostics.report.findings import Finding
+
+_STOP = Run(("ray", "stop"))
 
 
 def ray_clusters(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
@@ -34,9 +38,10 @@ def ray_clusters(environment: Environment, machine: Machine, issues: dict[str, I
                         Evidence(f"its latest session was made by {cluster.release}", cluster.folder),
                         Evidence(f"ray {release}", environment.packages["ray"].place),
                     ),
-                    remedy=Remedy(
+                    remedy=Remedy.of(
                         "Use the same release for the cluster and the run.",
-                        (environment.install(f"ray=={cluster.release}"), "ray stop"),
+                        install(environment, f"ray=={cluster.release}"),
+                        _STOP,
                     ),
                 )
             )
@@ -58,9 +63,10 @@ def _current(environment: Environment, cluster: RayCluster, issues: dict[str, Is
                 Severity.INFO,
                 detail="ray.init() without an address joins it, with its resources, not its own.",
                 evidence=seen,
-                remedy=Remedy(
+                remedy=Remedy.of(
                     "Right if that is meant. Otherwise stop it, or ask for an own one.",
-                    ("ray stop", "export RAY_ADDRESS=local"),
+                    _STOP,
+                    SetVariables((("RAY_ADDRESS", "local"),)),
                 ),
             )
         ]
@@ -72,9 +78,10 @@ def _current(environment: Environment, cluster: RayCluster, issues: dict[str, Is
             Severity.WARNING,
             detail="No process of Ray's runs on this machine; if the cluster was here, it is dead.",
             evidence=evidence,
-            remedy=Remedy(
+            remedy=Remedy.of(
                 "Remove what it left, or start it again.",
-                ("ray stop", f"rm {cluster.folder}/ray_current_cluster"),
+                _STOP,
+                Run(("rm", f"{cluster.folder}/ray_current_cluster")),
             ),
         )
     ]
@@ -83,20 +90,18 @@ def _current(environment: Environment, cluster: RayCluster, issues: dict[str, Is
 def ray_settings(environment: Environment) -> list[Finding]:
     """RAY902 for settings that switch Ray's guards off."""
     seen = environment.variables
-    evidence = []
-    if seen.get("RAY_memory_monitor_refresh_ms") == "0":
-        text = (
-            "RAY_memory_monitor_refresh_ms=0: Ray ends no worker before the kernel does, and gives no reason"
-        )
-        evidence.append(Evidence(text, "environment"))
+    told = []
+    monitor, threshold = "RAY_memory_monitor_refresh_ms", "RAY_memory_usage_threshold"
+    if seen.get(monitor) == "0":
+        why = "Ray ends no worker before the kernel does, and gives no reason"
+        told.append((monitor, f"{monitor}=0: {why}"))
     try:
-        threshold = float(seen.get("RAY_memory_usage_threshold", "0"))
+        share = float(seen.get(threshold, "0"))
     except ValueError:
-        threshold = 0.0
-    if threshold > 0.98:
-        text = f"RAY_memory_usage_threshold={threshold:g}: the kernel is likely to kill first"
-        evidence.append(Evidence(text, "environment"))
+        share = 0.0
+    if share > 0.98:
+        told.append((threshold, f"{threshold}={share:g}: the kernel is likely to kill first"))
     noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
     if seen.get(noset, "").lower() in {"1", "true"}:
-        evidence.append(Evidence(f"{noset}=1: every worker sees all GPUs and takes the first", "environment"))
-    return to_unset("RAY902", Severity.INFO, evidence, "Unset it, unless the trainer asks for it.")
+        told.append((noset, f"{noset}=1: every worker sees all GPUs and takes the first"))
+    return to_unset("RAY902", Severity.INFO, told, "Unset it, unless the trainer asks for it.")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.doctor.installing import install, uninstall
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run, Unset
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
@@ -25,9 +27,9 @@ def broken_metadata(environment: Environment) -> list[Finding]:
                 known_by="static",
                 detail="These metadata folders have no name or version.",
                 evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
-                remedy=Remedy(
+                remedy=Remedy.of(
                     "Remove these folders and install their packages again.",
-                    tuple(f"rm -r '{place}'" for place in environment.broken[:5]),
+                    *(Run(("rm", "-r", place)) for place in environment.broken[:5]),
                 ),
             )
         )
@@ -40,9 +42,9 @@ def broken_metadata(environment: Environment) -> list[Finding]:
                 known_by="static",
                 detail=f"{name} is installed more than once; Python finds the first.",
                 evidence=tuple(Evidence(f"{name}", place) for place in places),
-                remedy=Remedy(
+                remedy=Remedy.of(
                     f"Uninstall {name} until it is gone, then install it once.",
-                    (environment.uninstall(name),),
+                    uninstall(environment, name),
                 ),
             )
         )
@@ -50,16 +52,18 @@ def broken_metadata(environment: Environment) -> list[Finding]:
 
 
 def _damaged(environment: Environment, package: Package) -> Finding:
-    again = environment.install("--force-reinstall", "--no-deps", f"{package.name}=={package.version}")
+    anew = ("--force-reinstall", "--no-deps")
+    again = install(environment, f"{package.name}=={package.version}", options=anew)
     return finding(
         "ENV923",
         Severity.ERROR,
         known_by="static",
         detail=f"{package.name} {package.version} is not whole.",
         evidence=tuple(Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:6]),
-        remedy=Remedy(
+        remedy=Remedy.of(
             "See that the disk has room, then install it again; if it comes back, clear the installer's cache.",
-            (f"df -h {environment.prefix}", again),
+            Run(("df", "-h", environment.prefix)),
+            again,
         ),
     )
 
@@ -76,8 +80,8 @@ def variables(environment: Environment) -> list[Finding]:
                 known_by="static",
                 detail="A process that calls ray.init() with this address fails.",
                 evidence=(Evidence(f"RAY_ADDRESS={address}", "environment"),),
-                remedy=Remedy(
-                    "Unset it, or give the address of the cluster itself (ip:6379).", ("unset RAY_ADDRESS",)
+                remedy=Remedy.of(
+                    "Unset it, or give the address of the cluster itself (ip:6379).", Unset(("RAY_ADDRESS",))
                 ),
             )
         )
@@ -93,8 +97,8 @@ def variables(environment: Environment) -> list[Finding]:
                     Evidence("VLLM_USE_V1=0", "environment"),
                     Evidence(f"{vllm.name} {vllm.version}", vllm.place),
                 ),
-                remedy=Remedy(
-                    "Unset it; for the V0 engine install a release before 0.11.", ("unset VLLM_USE_V1",)
+                remedy=Remedy.of(
+                    "Unset it; for the V0 engine install a release before 0.11.", Unset(("VLLM_USE_V1",))
                 ),
             )
         )

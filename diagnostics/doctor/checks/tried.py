@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding, known
-from diagnostics.report.findings import CheckResult, Evidence, Remedy, Severity
+from diagnostics.doctor.installing import install
+from diagnostics.report.findings import CheckResult, Evidence, Severity
+from diagnostics.report.remedies import Explain, Install, Remedy, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,9 +106,9 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
         known_by="executed",
         detail=f"{ended.what}: {reason}.{maybe}",
         evidence=tuple(evidence),
-        remedy=Remedy(
+        remedy=Remedy.of(
             "Mend what it says; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause.",
-            (f"python -m diagnostics explain {tried.code}",),
+            Explain(tried.code),
         ),
     )
 
@@ -123,9 +125,9 @@ def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) 
         known_by="executed",
         detail=f"{tried.ended.what}: there is no module {module}.",
         evidence=(evidence,),
-        remedy=Remedy(
+        remedy=Remedy.of(
             "Install it; where several lack, install the package that needs them again, with its requirements.",
-            (here.install(name) if here else f"pip install {name}",),
+            install(here, name) if here else Install((name,)),
         ),
     )
 
@@ -182,9 +184,9 @@ def platforms(
                     known_by="executed",
                     detail="Asked in a process of its own, vLLM names no platform: no engine starts here.",
                     evidence=(Evidence(f"current_platform is {vllm.answer.get('platform')}", vllm.what),),
-                    remedy=Remedy(
+                    remedy=Remedy.of(
                         "On a machine without a GPU install a CPU build of vLLM; with one, mend the driver first.",
-                        ("python -m diagnostics explain ENG004",),
+                        Explain("ENG004"),
                     ),
                 )
             )
@@ -200,9 +202,10 @@ def _platform(text: str, ended: Ended) -> Finding:
         known_by="executed",
         detail="",
         evidence=(Evidence(text, ended.what), *(Evidence(line, "its output") for line in _tail(ended)[-2:])),
-        remedy=Remedy(
+        remedy=Remedy.of(
             "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES.",
-            ("nvidia-smi", "python -m diagnostics explain ENV006"),
+            Run(("nvidia-smi",)),
+            Explain("ENV006"),
         ),
     )
 
@@ -225,9 +228,9 @@ def parity(ended: Ended) -> list[Finding]:
                     f"vLLM {ended.answer.get('version')}, engine {ended.answer.get('engine')}", ended.what
                 ),
             ),
-            remedy=Remedy(
+            remedy=Remedy.of(
                 "Do not train with it: take another release of vLLM, or correct for it by importance sampling.",
-                ("python -m diagnostics explain NUM001",),
+                Explain("NUM001"),
             ),
         )
     ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from diagnostics.catalogue.affects import CONCERNED, affects
 from diagnostics.catalogue.own_codes import finding, known, to_unset
-from diagnostics.catalogue.releases import within
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -52,9 +53,9 @@ def proxies(environment: Environment) -> list[Finding]:
                 Evidence(f"{proxy}={seen[proxy]}", "environment"),
                 Evidence(f"NO_PROXY: {told}", "environment"),
             ),
-            remedy=Remedy(
+            remedy=Remedy.of(
                 "Name this machine, and the nodes of the run, in NO_PROXY; both spellings are read.",
-                ("export NO_PROXY=localhost,127.0.0.1,::1 no_proxy=localhost,127.0.0.1,::1",),
+                SetVariables(tuple((name, "localhost,127.0.0.1,::1") for name in ("NO_PROXY", "no_proxy"))),
             ),
         )
     ]
@@ -86,8 +87,10 @@ def devices_named(environment: Environment, machine: Machine) -> list[Finding]:
                         Evidence(f"{name}={value}", "environment"),
                         Evidence(f"devices here: {here}", "/sys/class/net"),
                     ),
-                    remedy=Remedy(
-                        "Name one that is here, or let it choose.", (f"unset {name}", "ip -brief link")
+                    remedy=Remedy.of(
+                        "Name one that is here, or let it choose.",
+                        Unset((name,)),
+                        Run(("ip", "-brief", "link")),
                     ),
                 )
             )
@@ -97,17 +100,17 @@ def devices_named(environment: Environment, machine: Machine) -> list[Finding]:
 def communication(environment: Environment) -> list[Finding]:
     """NET904 for ways that are switched off, and for failures that nobody would notice."""
     seen = environment.variables
-    evidence = [
-        Evidence(f"{name}={seen[name]}: {what}", "environment")
+    told = [
+        (name, f"{name}={seen[name]}: {what}")
         for name, what in _SWITCHED_OFF.items()
         if seen.get(name, "").lower() in _ON
     ]
-    evidence += [
-        Evidence(f"{name}=0: a failed collective is waited for without end", "environment")
+    told += [
+        (name, f"{name}=0: a failed collective is waited for without end")
         for name in _NOT_NOTICED
         if seen.get(name) == "0"
     ]
-    return to_unset("NET904", Severity.WARNING, evidence, "Unset what is not needed on this machine.")
+    return to_unset("NET904", Severity.WARNING, told, "Unset what is not needed on this machine.")
 
 
 def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
@@ -121,10 +124,9 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
         None,
     )
     vllm, issue = environment.vllm, issues["CFG112"]
-    claims = [claim.versions for claim in issue.affected if claim.package == "vllm" and claim.versions]
     if name is None or vllm is None:
         return []
-    if not any(within(vllm.version, claim) for claim in claims):
+    if affects(issue, environment.releases).answer != CONCERNED:
         return []
     return [
         known(
@@ -135,7 +137,7 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
                 Evidence(f"{name}={environment.variables[name]}", "environment"),
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),
             ),
-            remedy=Remedy("Unset it where the engine sleeps.", (f"unset {name}",)),
+            remedy=Remedy.of("Unset it where the engine sleeps.", Unset((name,))),
         )
     ]
 
@@ -161,7 +163,7 @@ def unknown_to_vllm(environment: Environment) -> list[Finding]:
                     Evidence(f"{name} is set", "environment"),
                     Evidence(f"{vllm.name} {vllm.version} reads {len(names)} others", "vllm/envs.py"),
                 ),
-                remedy=Remedy(text, (f"unset {name}",)),
+                remedy=Remedy.of(text, Unset((name,))),
             )
         )
     return found
@@ -180,7 +182,7 @@ def launcher(environment: Environment) -> list[Finding]:
             known_by="static",
             detail="A script started from here takes itself for one rank of a run.",
             evidence=tuple(Evidence(f"{name}={seen[name]}", "environment") for name in left),
-            remedy=Remedy("Unset them, unless this is such a process.", (f"unset {' '.join(left)}",)),
+            remedy=Remedy.of("Unset them, unless this is such a process.", Unset(tuple(left))),
         )
     ]
 
@@ -188,16 +190,17 @@ def launcher(environment: Environment) -> list[Finding]:
 def debugging(environment: Environment) -> list[Finding]:
     """ENV918 for settings that are for debugging."""
     seen = environment.variables
-    evidence = [
-        Evidence(f"{name}={seen[name]}: {what}", "environment")
+    told = [
+        (name, f"{name}={seen[name]}: {what}")
         for name, what in _DEBUGGING.items()
         if seen.get(name, "").lower() in _ON
     ]
     if seen.get("NCCL_DEBUG", "").upper() == "TRACE":
-        evidence.append(Evidence("NCCL_DEBUG=TRACE: each call of NCCL is printed", "environment"))
+        told.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: each call of NCCL is printed"))
     if seen.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        evidence.append(Evidence("TORCH_DISTRIBUTED_DEBUG=DETAIL: each collective is checked", "environment"))
-    return to_unset("ENV918", Severity.INFO, evidence, "Unset them for a real run.")
+        name = "TORCH_DISTRIBUTED_DEBUG"
+        told.append((name, f"{name}=DETAIL: each collective is checked"))
+    return to_unset("ENV918", Severity.INFO, told, "Unset them for a real run.")
 
 
 def elsewhere(environment: Environment) -> list[Finding]:
@@ -221,7 +224,9 @@ def elsewhere(environment: Environment) -> list[Finding]:
         finding(
             "ENV919", Severity.WARNING, known_by="static",
             detail="What was judged here is not what is imported first.", evidence=tuple(evidence),
-            remedy=Remedy("Unset it for runs of this environment.", ("unset PYTHONHOME PYTHONPATH LD_PRELOAD",)),
+            remedy=Remedy.of(
+                "Unset it for runs of this environment.", Unset(("PYTHONHOME", "PYTHONPATH", "LD_PRELOAD"))
+            ),
         )
     ]  # fmt: skip
 
@@ -245,9 +250,10 @@ def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) ->
                 Evidence(f"{offline}={seen[offline]}", "environment"),
                 Evidence("no such folder: nothing was ever fetched to it", cache.path),
             ),
-            remedy=Remedy(
+            remedy=Remedy.of(
                 "Fetch what is needed first, or name the cache that has it.",
-                (f"{offline}=0 hf download MODEL", "export HF_HOME=/where/it/is"),
+                Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
+                SetVariables((("HF_HOME", "/where/it/is"),)),
             ),
         )
     ]

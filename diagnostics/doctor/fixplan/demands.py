@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from importlib.metadata import PathDistribution
 from pathlib import Path
@@ -14,18 +13,13 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.report.remedies import Advice, Explain, Install
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from diagnostics.facts.environment import Environment, Package
     from diagnostics.report.findings import Finding
-
-# A mitigation that is nothing but an installation: its requirements can join one command.
-_INSTALL = re.compile(
-    r"(?:python -m )?pip install ((?:(?:'[a-z0-9-]+[<>=!][^']*'|[a-z0-9-]+==[\w.]+) ?)+)", re.ASCII
-)
-
-_COMMAND = re.compile(r"(?:\S+ -m pip|uv pip|pip) install (?:--python \S+ )?(.+)")
 
 
 @dataclass(frozen=True)
@@ -34,6 +28,7 @@ class Demand:
 
     Attributes:
         by: Who wants it: a package and its version, or a code.
+        code: The code, where it is one.
         name: The package wanted, normalised.
         versions: A specifier, empty for any version.
         known_by: declared, static or executed.
@@ -43,6 +38,7 @@ class Demand:
     name: str
     versions: str
     known_by: str = "declared"
+    code: str = ""
 
     def met(self, version: str | None) -> bool:
         """Tells whether a version is one of those wanted."""
@@ -116,43 +112,34 @@ def on(environment: Environment, names: Iterable[str]) -> list[Demand]:
     ]
 
 
-def of_edit(code: str, edit: str, known_by: str) -> list[Demand]:
-    """The requirements of a mitigation that begins with nothing but their installation.
+def of_install(code: str, action: Install, known_by: str) -> list[Demand]:
+    """The requirements of an action that does nothing but install them; options are more than that.
 
-    >>> [str(demand) for demand in of_edit("CMP999", "pip install 'numpy<2'", "static")]
+    >>> [str(demand) for demand in of_install("CMP999", Install(("numpy<2",)), "static")]
     ['CMP999 wants numpy<2']
     """
-    match = _INSTALL.match(edit)
-    if match is None or (match.end() < len(edit) and edit[match.end()] not in ",;"):
-        return []
     found = []
-    for word in match[1].split():
+    for word in () if action.options else action.requirements:
         try:
-            requirement = Requirement(word.strip("'"))
+            requirement = Requirement(word)
         except InvalidRequirement:
             return []
-        found.append(Demand(code, canonicalize_name(requirement.name), str(requirement.specifier), known_by))
+        name = canonicalize_name(requirement.name)
+        found.append(Demand(code, name, str(requirement.specifier), known_by, code))
     return found
 
 
-def of_commands(finding: Finding) -> list[Demand]:
-    """The requirements of a finding's commands, if all that they do is to install some.
-
-    An option such as --force-reinstall is more than that.
-    """
-    commands = finding.remedy.commands if finding.remedy else ()
-    lines = [line for line in commands if not line.startswith("python -m diagnostics")]
+def of_finding(finding: Finding) -> list[Demand]:
+    """The requirements of a finding's own remedy, if all that it does is to install some."""
     found = []
-    for line in lines:
-        match = _COMMAND.fullmatch(line)
-        words = shlex.split(match[1], comments=True) if match else ["-"]
-        for word in words:
-            try:
-                requirement = Requirement(word)
-            except InvalidRequirement:
+    for action in finding.remedy.actions if finding.remedy else ():
+        if isinstance(action, Install):
+            asked = of_install(finding.code, action, finding.known_by)
+            if not asked:
                 return []
-            name = canonicalize_name(requirement.name)
-            found.append(Demand(finding.code, name, str(requirement.specifier), finding.known_by))
+            found += asked
+        elif not isinstance(action, Advice | Explain):
+            return []
     return found
 
 

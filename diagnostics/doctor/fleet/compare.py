@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.fixplan import installers
-from diagnostics.doctor.fleet.traits import FRAMEWORKS, NONE, Trait, package, traits
-from diagnostics.report.findings import Evidence, Remedy, Severity
+from diagnostics.doctor.fleet.traits import COMPARED, NONE, Trait, package, traits
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Advice, Install, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -74,7 +76,7 @@ def _bare(nodes: list[Node]) -> list[Node]:
 
 
 def _frameworks(node: Node) -> set[str]:
-    return set(FRAMEWORKS) & set(node.facts.environment.packages) if node.facts else set()
+    return set(COMPARED) & set(node.facts.environment.packages) if node.facts else set()
 
 
 def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
@@ -86,7 +88,7 @@ def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
         known_by="static",
         detail=f"{_who(bare)}: none of {', '.join(there)}, which the other nodes have.",
         evidence=tuple(Evidence(f"examined: {prefix}", node.label) for node, prefix in prefixes),
-        remedy=Remedy(
+        remedy=Remedy.of(
             "If that is not the environment that runs there, name the right one: --prefix for all nodes, prefix=DIR "
             "in the list for one. Else install it as on the other nodes."
         ),
@@ -172,7 +174,7 @@ def _finding(code: str, severity: Severity, different: Different, nodes: list[No
         known_by="static",
         detail=" ".join(sentence(alike, len(nodes), among) for alike in parts[:MOST_LINES]) + more,
         evidence=tuple(evidence[:MOST_LINES]),
-        remedy=Remedy("\n".join((_REMEDIES[code], *_SOURCES.get(code, ()))), _commands(different)),
+        remedy=Remedy((*map(Advice, (_REMEDIES[code], *_SOURCES.get(code, ()))), *_installs(different))),
     )
 
 
@@ -184,7 +186,7 @@ def _odd(groups: dict[str, list[Node]]) -> list[Node]:
     return [node for members in list(groups.values())[1:] for node in members]
 
 
-def _commands(different: Different) -> tuple[str, ...]:
+def _installs(different: Different) -> list[Install]:
     """What brings each odd node to what most have: one command a node, in the words of its own installer."""
     wanted: dict[int, list[str]] = defaultdict(list)
     members: dict[int, Node] = {}
@@ -193,13 +195,13 @@ def _commands(different: Different) -> tuple[str, ...]:
         for node in _odd(groups) if trait.package and value != NONE else ():
             wanted[node.position].append(f"{trait.package}=={value}")
             members[node.position] = node
-    commands = []
+    installs = []
     for position in sorted(wanted)[:MOST_NAMED]:
         facts = members[position].facts
         assert facts
         command = installers.find(facts.environment).install(wanted[position])
-        commands.append(f"{command}    # on {members[position].label}")
-    return tuple(commands)
+        installs.append(replace(command, note=f"on {members[position].label}"))
+    return installs
 
 
 def _packages(nodes: list[Node], among: str) -> list[Finding]:
@@ -256,7 +258,7 @@ def _clocks(nodes: list[Node]) -> list[Finding]:
             known_by="static",
             detail="Against most other nodes " + "; ".join(told) + ".",
             evidence=tuple(evidence),
-            remedy=Remedy(_REMEDIES["NET953"]),
+            remedy=Remedy.of(_REMEDIES["NET953"]),
         )
     ]
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet.compare import differences
-from diagnostics.report.findings import CheckResult, Evidence, Remedy, Report, Severity
+from diagnostics.frameworks import PACKAGES
+from diagnostics.report.findings import CheckResult, Evidence, Report, Severity
 from diagnostics.report.personal import strip
+from diagnostics.report.remedies import Remedy, each_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from diagnostics.doctor.fleet.nodes import Node
     from diagnostics.facts.compat import Compat
     from diagnostics.report.findings import Finding
-
-_SHOWN = doctor.SHOWN
 
 
 def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
@@ -61,7 +61,7 @@ def _reached(node: Node) -> CheckResult:
         known_by="executed",
         detail=f"{node.label}: {node.problem}. What is on it is unknown.",
         evidence=(Evidence(node.problem, node.label),),
-        remedy=Remedy(
+        remedy=Remedy.of(
             "Start it again (`ray start --address=...` on it), or give its work to others."
             if node.dead
             else "Try its command by hand; --node-limit gives it more time, --host-python names another Python."
@@ -106,7 +106,7 @@ def _named(item: Finding, members: list[Node], total: int) -> Finding:
 def _subject(nodes: list[Node], seen: list[Node]) -> dict[str, Any]:
     facts = [node.facts for node in seen if node.facts]
     packages = {}
-    for name in _SHOWN:
+    for name in PACKAGES:
         counts = Counter(version for one in facts if (version := one.environment.version(name)))
         if counts:
             packages[name] = " / ".join(version for version, _ in counts.most_common())
@@ -193,5 +193,5 @@ def _changed(item: Finding, change: Callable[[str], str]) -> Finding:
         item,
         detail=change(item.detail),
         evidence=tuple(Evidence(change(one.text), change(one.place)) for one in item.evidence),
-        remedy=Remedy(change(remedy.text), tuple(map(change, remedy.commands))) if remedy else None,
+        remedy=each_text(remedy, change) if remedy else None,
     )

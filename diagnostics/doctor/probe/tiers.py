@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import frameworks
 from diagnostics.doctor.checks import tried
 from diagnostics.doctor.checks.tried import Tried
 from diagnostics.report.findings import CheckResult
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from diagnostics.triage.rules import Rules
 
 IMPORT_S, PLATFORM_S, ENGINE_S, COLLECTIVE_S = 180.0, 120.0, 400.0, 120.0
+_ENGINES_FIRST = sorted(frameworks.FRAMEWORKS.values(), key=lambda each: each.trains)
 # (distribution, what of it is imported): a name behind a colon makes lazy packages import what a run uses.
 MODULES = (
     ("torch", "torch"),
@@ -27,13 +29,7 @@ MODULES = (
     ("deepspeed", "deepspeed"),
     ("flash-attn", "flash_attn"),
     ("xformers", "xformers.ops"),
-    ("vllm", "vllm._C"),
-    ("vllm", "vllm:LLM"),
-    ("vllm", "vllm.entrypoints.openai.api_server"),
-    ("trl", "trl:GRPOTrainer"),
-    ("ms-swift", "swift.llm"),
-    ("verl", "verl"),
-    ("openrlhf", "openrlhf"),
+    *((each.packages[0], module) for each in _ENGINES_FIRST for module in each.modules),
 )
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.catalogue import model
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.catalogue import model, offers
+from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.lint.rules.registered import replaced
+from diagnostics.report.findings import Evidence, Finding, Severity
+from diagnostics.report.remedies import Advice, Explain, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Value
+    from diagnostics.report.remedies import Offer
 
-# Entries whose rule here says more than a table of values can; CFG1xx have theirs all.
-OWN_RULES = {"CFG001", "SCH001", "SCH002", "NUM001", "NUM002"}
 NOT_KNOWN_RELEASE = "The release is not known here: give it, as --{package} VERSION, for a firm answer."
 
 
@@ -28,13 +31,12 @@ def entry_of(code: str) -> model.Issue:
 
 @cache
 def with_config() -> tuple[model.Issue, ...]:
-    """The entries with a [[config]], but not those that have a rule of their own here; the rest is not parsed."""
+    """The entries with a [[config]], but not those that have a rule in its place; the rest is not parsed."""
+    own = replaced()
     return tuple(
         entry_of(path.stem)
         for path in sorted(catalogue.FOLDER.glob("*.toml"))
-        if path.stem not in OWN_RULES
-        and not path.stem.startswith("CFG1")
-        and "[[config]]" in path.read_text(encoding="utf-8")
+        if path.stem not in own and "[[config]]" in path.read_text(encoding="utf-8")
     )
 
 
@@ -49,6 +51,7 @@ def found(
     gate: bool | None = True,
     package: str = "",
     alone: bool = False,
+    triggers: tuple[str, ...] = (),
 ) -> list[Finding]:
     """One finding, or none where the release is not concerned.
 
@@ -62,6 +65,7 @@ def found(
         gate: Whether the release is concerned; None where it is not known.
         package: Whose release that is.
         alone: `remedy` is the whole of it: the entry covers many cases, and its mitigations are for the others.
+        triggers: Which of the entry's ways it would be, where the rule tells.
     """
     if gate is False:
         return []
@@ -87,7 +91,7 @@ def found(
             known_by=_known_by(entry, plan.framework),
             detail=detail,
             evidence=tuple(dict.fromkeys(evidence)) or (Evidence(plan.framework, str(plan.settings.place)),),
-            remedy=Remedy(remedy, _explain(entry)) if alone else _remedy(plan, entry, remedy),
+            remedy=Remedy.of(remedy, Explain(code)) if alone else _remedy(plan, entry, remedy, triggers),
             references=tuple(reference.ref for reference in entry.references),
         )
     ]
@@ -96,8 +100,8 @@ def found(
 def _known_by(entry: model.Issue, framework: str) -> str:
     """The best evidence for this framework: what was run on another one says nothing of it."""
     own = [claim.evidence for claim in entry.affected if claim.package == framework]
-    if not own and framework == "easyr1":
-        # EasyR1 is in no registry, so it has no releases to claim; its checks were read in its repository.
+    if not own and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
+        # In no registry, so it has no releases to claim; its checks were read in its repository.
         return "static"
     others = [
         claim.evidence for claim in entry.affected if claim.package not in set(model.FRAMEWORKS) - {"vllm"}
@@ -105,19 +109,28 @@ def _known_by(entry: model.Issue, framework: str) -> str:
     return max(own or others or ["declared"], key=model.EVIDENCE.index)
 
 
-def _remedy(plan: RunPlan, entry: model.Issue, first: str) -> Remedy:
-    lines = [first] if first else []
-    for mitigation in entry.mitigations:
-        for framework, edit in mitigation.edits:
-            if framework == plan.framework and not (
-                mitigation.evidence == "executed" and not mitigation.helps
-            ):
-                lines.append(f"{mitigation.name}: {edit}")
-    return Remedy("\n".join(lines) or entry.mitigations[0].about, _explain(entry))
+def _remedy(plan: RunPlan, entry: model.Issue, first: str, triggers: tuple[str, ...]) -> Remedy:
+    """This config's own change, then the entry's first offer, then what else its framework has words for."""
+    found = offers.remedy(entry, triggers=triggers, frameworks=(plan.framework,), releases=plan.releases)
+    own = [one for one in found.offers if _is_own(one, plan)]
+    told = [*(one for one in found.offers[:1] if one not in own), *own]
+    return Remedy(
+        actions=((Advice(first),) if first else ()) + found.actions,
+        offers=tuple(_unnamed(one, plan) for one in told),
+        does_not_help=tuple(_unnamed(one, plan) for one in found.does_not_help if _is_own(one, plan)),
+    )
 
 
-def _explain(entry: model.Issue) -> tuple[str, ...]:
-    return (f"python -m diagnostics explain {entry.code}",)
+def _is_own(offer: Offer, plan: RunPlan) -> bool:
+    return any(edit.framework == plan.framework for edit in offer.edits)
+
+
+def _unnamed(offer: Offer, plan: RunPlan) -> Offer:
+    """An offer whose words for this config's own framework go without its name."""
+    edits = [
+        replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits
+    ]
+    return replace(offer, edits=tuple(edits))
 
 
 def values(plan: RunPlan, *names: str) -> list[Value]:

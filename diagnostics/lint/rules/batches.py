@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _SINCE_GROUPS = {
 }  # fmt: skip
 
 
+@rule("CFG101", check="batches and groups")
 def whole_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG101: TRL and ms-swift refuse a generation that does not hold whole groups."""
     if plan.framework not in _GROUPS or plan.role != "train":
@@ -87,6 +89,7 @@ def _near(total: int, group: int) -> str:
     return " or ".join(map(str, nearest)) if nearest else "another size"
 
 
+@rule("CFG101", check="batches and groups")
 def evaluation_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG101: the same of evaluation's batch."""
     if plan.framework not in _GROUPS or plan.get("train.evaluates") is not True:
@@ -110,6 +113,7 @@ def evaluation_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
     )
 
 
+@rule("CFG101", "CFG111", check="batches and groups")
 def whole_steps(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG101: a generation that does not hold whole steps, and both ways of saying its size."""
     given, per_device, processes = (
@@ -143,6 +147,7 @@ def whole_steps(plan: RunPlan, versions: Versions) -> list[Finding]:
     )
 
 
+@rule("CFG110", check="batches and groups")
 def group_of_one(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG110: a group of one has no other to compare with: refused, or a gradient of nought."""
     group = plan.whole("group.size")
@@ -178,6 +183,7 @@ def group_of_one(plan: RunPlan, versions: Versions) -> list[Finding]:
     )
 
 
+@rule("CFG102", check="batches and groups")
 def verl_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG102: verl's own checks, `validate_config` and `ActorConfig.validate`."""
     if plan.framework != "verl" or plan.get("batch.dynamic") is not False:
@@ -230,6 +236,7 @@ def _names_megatron(plan: RunPlan) -> bool:
     )
 
 
+@rule("CFG102", check="batches and groups")
 def easyr1_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG102: EasyR1's own checks, in ray_trainer.py and fsdp_workers.py."""
     del versions
@@ -280,6 +287,7 @@ def _easyr1_per_device(plan: RunPlan) -> list[Finding]:
     )
 
 
+@rule("CFG102", check="batches and groups")
 def openrlhf_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG102: OpenRLHF's check that every actor gets a micro-batch of a rollout."""
     del versions
@@ -311,6 +319,7 @@ def openrlhf_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
     )
 
 
+@rule("CFG102", check="batches and groups")
 def deepspeed_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG102: sizes in DeepSpeed's own file that are not those of the arguments; Transformers refuses them."""
     del versions

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
+from diagnostics.catalogue.affects import CONCERNED, UNKNOWN, UNREADABLE, affects, subject
 from diagnostics.lint.rules.base import found, values, with_config
-from diagnostics.report.findings import Evidence, Finding, Remedy, Severity
+from diagnostics.lint.rules.registered import rule
+from diagnostics.report.findings import Evidence, Finding, Severity
+from diagnostics.report.remedies import Remedy
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from diagnostics.lint.versions import Versions
 
 
+@rule("SCH002", check="engine")
 def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
     """SCH002: chunked prefill and async output on the V0 engine, with prompts nobody cut."""
     if plan.get("engine.chunked_prefill") is not True or plan.get("engine.async_output") is False:
@@ -32,6 +34,7 @@ def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
         "Chunked prefill with async output on the V0 engine: a prompt over max_model_len gets in and stops the run.",
         values(plan, "engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
         gate=versions.within("vllm", ">=0.6,<0.8.4"), package="vllm",
+        triggers=("overlong_prompt", "overlong_dropped", "overlong_poisons_next"),
     )  # fmt: skip
 
 
@@ -44,6 +47,7 @@ def _v0(plan: RunPlan, versions: Versions) -> bool | None:
     return versions.within("vllm", "<0.8")
 
 
+@rule("SCH001", check="engine")
 def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
     """SCH001: evaluation in the main thread while rollouts run ahead on the same engine."""
     if (
@@ -60,9 +64,11 @@ def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
         "async_generate lets rollouts run ahead in a thread, and these releases evaluate on the same engine beside it.",
         values(plan, "rollout.async", "train.evaluates"), gate=gate,
         remedy="--eval_strategy no, no --async_generate, or ms-swift 3.5.0 or newer.",
+        triggers=("swift_two_threads",),
     )  # fmt: skip
 
 
+@rule("ENV902", check="engine")
 def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
     """ENV902: RAY_ADDRESS is the address of the dashboard."""
     del versions
@@ -80,21 +86,22 @@ def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
             "ENV902", Severity.ERROR, known_by="executed",
             detail="ray.init() in this process takes it for the address of a cluster and fails.",
             evidence=(Evidence(address.told, str(address.place)),),
-            remedy=Remedy("Unset RAY_ADDRESS, or give the cluster's own address, as 10.0.0.1:6379 or auto."),
+            remedy=Remedy.of("Unset RAY_ADDRESS, or give the cluster's own address, as 10.0.0.1:6379 or auto."),
         )
     ]  # fmt: skip
 
 
+@rule(check="catalogue")
 def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
     """Every issue of the catalogue whose [[config]] this plan walks into, in a release that is concerned."""
     out: list[Finding] = []
     for entry in with_config():
-        for rule in () if entry.status == "retired" else entry.config:
-            if all(_equal(plan, name, wanted) for name, wanted in rule.when):
+        for table in () if entry.status == "retired" else entry.config:
+            if all(_equal(plan, name, wanted) for name, wanted in table.when):
                 out += found(
-                    plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {rule.about}.",
-                    values(plan, *(name for name, _ in rule.when if name != "framework")),
-                    gate=concerned(entry, plan, versions), package=entry.components[0],
+                    plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {table.about}.",
+                    values(plan, *(name for name, _ in table.when if name != "framework")),
+                    gate=concerned(entry, versions), package=subject(entry),
                 )  # fmt: skip
     return out
 
@@ -108,24 +115,10 @@ def _equal(plan: RunPlan, name: str, wanted: object) -> bool:
     return held is not None and held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
 
 
-def concerned(entry: Issue, plan: RunPlan, versions: Versions) -> bool | None:
-    """Tells whether an entry's releases are those at hand; None where no release it speaks of is known."""
-    claims = [claim for claim in entry.affected if claim.package in versions.known]
-    if not entry.affected:
-        return True
-    if not claims:
-        return None
-    del plan
-    packages = {claim.package for claim in claims}
-    return all(
-        any(
-            str(versions.known[package]) in claim.releases
-            or (
-                claim.versions
-                and SpecifierSet(claim.versions).contains(versions.known[package], prereleases=True)
-            )
-            for claim in claims
-            if claim.package == package
-        )
-        for package in packages
-    )
+def concerned(entry: Issue, versions: Versions) -> bool | None:
+    """Tells whether an entry's releases are those at hand; None where that of its package is not known.
+
+    Of a release at which nobody looked nothing is said: a rule that may or may not hold is noise.
+    """
+    answer = affects(entry, versions.releases).answer
+    return None if answer in {UNKNOWN, UNREADABLE} else answer == CONCERNED

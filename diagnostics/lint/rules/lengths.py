@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.lint.values import Place, Value
 from diagnostics.report.findings import Severity
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from diagnostics.report.findings import Finding
 
 
+@rule("CFG103", check="lengths")
 def model_length(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG103: prompt and completion together are longer than the engine was told a sequence can be."""
     del versions
@@ -45,6 +47,7 @@ def model_length(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG103", check="lengths")
 def batched_tokens(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG103: one step of the engine takes fewer tokens than a sequence may have."""
     prompt, completion = plan.whole("data.max_prompt"), plan.whole("data.max_completion")

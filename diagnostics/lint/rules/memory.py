@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 CROWDED = 0.8
 
 
+@rule("CFG105", check="memory and sleep")
 def crowded(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG105: the engine keeps most of a device on which the trainer has to work, too."""
     del versions
@@ -41,6 +43,7 @@ def _sleep(plan: RunPlan) -> str:
     return "engine.sleep_level" if "engine.sleep_level" in plan.values else "engine.sleep"
 
 
+@rule("CFG105", check="memory and sleep")
 def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG105: a share above 1 or not above 0: vLLM refuses it."""
     del versions
@@ -54,6 +57,7 @@ def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG106", check="memory and sleep")
 def sleep_without_effect(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG106: sleep is asked of an engine that has devices of its own."""
     del versions
@@ -90,6 +94,7 @@ def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
     return []
 
 
+@rule("CFG112", check="memory and sleep")
 def expandable(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG112: vLLM's sleep needs a memory pool, and PyTorch has none with expandable segments."""
     if plan.get("memory.expandable") is not True:

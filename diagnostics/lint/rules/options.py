@@ -1,10 +1,11 @@
-"""Options: those a release does not have, those that exclude each other, and those the command never sees."""
+"""Options: those a release does not have, and those that exclude each other."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ GONE = {
 }
 
 
+@rule("CFG113", check="options")
 def renamed(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG113: options that the release does not have. Only where the release is known."""
     out: list[Finding] = []
@@ -53,6 +55,7 @@ def renamed(plan: RunPlan, versions: Versions) -> list[Finding]:
     return out
 
 
+@rule("CFG113", check="options")
 def verl_sync(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG113: verl's rollout.mode=sync, refused from 0.7.0 on."""
     value = plan.settings.items.get("actor_rollout_ref.rollout.mode")
@@ -64,6 +67,7 @@ def verl_sync(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG113", check="options")
 def openrlhf_spelling(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG113: OpenRLHF's flags are dotted from 0.10.2 on, and flat before."""
     if plan.framework != "openrlhf":
@@ -86,6 +90,7 @@ def openrlhf_spelling(plan: RunPlan, versions: Versions) -> list[Finding]:
     return out
 
 
+@rule("CFG111", check="options")
 def exclusive(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG111: settings that a framework refuses together."""
     out: list[Finding] = []
@@ -117,17 +122,3 @@ def exclusive(plan: RunPlan, versions: Versions) -> list[Finding]:
             gate=versions.within("verl", ">=0.6") is not False,
         )  # fmt: skip
     return out
-
-
-def lost(plan: RunPlan, versions: Versions) -> list[Finding]:
-    """CFG114: options after the end of the command: a backslash is missing, or a comment stands between."""
-    del versions
-    gone = plan.settings.lost
-    if not gone:
-        return []
-    return found(
-        plan, "CFG114", Severity.ERROR,
-        f"The command ends before {gone[0].key}: the line before it has no backslash at its very end, or a comment "
-        "stands between them. The shell runs what comes after as a command of its own.",
-        gone, remedy="End each line but the last with a backslash, with nothing after it and no comment between.",
-    )  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.lint.values import Value
 from diagnostics.report.findings import Severity
 
@@ -72,6 +73,7 @@ def missing(plan: RunPlan, *names: str) -> bool:
     return value is None or (value.known and value.data in (None, False, ""))
 
 
+@rule("CFG111", check="options")
 def refused(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG111: every refusal of the plan's framework that this plan meets."""
     out: list[Finding] = []

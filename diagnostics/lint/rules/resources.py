@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects.base import environment_number
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 STRICT = ">=3.11.1"
 
 
+@rule("CFG001", check="mode and resources")
 def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG001: ms-swift 3.2 to 3.4, where `num_infer_workers` and NPROC_PER_NODE decide the mode."""
     workers, visible = plan.whole("devices.rollout"), plan.whole("devices.visible")
@@ -68,6 +70,7 @@ def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
     return out
 
 
+@rule("CFG001", check="mode and resources")
 def swift_modes(plan: RunPlan, versions: Versions) -> list[Finding]:  # noqa: PLR0911 - one line a case
     """CFG001: ms-swift 3.5 on, where `vllm_mode` says it and is checked against the rest."""
     if plan.framework != "ms-swift" or plan.role != "train" or plan.settings.open:
@@ -116,6 +119,7 @@ def swift_modes(plan: RunPlan, versions: Versions) -> list[Finding]:  # noqa: PL
     return []
 
 
+@rule("CFG104", check="devices")
 def tensor_parallel(plan: RunPlan, versions: Versions) -> list[Finding]:  # noqa: PLR0911 - one line a case
     """CFG104: a copy of the model over more devices than there are, or over a number that does not divide them."""
     parallel = plan.whole("engine.tensor_parallel")
@@ -157,6 +161,7 @@ def _served(plan: RunPlan, parallel: int) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG104", check="devices")
 def openrlhf_colocate(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG104: OpenRLHF's colocate_all wants engines x tensor parallel to be the actor's devices."""
     del versions
@@ -175,6 +180,7 @@ def openrlhf_colocate(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG104", check="devices")
 def processes_and_devices(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG104: more processes on a node than the devices it shows them."""
     del versions
@@ -194,6 +200,7 @@ def processes_and_devices(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG108", check="trainer beside server", together=True)
 def shared_devices(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     """CFG108: a trainer and the server it uses, on one device."""
     del versions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _CUTS = ("sampling.top_p", "sampling.top_k", "sampling.min_p")
 
 
+@rule("NUM002", check="sampling")
 def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM002: the engine samples within a nucleus, the trainer scores the whole vocabulary."""
     del versions
@@ -33,6 +35,7 @@ def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("NUM003", check="sampling", beside_table=True)
 def penalised(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM003: a repetition penalty, which only the engine applies."""
     del versions
@@ -47,6 +50,7 @@ def penalised(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG115", check="sampling")
 def greedy(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG115: temperature 0 makes every completion of a group the same."""
     del versions
@@ -62,6 +66,7 @@ def greedy(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("NUM001", check="sampling")
 def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM001: the engine's log-probs are taken before the temperature, and the trainer relies on them."""
     temperature = plan.number("sampling.temperature")
@@ -91,6 +96,7 @@ def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("NUM001", check="sampling")
 def raw_logprobs_of_a_server(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM001: a vLLM server for a trainer, with the log-probs that vLLM reports by default."""
     transfer = plan.settings.items.get("weight_transfer_config")

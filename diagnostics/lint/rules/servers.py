@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
+from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _LOCAL = {
 _SERVERS = {"trl": "trl vllm-serve", "ms-swift": "swift rollout"}
 
 
+@rule("CFG107", check="servers and ports")
 def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG107: options for a local engine beside a server."""
     if plan.role != "train" or plan.get("rollout.mode") != "server" or plan.framework not in _LOCAL:
@@ -47,6 +49,7 @@ def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("CFG109", check="servers and ports")
 def ports(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG109: two ports of one run that are the same, or a number that is no port."""
     del versions
@@ -93,6 +96,29 @@ def _each(value: Value | None) -> list[Value]:
     return [value.but(n) for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
 
 
+@rule("CFG109", check="trainer beside server", together=True)
+def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
+    """CFG109: two servers of one run on one port, or a trainer that looks for its server on another one."""
+    del versions
+    # Each is compared to each: a file with more of them than this is no run of anybody's.
+    servers = [plan for plan in plans if plan.role == "serve"][:64]
+    out: list[Finding] = []
+    for index, first in enumerate(servers):
+        for second in servers[index + 1 :]:
+            ports_of = [{v.data for v in _each(plan.values.get("server.port"))} for plan in (first, second)]
+            same = ports_of[0] & ports_of[1]
+            disjoint = set(first.get("devices.ids") or ()) != set(second.get("devices.ids") or ())
+            if same and disjoint and first.settings.place.file == second.settings.place.file:
+                out += found(
+                    second, "CFG109", Severity.WARNING,
+                    f"Two servers on port {min(same)}: on one machine the second one does not start.",
+                    [*values(second, "server.port"), *values(first, "server.port")],
+                    remedy="Give each --port of its own.",
+                )  # fmt: skip
+    return out
+
+
+@rule("CFG109", check="trainer beside server", together=True)
 def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     """CFG109: a trainer that looks for its server on a port where the one beside it does not listen."""
     del versions
@@ -114,6 +140,7 @@ def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     return out
 
 
+@rule("CFG103", check="trainer beside server", together=True)
 def length_of_the_server(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     """CFG103: what the trainer asks for is longer than the server beside it takes."""
     del versions
@@ -133,25 +160,4 @@ def length_of_the_server(plans: list[RunPlan], versions: Versions) -> list[Findi
             [*values(servers[0], "engine.max_length"), *values(trainer, "data.max_prompt", "data.max_completion")],
             remedy=f"Start the server with {servers[0].values['engine.max_length'].key} {prompt + completion}.",
         )  # fmt: skip
-    return out
-
-
-def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
-    """CFG109: two servers of one run on one port, or a trainer that looks for its server on another one."""
-    del versions
-    # Each is compared to each: a file with more of them than this is no run of anybody's.
-    servers = [plan for plan in plans if plan.role == "serve"][:64]
-    out: list[Finding] = []
-    for index, first in enumerate(servers):
-        for second in servers[index + 1 :]:
-            ports_of = [{v.data for v in _each(plan.values.get("server.port"))} for plan in (first, second)]
-            same = ports_of[0] & ports_of[1]
-            disjoint = set(first.get("devices.ids") or ()) != set(second.get("devices.ids") or ())
-            if same and disjoint and first.settings.place.file == second.settings.place.file:
-                out += found(
-                    second, "CFG109", Severity.WARNING,
-                    f"Two servers on port {min(same)}: on one machine the second one does not start.",
-                    [*values(second, "server.port"), *values(first, "server.port")],
-                    remedy="Give each --port of its own.",
-                )  # fmt: skip
     return out

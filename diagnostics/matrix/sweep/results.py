@@ -6,8 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from packaging.specifiers import SpecifierSet
-
+from diagnostics.catalogue.affects import CONCERNED, claims_of, of_package
 from diagnostics.matrix.sweep.wheels import ranges
 
 if TYPE_CHECKING:
@@ -89,13 +88,9 @@ def disagreements(found: Mapping[str, Any], issues: Mapping[str, Issue]) -> list
     """Returns one line for each release of which the catalogue says otherwise than its run."""
     lines = []
     for code in found["codes"]:
-        claims = [claim for claim in issues[code].affected if claim.package == found["package"]]
+        claims = claims_of(issues[code], found["package"])
         for version, reproduced in occurs(found, code).items():
-            claimed = any(
-                version in claim.releases
-                or (claim.versions and SpecifierSet(claim.versions).contains(version, prereleases=True))
-                for claim in claims
-            )
+            claimed = of_package(claims, version)[0] == CONCERNED
             if claimed != reproduced:
                 what = (
                     "happens there, and the catalogue does not say so" if reproduced else "is claimed there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 from diagnostics.report.personal import strip
 from diagnostics.report.places import spots
@@ -42,7 +43,7 @@ def _annotation(finding: Finding) -> str:
     told = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     text = " ".join(finding.detail.split()) or finding.title
     values = "; ".join(f"{item.text} [{item.place}]" for item in finding.evidence)
-    told_remedy = f"\nWhat to do: {finding.remedy.text}" if finding.remedy else ""
+    told_remedy = f"\nWhat to do: {wording.text_of(finding.remedy)}" if finding.remedy else ""
     body = _data(strip(f"{text}\n{values}{told_remedy}"))
     return f"::{_COMMANDS[finding.severity]} {told}::{body}"
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from diagnostics.report import wording
 from diagnostics.report.personal import strip
 from diagnostics.report.verdicts import unresolved
 
@@ -64,7 +65,7 @@ def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
 def _told(finding: Finding) -> str:
     lines = [f"{finding.severity.word} {finding.code} {finding.title}", " ".join(finding.detail.split())]
     lines += [f"- {item.text} [{item.place}]" for item in finding.evidence]
-    lines += [f"* {line}" for line in finding.remedy.text.splitlines()] if finding.remedy else []
+    lines += [f"* {line}" for line in wording.lines_of(finding.remedy)] if finding.remedy else []
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from diagnostics.report import wording
 from diagnostics.report.personal import strip
 from diagnostics.report.verdicts import unresolved
 
@@ -44,9 +45,9 @@ def _finding(finding: Finding) -> str:
     evidence = "\n".join(f"{item.text}    # {item.place}" for item in finding.evidence)
     parts.append(_block(evidence))
     if finding.remedy:
-        parts.append("\n".join(f"- {_text(line)}" for line in finding.remedy.text.splitlines()))
-        if finding.remedy.commands:
-            parts.append(_block("\n".join(finding.remedy.commands)))
+        parts.append("\n".join(f"- {_text(line)}" for line in wording.lines_of(finding.remedy)))
+        if commands := wording.commands_of(finding.remedy.actions):
+            parts.append(_block("\n".join(commands)))
     return "\n\n".join(parts)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from diagnostics import version
+from diagnostics.report import wording
 from diagnostics.report.filters import fingerprint
 from diagnostics.report.findings import Severity
 from diagnostics.report.personal import strip
 from diagnostics.report.places import spots
+from diagnostics.report.remedies import Explain
 from diagnostics.report.verdicts import unresolved
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def render(report: Report) -> str:
         "tool": {
             "driver": {
                 "name": "grpo-doctor",
-                "semanticVersion": _version(),
+                "semanticVersion": version(),
                 "rules": [
                     _rule(next(finding for finding in findings if finding.code == code)) for code in codes
                 ],
@@ -47,23 +49,16 @@ def render(report: Report) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("grpo-doctor")
-    except metadata.PackageNotFoundError:
-        return "0.0.0"
-
-
 def _rule(finding: Finding) -> dict[str, Any]:
     return {
         "id": finding.code,
         "shortDescription": {"text": finding.title},
-        "help": {"text": f"python -m diagnostics explain {finding.code}"},
+        "help": {"text": wording.command_of(Explain(finding.code))},
     }
 
 
 def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
-    remedy = f" What to do: {finding.remedy.text.splitlines()[0]}" if finding.remedy else ""
+    remedy = f" What to do: {wording.lines_of(finding.remedy)[0]}" if finding.remedy else ""
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,

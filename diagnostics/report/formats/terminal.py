@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnostics.facts.environment import redact
+from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -87,9 +88,9 @@ def write_finding(console: Console, finding: Finding) -> None:
         )
     if finding.remedy:
         console.print(Padding(Text("what to do", style="bold"), (0, 0, 0, 8), expand=False))
-        for line in finding.remedy.text.splitlines():
+        for line in wording.lines_of(finding.remedy):
             console.print(Padding(Text(redact(f"* {line}")), (0, 0, 0, 8), expand=False))
-        for command in finding.remedy.commands:
+        for command in wording.commands_of(finding.remedy.actions):
             # Never wrapped: it is there to be copied.
             console.print(Text(redact(f"        $ {command}"), style="bold"), soft_wrap=True)
 

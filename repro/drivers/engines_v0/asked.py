@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from repro.base import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from repro.drivers.engines_v0.engine import Engine
-
     Processor = Callable[[Any, Any], Any]
 
-
 LIMIT = 64  # `max_model_len` of every engine here
+
+
+class Drained(Protocol):
+    """An engine after its work, which may have kept something back."""
+
+    def leaked(self) -> int:
+        """Returns the KV cache blocks that are still taken."""
+
+    def parked(self) -> int:
+        """Returns the sequences that are still held as stopped."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ EVALUATION = tuple(Asked(f"eval-{index}", 20 + index, 8 + 5 * index, 4) for inde
 
 
 def work(
-    callers: Iterable[tuple[Sequence[Asked], Sequence[Any]]], engines: Iterable[Engine] = (), note: str = ""
+    callers: Iterable[tuple[Sequence[Asked], Sequence[Any]]], engines: Iterable[Drained] = (), note: str = ""
 ) -> Work:
     """Counts, for each caller's requests, the finished answers that came back to that caller.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.base import InapplicableError
 from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, work
-from repro.drivers.engines_v0.engine import Served
+from repro.drivers.engines_v0.engine import ServedEngine
 from repro.drivers.engines_v0.moments import Hold
 from repro.drivers.engines_v0.two_owners import NOTHING_TO_MITIGATE
 
@@ -24,10 +24,10 @@ def async_client_cancelled(mitigation: str | None) -> Work:
     """The client's coroutine alone is cancelled; the loop lives on, ends the step and aborts the requests."""
     if mitigation:
         raise InapplicableError(NOTHING_TO_MITIGATE)
-    return asyncio.run(_cancelled_client(Served(), "the background loop ended the step, then aborted"))
+    return asyncio.run(_cancelled_client(ServedEngine(), "the background loop ended the step, then aborted"))
 
 
-async def _cancelled_client(engine: Served, note: str = "") -> Work:
+async def _cancelled_client(engine: ServedEngine, note: str = "") -> Work:
     hold = Hold()
     training = asyncio.create_task(engine.ask(TRAINING, hold))
     await asyncio.to_thread(hold.inside.wait)
@@ -40,7 +40,7 @@ async def _cancelled_client(engine: Served, note: str = "") -> Work:
 
 def async_loop_ended(mitigation: str | None) -> Work:
     """`asyncio.run` ends while a prefill runs, and with it the background loop; the next `asyncio.run` starts one."""
-    engine = Served(mitigation)
+    engine = ServedEngine(mitigation)
     if mitigation == "server_mode":  # one loop for as long as the engine lives
         return asyncio.run(_cancelled_client(engine))
     with contextlib.suppress(RolloutTimeoutError):
@@ -48,11 +48,11 @@ def async_loop_ended(mitigation: str | None) -> Work:
     if mitigation == "abort_in_flight":
         engine.abort_in_flight()
     if mitigation == "fresh_engine":
-        engine = Served(mitigation)
+        engine = ServedEngine(mitigation)
     return work([(EVALUATION, asyncio.run(engine.ask(EVALUATION)))], [engine])
 
 
-async def _given_up(engine: Served) -> None:
+async def _given_up(engine: ServedEngine) -> None:
     hold = Hold()
     training = asyncio.create_task(_release(engine.ask(TRAINING, hold), hold))
     inside = asyncio.create_task(asyncio.to_thread(hold.inside.wait))

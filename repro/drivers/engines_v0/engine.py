@@ -77,7 +77,7 @@ def model_folder() -> str:
     return whole_engine.save(whole_engine.model(0))
 
 
-class Engine:
+class StartedEngine:
     """One engine of any kind: what all three have in common."""
 
     def __init__(self, mitigation: str | None = None, folder: str | None = None, **more: Any) -> None:
@@ -117,7 +117,7 @@ class Engine:
         self.core.abort_request(self.in_flight())
 
 
-class Offline(Engine):
+class Offline(StartedEngine):
     """`vllm.LLM`."""
 
     def _start(self, folder: str, given: dict[str, Any]) -> Any:
@@ -137,7 +137,7 @@ class Offline(Engine):
         return list(self.outer.generate(prompts, params, use_tqdm=False))
 
 
-class Stepped(Engine):
+class Stepped(StartedEngine):
     """`vllm.LLMEngine`, in a loop of its caller's."""
 
     _names = itertools.count()
@@ -202,7 +202,7 @@ class Turn:
             self._condition.notify_all()
 
 
-class Served(Engine):
+class ServedEngine(StartedEngine):
     """`vllm.AsyncLLMEngine`."""
 
     _names = itertools.count()

@@ -12,7 +12,7 @@ from repro.base import InapplicableError
 from repro.drivers import elsewhere
 from repro.drivers.engines_v0 import server
 from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, work
-from repro.drivers.engines_v0.engine import Offline, Served, Stepped, Turn, options
+from repro.drivers.engines_v0.engine import Offline, ServedEngine, Stepped, Turn, options
 from repro.drivers.engines_v0.moments import FaultyProcessorError, fail, interrupt
 from repro.drivers.engines_v0.two_owners import NOTHING_TO_MITIGATE
 
@@ -73,7 +73,7 @@ def async_step_raised(mitigation: str | None) -> Work:
     """The same within `AsyncLLMEngine`'s background loop, which ends with it."""
     if mitigation:
         raise InapplicableError(NOTHING_TO_MITIGATE)
-    engine = Served()
+    engine = ServedEngine()
 
     async def both() -> tuple[str, str]:
         return await _end(engine.ask(TRAINING, fail())), await _end(engine.ask(EVALUATION))

@@ -12,7 +12,7 @@ from repro.base import InapplicableError
 from repro.drivers import elsewhere
 from repro.drivers.engines_v0 import server
 from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, told, work
-from repro.drivers.engines_v0.engine import Offline, Served, Stepped, Turn, options
+from repro.drivers.engines_v0.engine import Offline, ServedEngine, Stepped, Turn, options
 from repro.drivers.engines_v0.moments import Hold
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def async_two_clients(mitigation: str | None) -> Work:
     """Two tasks ask one `AsyncLLMEngine`; its background loop alone steps."""
     if mitigation:
         raise InapplicableError(NOTHING_TO_MITIGATE)
-    engine = Served()
+    engine = ServedEngine()
 
     async def both() -> Work:
         hold = Hold()

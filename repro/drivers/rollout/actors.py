@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Worker:
+class WorkerStandIn:
     """Stands for a WorkerDict of verl: it answers `execute_method`, and loads no model."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Worker:
         return os.getpid()
 
 
-class Server:
+class ServerStandIn:
     """Stands for AsyncvLLMServer: it starts the engine process the way vLLM does, and waits for its report."""
 
     def start_engine(self, address: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The driver: makes the named workers and the server as verl does, has the engine started, reports what was seen.
 
-It is a program for `elsewhere.ask`, with a `Plan`.
+It is a program for `elsewhere.ask`, with a `RolloutPlan`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from repro.drivers import elsewhere
 from repro.drivers.rollout import clusters
-from repro.drivers.rollout.plan import NAMES, NAMESPACE, RIGHT, WRONG, Plan
+from repro.drivers.rollout.plan import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPlan
 
 
-def run(plan: Plan) -> dict[str, Any]:
+def run(plan: RolloutPlan) -> dict[str, Any]:
     """Starts the clusters and the job of a plan, and returns what was seen."""
     import ray
 
@@ -44,14 +44,16 @@ def run(plan: Plan) -> dict[str, Any]:
         return _rollout(plan, addresses)
 
 
-def _rollout(plan: Plan, addresses: dict[str, str]) -> dict[str, Any]:
+def _rollout(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
     import ray
 
     from repro.drivers.rollout import actors
 
     workers = _workers(plan)
     environment = {name: addresses.get(value, value) for name, value in plan.server_env.items()}
-    server = ray.remote(actors.Server).options(num_cpus=0, runtime_env={"env_vars": environment}).remote()
+    server = (
+        ray.remote(actors.ServerStandIn).options(num_cpus=0, runtime_env={"env_vars": environment}).remote()
+    )
     report: dict[str, Any] = ray.get(server.start_engine.remote(addresses[RIGHT] if plan.init_first else ""))
     report["asked"] = {}
     for name, worker in zip(NAMES, workers, strict=True):
@@ -60,7 +62,7 @@ def _rollout(plan: Plan, addresses: dict[str, str]) -> dict[str, Any]:
     return report
 
 
-def _workers(plan: Plan) -> list[Any]:
+def _workers(plan: RolloutPlan) -> list[Any]:
     """Makes the named workers, and keeps of them what the plan says."""
     import ray
 
@@ -73,7 +75,7 @@ def _workers(plan: Plan) -> list[Any]:
             options["namespace"] = plan.workers_namespace
         if plan.handles == "detached":
             options["lifetime"] = "detached"
-        made.append(ray.remote(actors.Worker).options(**options).remote())
+        made.append(ray.remote(actors.WorkerStandIn).options(**options).remote())
     pids = ray.get([worker.pid.remote() for worker in made])
     if plan.handles == "kept":
         return made
@@ -87,4 +89,4 @@ def _workers(plan: Plan) -> list[Any]:
 
 
 if __name__ == "__main__":
-    elsewhere.answer(lambda plan: run(Plan(**plan)))
+    elsewhere.answer(lambda plan: run(RolloutPlan(**plan)))

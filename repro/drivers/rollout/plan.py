@@ -20,7 +20,7 @@ RIGHT, WRONG = "<right>", "<wrong>"
 
 
 @dataclass(frozen=True)
-class Plan:
+class RolloutPlan:
     """How the job is started.
 
     Args:

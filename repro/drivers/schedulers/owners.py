@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
     from repro.drivers.schedulers.v0 import V0Engine
-    from repro.drivers.schedulers.v0_setup import Completion, Request
+    from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest
 
-    Owner = Generator[None, None, list[Completion]]
+    Owner = Generator[None, None, list[Delivered]]
 
 
-def generate(engine: V0Engine, requests: Iterable[Request]) -> Owner:
+def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Owner:
     """As `LLM.generate`: submits, steps until the engine is empty, returns whatever finished meanwhile."""
     for request in requests:
         engine.add(request)
     return (yield from engine.run())
 
 
-def generate_locked(engine: V0Engine, requests: Iterable[Request], lock: threading.Lock) -> Owner:
+def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Owner:
     """As `generate`, with one lock held around the whole of it."""
     yield from _acquire(lock)
     try:
@@ -34,11 +34,13 @@ def generate_locked(engine: V0Engine, requests: Iterable[Request], lock: threadi
         lock.release()
 
 
-def generate_step_locked(engine: V0Engine, requests: Iterable[Request], lock: threading.Lock) -> Owner:
+def generate_step_locked(
+    engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock
+) -> Owner:
     """As `generate`, with the lock held around each step alone."""
     for request in requests:
         engine.add(request)
-    finished: list[Completion] = []
+    finished: list[Delivered] = []
     while engine.unfinished:
         yield from _acquire(lock)
         try:
@@ -49,25 +51,25 @@ def generate_step_locked(engine: V0Engine, requests: Iterable[Request], lock: th
     return finished
 
 
-def one_after_the_other(*owners: Owner) -> list[list[Completion]]:
+def one_after_the_other(*owners: Owner) -> list[list[Delivered]]:
     """Lets one owner return before the next starts: what a queue of one worker does."""
     return [take_turns([owner])[0] for owner in owners]
 
 
-class Server:
+class ServingLoop:
     """As `AsyncLLMEngine`: one loop steps the engine; clients submit, abort, and get their answers by id."""
 
     def __init__(self, engine: V0Engine) -> None:
         self.engine = engine
-        self._answers: list[Completion] = []
-        self._new: list[Request] = []
+        self._answers: list[Delivered] = []
+        self._new: list[SchedulerRequest] = []
         self._aborted: list[str] = []
 
-    def submit(self, requests: Iterable[Request]) -> None:
+    def submit(self, requests: Iterable[SchedulerRequest]) -> None:
         """Queues requests; they reach the engine before its next step."""
         self._new += requests
 
-    def cancel(self, requests: Iterable[Request]) -> None:
+    def cancel(self, requests: Iterable[SchedulerRequest]) -> None:
         """Queues aborts, as the end of a client's coroutine does: the step that is running is left alone."""
         self._aborted += [request.id for request in requests]
 
@@ -82,19 +84,19 @@ class Server:
             self._answers += yield from self.engine.step()
         return self._answers
 
-    def answers(self, requests: Iterable[Request]) -> list[Completion]:
+    def answers(self, requests: Iterable[SchedulerRequest]) -> list[Delivered]:
         """Returns what the client that submitted these requests received."""
         ids = {request.id for request in requests}
         return [answer for answer in self._answers if answer.id in ids]
 
 
-def take_turns(owners: Sequence[Owner]) -> list[list[Completion]]:
+def take_turns(owners: Sequence[Owner]) -> list[list[Delivered]]:
     """Runs owners in turn, each to its next suspension, until all have returned; gives what each received.
 
     Raises:
         RuntimeError: they only wait for each other.
     """
-    received: list[list[Completion]] = [[] for _ in owners]
+    received: list[list[Delivered]] = [[] for _ in owners]
     alive = dict(enumerate(owners))
     for _ in range(10_000):
         for index, owner in list(alive.items()):

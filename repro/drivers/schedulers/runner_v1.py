@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v1_setup import STOP
-from repro.search.stories import BrokenInvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,12 +20,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from repro.drivers.schedulers.v0_setup import Completion, check_prompt, configs, prompt_inputs
+from repro.drivers.schedulers.v0_setup import Delivered, check_prompt, configs, prompt_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from repro.drivers.schedulers.v0_setup import Request, Setup
+    from repro.drivers.schedulers.v0_setup import SchedulerRequest, Setup
 
 TOKEN = 7
 SIMULATED = (
@@ -68,7 +68,7 @@ class V0Engine:
         self.setup = setup
         self._queue: deque[_Pending] = deque()
         # One list for the engine's life, cleared by each step, as upstream's: two owners share even that.
-        self._outputs: list[Completion] = []
+        self._outputs: list[Delivered] = []
         self._count = 0
         callback = self._process if setup.async_output else None
         self.scheduler = Scheduler(scheduler_config, cache_config, None, 1, callback)
@@ -77,7 +77,7 @@ class V0Engine:
             scheduler_config, None, [self.scheduler], None, stop_checker
         )
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SchedulerRequest) -> None:
         """As `LLMEngine.add_request`.
 
         Raises:
@@ -113,7 +113,7 @@ class V0Engine:
         """As `LLMEngine.abort_request`."""
         self.scheduler.abort_seq_group(list(request_ids))
 
-    def step(self) -> Generator[None, None, list[Completion]]:
+    def step(self) -> Generator[None, None, list[Delivered]]:
         """As `LLMEngine.step`, suspended where the forward pass runs.
 
         Returns:
@@ -138,13 +138,13 @@ class V0Engine:
             self._process()
         return self._outputs
 
-    def run(self, limit: int = 1000) -> Generator[None, None, list[Completion]]:
+    def run(self, limit: int = 1000) -> Generator[None, None, list[Delivered]]:
         """As `LLM._run_engine`: steps until the engine is empty, and returns whatever finished meanwhile.
 
         Raises:
             RuntimeError: there is still work after `limit` steps.
         """
-        finished: list[Completion] = []
+        finished: list[Delivered] = []
         for _ in range(limit):
             if not self.unfinished:
                 return finished
@@ -206,8 +206,8 @@ class V0Engine:
         return False
 
 
-def _completion(group: Any) -> Completion:
-    return Completion(group.request_id, int(group.seqs[0].get_output_len()))
+def _completion(group: Any) -> Delivered:
+    return Delivered(group.request_id, int(group.seqs[0].get_output_len()))
 
 
 def _sampled(sequence_id: int) -> Any:

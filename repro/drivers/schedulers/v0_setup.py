@@ -36,7 +36,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Request:
+class SchedulerRequest:
     """A request as a caller makes it; lengths in tokens. `stop`: every sampled token is a stop token to it."""
 
     id: str
@@ -47,11 +47,15 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Completion:
+class Delivered:
     """A finished request as it comes out of a step."""
 
     id: str
     tokens: int
+
+
+class ForwardPassError(Exception):
+    """Raised where a simulated forward pass fails, as one out of memory does."""
 
 
 class RefusedError(InapplicableError):

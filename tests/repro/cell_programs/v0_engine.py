@@ -12,8 +12,8 @@ import sys
 from repro import judge
 from repro.drivers.schedulers import owners
 from repro.drivers.schedulers.v0 import V0Engine
-from repro.drivers.schedulers.v0_setup import Request, Setup
-from repro.registry import REPROS
+from repro.drivers.schedulers.v0_setup import SchedulerRequest, Setup
+from repro.issues import REPROS
 
 RUNS = 20
 
@@ -21,7 +21,9 @@ RUNS = 20
 def lawful(setup: Setup) -> dict[str, object]:
     """Serves a dozen requests of several lengths, some more than fit at once."""
     engine = V0Engine(setup)
-    requests = [Request(f"r{index}", prompt=3 + 4 * index, max_tokens=2 + index % 7) for index in range(12)]
+    requests = [
+        SchedulerRequest(f"r{index}", prompt=3 + 4 * index, max_tokens=2 + index % 7) for index in range(12)
+    ]
     [received] = owners.take_turns([owners.generate(engine, requests)])
     return {
         "due": {request.id: request.max_tokens for request in requests},

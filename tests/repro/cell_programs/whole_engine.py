@@ -38,7 +38,7 @@ from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 from repro import judge
 from repro.drivers.schedulers import owners
 from repro.drivers.schedulers.v0 import TOKEN, V0Engine
-from repro.drivers.schedulers.v0_setup import RefusedError, Request, Setup, check_prompt
+from repro.drivers.schedulers.v0_setup import RefusedError, SchedulerRequest, Setup, check_prompt
 
 WORKLOADS = 80
 # 0.6 has no platform plugins. Told that its device is the CPU, it does without one, and without async output.
@@ -126,7 +126,7 @@ class Executor(ExecutorBase):
 Executor.__abstractmethods__ = frozenset()  # what a release asks for beyond this is never called
 
 
-def whole(folder: str, setup: Setup, calls: list[list[Request]], *, failing: bool) -> dict:
+def whole(folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
     """What `LLM` makes of it: completions by call, forward passes, blocks left, or where it asserted."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
     llm = LLM(
@@ -143,7 +143,7 @@ def whole(folder: str, setup: Setup, calls: list[list[Request]], *, failing: boo
         **({} if PLUGIN else {"device": "cpu"}),
     )
 
-    def generate(requests: list[Request]) -> list[int]:
+    def generate(requests: list[SchedulerRequest]) -> list[int]:
         prompts = [{"prompt_token_ids": [1] * request.prompt} for request in requests]
         params = [
             SamplingParams(
@@ -162,12 +162,12 @@ def whole(folder: str, setup: Setup, calls: list[list[Request]], *, failing: boo
     return found | {"passes": Executor.passes, "leaked": setup.blocks - manager.get_num_free_gpu_blocks()}
 
 
-def driven(setup: Setup, calls: list[list[Request]], *, failing: bool) -> dict:
+def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
     """The same of our driver."""
     engine = V0Engine(setup)
     passes, fails = 0, failing
 
-    def generate(requests: list[Request]) -> list[int]:
+    def generate(requests: list[SchedulerRequest]) -> list[int]:
         nonlocal passes, fails
         steps = owners.generate(engine, requests)
         while True:
@@ -202,7 +202,7 @@ def each_call(calls, generate) -> dict:
     return {"completions": completions, "asserted": None}
 
 
-def workload(number: int, longest: int) -> tuple[Setup, list[list[Request]], bool]:
+def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerRequest]], bool]:
     """Makes up two calls of generate(): lawful and unlawful lengths, with and without a failing forward pass."""
     chance = random.Random(number)
     chunked = chance.random() < 0.5
@@ -223,7 +223,7 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[Request]], boo
                 prompt = longest
             elif unlawful < 0.12:
                 prompt, most, least = setup.max_model_len - 4, 16, 12
-            requests.append(Request(f"{call}.{index}", prompt, most, least))
+            requests.append(SchedulerRequest(f"{call}.{index}", prompt, most, least))
         calls.append(requests)
     return setup, calls, chance.random() < 0.25
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "grpo-doctor.imports.v1"
 # Of repro, all that importing a module goes through.
-PROGRAM = ("repro/__init__.py", "repro/__main__.py", "repro/questions/imports.py")
+PROGRAM = ("repro/__init__.py", "repro/__main__.py", "repro/drivers/imports.py")
 
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:

@@ -1,28 +1,23 @@
-"""CMP002 and CMP003: TRL's trainer or its server can't be imported beside the vLLM or the transformers that is there.
+"""Whether TRL's trainer and its server can be imported beside what is installed, and which failure it is if not.
 
-CMP002: TRL imports a name that this vLLM does not have, not yet or no more. In 0.27 to 0.29 that is decided by
-comparing version texts, and a build whose version has a suffix (0.10.2.post2) is taken for a newer release.
-
-CMP003: TRL up to 0.28 asks a private function of transformers whether a package is installed. From transformers 5 on it
-answers with a pair, and a pair is always true: TRL imports vllm_ascend, weave and others that are not there.
+CMP002 and CMP003 look alike from outside: one of them hides the other where both are there.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from repro import upstream
-from repro.base import InapplicableError, Mitigation, Repro, Trigger, Work
-from repro.questions import imports
+from repro.base import InapplicableError, Trigger, Work
+from repro.drivers import imports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_NAMES = ("trl",)
+DISTRIBUTIONS = ("trl",)
 MODULES = {"trainer": "trl.trainer.grpo_trainer", "server": "trl.scripts.vllm_serve"}
 LIMIT_S = 200.0
 # A folder of other releases, made with `uv pip install --target`, which the mitigations put first on the path.
@@ -35,7 +30,7 @@ def cause(error: str) -> str:
     """Returns the code of the failure that an import's error shows, or "" for any other.
 
     Args:
-        error: `Kind: message`, as `repro.questions.imports` tells it.
+        error: `Kind: message`, as `repro.drivers.imports` tells it.
     """
     module = _MISSING_MODULE.search(error)
     if _MISSING_NAME.search(error) or (module and module[1].startswith("vllm.")):
@@ -98,14 +93,8 @@ def _versions() -> str:
     )
 
 
-def _without_vllm() -> str | None:
-    missing = _without_trl()
-    if missing is None and importlib.util.find_spec("vllm") is None:
-        return "vLLM is not installed here: TRL imports nothing of it"
-    return missing
-
-
-def _without_trl() -> str | None:
+def without_trl() -> str | None:
+    """Says that TRL is not installed here, or None."""
     try:
         metadata.version("trl")
     except metadata.PackageNotFoundError:
@@ -118,46 +107,9 @@ def _trigger(code: str, name: str, about: str) -> Trigger:
     return Trigger(name, about, lambda mitigation: _carry_out(code, name, mitigation), silent=True)
 
 
-def _triggers(code: str) -> tuple[Trigger, ...]:
+def triggers(code: str) -> tuple[Trigger, ...]:
+    """Returns the two ways of importing TRL, which count for a code where it is what fails first."""
     return (
         _trigger(code, "trainer", "import trl.trainer.grpo_trainer, whatever use_vllm says"),
         _trigger(code, "server", "import trl.scripts.vllm_serve, as `trl vllm-serve` does"),
     )
-
-
-CMP002 = Repro(
-    code="CMP002",
-    title="TRL imports a name that the installed vLLM does not have",
-    assertion="",
-    distributions=_NAMES,
-    modules=(),
-    helpful_modules=(),
-    simulated=(),
-    triggers=_triggers("CMP002"),
-    mitigations=(
-        Mitigation(
-            "matching_release",
-            f"a TRL that was made for this vLLM, in the folder {BESIDE}",
-            frozenset({"trainer", "server"}),
-        ),
-    ),
-    inapplicable=_without_vllm,
-)
-CMP003 = Repro(
-    code="CMP003",
-    title="TRL takes packages for installed that are not, beside transformers 5",
-    assertion="",
-    distributions=_NAMES,
-    modules=(),
-    helpful_modules=(),
-    simulated=(),
-    triggers=_triggers("CMP003"),
-    mitigations=(
-        Mitigation(
-            "matching_release",
-            f"TRL 0.29 or newer, or transformers 4, in the folder {BESIDE}",
-            frozenset({"trainer", "server"}),
-        ),
-    ),
-    inapplicable=_without_trl,
-)

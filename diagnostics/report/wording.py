@@ -1,0 +1,150 @@
+"""Remedies as text: the one place where an action becomes a sentence and a command is quoted."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import frameworks
+from diagnostics.report import remedies
+from diagnostics.report.remedies import (
+    Advice,
+    Explain,
+    Install,
+    Run,
+    SetOption,
+    SetVariables,
+    Uninstall,
+    Unset,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.report.remedies import Action, Edit, Offer, Remedy, Words
+
+STANDINGS = {
+    remedies.SHOWN: "shown by a run",
+    remedies.UNTRIED: "untried against this",
+    remedies.FAILS: "does not help, shown by a run",
+}
+# What is not printed is said in the JSON document under these names.
+KINDS: dict[type, str] = {
+    Install: "install", Uninstall: "uninstall", Unset: "unset", SetVariables: "set_variables",
+    SetOption: "set_option", Advice: "advice", Explain: "explain", Run: "run",
+}  # fmt: skip
+
+
+def quoted(words: Words) -> str:
+    """A command as a shell takes it: every command that is printed went through here.
+
+    >>> quoted(("pip", "install", "numpy<2"))
+    "pip install 'numpy<2'"
+    """
+    return shlex.join(words)
+
+
+def command_of(action: Action) -> str:
+    """The line to copy; empty where an action is no command."""
+    if isinstance(action, Advice | SetOption):
+        return ""
+    line = quoted(action.words)
+    if isinstance(action, Run):
+        line = " | ".join([line, *map(quoted, action.piped)])
+        line += f" > {shlex.quote(action.into)}" if action.into else ""
+        line += f" && {command_of(action.then)}" if action.then else ""
+    note = action.note if isinstance(action, Install | Run) else ""
+    return f"{line}  # {note}" if note else line
+
+
+def sentence_of(action: Action) -> str:
+    """The line to read; empty where an action is a command."""
+    return _named(action) if isinstance(action, Advice | SetOption) else ""
+
+
+def edit_of(action: Action) -> str:
+    """An action within a line: its sentence, or its command."""
+    if isinstance(action, Install):
+        return _named(action)
+    return sentence_of(action) or command_of(action)
+
+
+def plain(action: Edit) -> str:
+    """An edit of the catalogue without the name of its framework.
+
+    >>> plain(Install(("numpy<2",), note="or wait", framework="trl"))
+    "pip install 'numpy<2', or wait"
+    """
+    if isinstance(action, Install):
+        line = quoted(action.words)
+        return f"{line}, {action.note}" if action.note else line
+    return action.text if isinstance(action, Advice) else action.edit
+
+
+def _named(action: Edit) -> str:
+    return f"{frameworks.SHOWN[action.framework]}: {plain(action)}" if action.framework else plain(action)
+
+
+def offer_line(offer: Offer) -> str:
+    """A mitigation with its standing, and against what it was seen to fail."""
+    told = "; ".join(map(edit_of, offer.edits)) or offer.about
+    line = f"{offer.mitigation} ({_proof(offer)}): {told}."
+    return line + (f" Does not help against: {', '.join(offer.fails)}." if offer.fails else "")
+
+
+def _proof(offer: Offer) -> str:
+    """How it is known to help; a run that says it of one trigger says it of no other."""
+    if offer.evidence != "executed":
+        return f"untried: {offer.evidence} only"
+    elsewhere = f"{STANDINGS[remedies.SHOWN]} against {', '.join(offer.helps)}"
+    if offer.standing == remedies.UNTRIED:
+        return f"{STANDINGS[remedies.UNTRIED]}; {elsewhere}"
+    if offer.untried:
+        return f"{elsewhere}; untried against {', '.join(offer.untried)}"
+    known = set(offer.triggers) <= set(offer.helps) if offer.triggers else not offer.fails
+    return STANDINGS[remedies.SHOWN] if known else elsewhere
+
+
+def failure_line(offer: Offer) -> str:
+    """A mitigation that was run and failed in this case."""
+    run = f": {command_of(offer.run)}" if offer.run else ""
+    return f"Does not help: {offer.mitigation} against {', '.join(offer.fails)} (shown by a run{run})."
+
+
+def lines_of(remedy: Remedy) -> list[str]:
+    """What to read of a remedy, one line each."""
+    told = [line for action in remedy.actions for line in sentence_of(action).splitlines()]
+    told += map(offer_line, remedy.offers)
+    return [*told, *map(failure_line, remedy.does_not_help)]
+
+
+def text_of(remedy: Remedy) -> str:
+    """What to read of a remedy."""
+    return "\n".join(lines_of(remedy))
+
+
+def commands_of(actions: Iterable[Action]) -> tuple[str, ...]:
+    """What to copy of actions."""
+    return tuple(line for action in actions if (line := command_of(action)))
+
+
+def as_json(remedy: Remedy) -> dict[str, Any]:
+    """A remedy in a report's document: as text and commands, and as the data they were made from."""
+    return {
+        "text": text_of(remedy),
+        "commands": list(commands_of(remedy.actions)),
+        "actions": [_action(action) for action in remedy.actions],
+        "offers": [_offer(offer) for offer in remedy.offers],
+        "does_not_help": [_offer(offer) for offer in remedy.does_not_help],
+    }
+
+
+def _action(action: Action) -> dict[str, Any]:
+    words = {} if isinstance(action, Advice | SetOption) else {"words": list(action.words)}
+    return {"kind": KINDS[type(action)], **asdict(action), **words}
+
+
+def _offer(offer: Offer) -> dict[str, Any]:
+    run = command_of(offer.run) if offer.run else ""
+    return asdict(offer) | {"edits": [_action(action) for action in offer.edits], "run": run}

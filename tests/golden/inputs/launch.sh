@@ -1,0 +1,2 @@
+accelerate launch --num_processes 4 grpo.py --use_vllm true --vllm_mode colocate --num_generations 8 \
+  --per_device_train_batch_size 3

@@ -1,0 +1,54 @@
+"""Every command answers as it was recorded: exit code, what its documents hold, its first lines, its refusals.
+
+What changes on purpose is recorded anew by `python -m tests.golden.record` and told in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+
+import pytest
+
+from tests.golden import workbench
+
+ENTRIES = workbench.recorded()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
+def test_a_command_answers_as_recorded(entry, tmp_path):
+    """The command line in a folder of its own; keys that are added to a document are no change."""
+    missing = [name for name in entry.get("needs", ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    here = tmp_path.resolve() / "work"
+    workbench.furnish(here)
+    assert workbench.differences(entry, workbench.observe(entry, here)) == []
+
+
+def test_every_exit_code_and_format_is_recorded():
+    """What is held covers the contract: exit codes, formats of each reader, names that are told apart."""
+    lines = [entry["run"] for entry in ENTRIES]
+    assert len({entry["name"] for entry in ENTRIES}) == len(ENTRIES)
+    assert {entry["exit"] for entry in ENTRIES} >= {0, 1, 2, 3}
+    for command in ("doctor", "lint", "triage"):
+        for form in ("json", "jsonl", "sarif", "junit", "github", "markdown"):
+            assert any(f" {command} " in line and f"--format {form}" in line for line in lines), (
+                command,
+                form,
+            )
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if "json" in entry["stdout"]][:1])
+def test_what_went_is_seen_and_what_came_is_not(entry):
+    """A key that is gone, another finding and another exit code are differences; a key more is none."""
+    seen = copy.deepcopy(entry)
+    seen["stdout"]["json"]["keys"].append("added")
+    assert workbench.differences(entry, seen) == []
+    for change in ({"exit": 130}, {"stderr": "a word"}, {"stdout": {"lines": []}}):
+        assert len(workbench.differences(entry, seen | change)) == 1
+    gone = copy.deepcopy(entry)
+    gone["stdout"]["json"]["keys"] = gone["stdout"]["json"]["keys"][1:]
+    assert len(workbench.differences(entry, gone)) == 1
+    gone["stdout"]["json"]["findings"] = ["error XXX000"]
+    assert len(workbench.differences(entry, gone)) == 2

@@ -1,0 +1,201 @@
+"""Runs one recorded command line in a folder of its own and says what it did, in the facts that are held.
+
+A command line is a user's: `python -m ...` in a folder that holds what lies in `inputs/` and the environments below.
+What belongs to the machine (its paths, versions, times) is made neutral; nothing here names a module of the tool but
+its entry points.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RECORDED = HERE / "commands.json"
+FIRST_LINES = 6
+LINE = 110
+# Folders as an installer leaves them: name of the folder -> distributions, each with what it requires.
+ENVIRONMENTS = {
+    "env_none": (),
+    "env_old": (("vllm", "0.7.3", ()), ("trl", "0.16.1", ()), ("torch", "2.5.1", ())),
+    "env_new": (
+        ("vllm", "0.10.2", ("torch==2.8.0", "transformers>=4.55.2")),
+        ("trl", "0.24.0", ()),
+        ("torch", "2.8.0", ()),
+        ("transformers", "4.57.1", ()),
+    ),
+    "env_unmet": (("vllm", "0.10.2", ("torch==2.8.0",)), ("trl", "0.24.0", ()), ("torch", "2.6.0", ())),
+    "env_verl": (("verl", "0.5.0", ()), ("vllm", "0.8.5", ())),
+}
+
+
+def recorded():
+    """The entries: name, command line, and what was seen of it."""
+    return json.loads(RECORDED.read_text(encoding="utf-8"))
+
+
+def furnish(folder):
+    """Puts the inputs and the environments into a folder."""
+    shutil.copytree(HERE / "inputs", folder, dirs_exist_ok=True)
+    for name, distributions in ENVIRONMENTS.items():
+        site = folder / name / "lib" / "python3.11" / "site-packages"
+        site.mkdir(parents=True)
+        (folder / name / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+        for package, version, requires in distributions:
+            info = site / f"{package}-{version}.dist-info"
+            info.mkdir()
+            lines = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}"]
+            lines += [f"Requires-Dist: {item}" for item in requires]
+            (info / "METADATA").write_text("\n".join(lines) + "\n")
+            (info / "INSTALLER").write_text("pip")
+    python = folder / "env_old" / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+
+
+def observe(entry, folder):
+    """Runs an entry's command in a furnished folder; returns exit code, standard output and error as they are held."""
+    done = _run(entry, folder)
+    out, err = (_neutral(text.decode(), folder) for text in (done.stdout, done.stderr))
+    asked_help = {"--help", "-h"} & set(shlex.split(entry["run"]))
+    return {
+        "exit": done.returncode,
+        "stdout": {"options": options_of(out)}
+        if asked_help
+        else summary(out, entry.get("first", FIRST_LINES)),
+        "stderr": _said(err),
+    }
+
+
+def _run(entry, folder):
+    program, *arguments = shlex.split(entry["run"])
+    assert program == "python", f"{entry['run']}: expected python -m ..."
+    given = (folder / entry["stdin"]).read_bytes() if "stdin" in entry else b""
+    # Of the caller's variables none: many of them are what the doctor looks at.
+    environ = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder / "home"),
+        "LC_ALL": "C.UTF-8",
+        "COLUMNS": "110",
+        "NO_COLOR": "1",
+        "PYTHON_COLORS": "0",
+        "HF_HUB_OFFLINE": "1",
+    }
+    return subprocess.run(
+        [sys.executable, *arguments], input=given, capture_output=True, cwd=folder, env=environ, check=False
+    )
+
+
+def _neutral(text, folder):
+    for path, name in ((folder, "<here>"), (ROOT, "<project>"), (sys.executable, "<python>")):
+        text = text.replace(str(path), name)
+    for pattern, name in (
+        (r"\b\d{4}-\d\d-\d\d\b", "<day>"),
+        (r"\b\d{8}-\d{6}\b", "<moment>"),
+        (r"\b\d+(\.\d+)? (m?s|seconds)\b", r"<time>"),
+        (r"(choose from).*", r"\1 ...)"),  # argparse's words differ between releases of Python
+        # What grows by one file each: an issue, a layer, a check that this machine has nothing for.
+        (r"\((known: ).*\)", r"(\1...)"),
+        (r"(; there are ).*", r"\1..."),
+        (r"\b\d+ entries\b", "<count> entries"),
+        (r"\b\d+ of \d+ checks\b", "<count> checks"),
+        (r'skipped="\d+"', 'skipped="<count>"'),
+        (r"(openrlhf [\d.]+), torch [^,\s]+", r"\1"),  # lint takes the release of PyTorch from where it runs
+        (r"(step 1/2) .*", r"\1 ..."),
+    ):
+        text = re.sub(pattern, name, text)
+    return text
+
+
+def _said(text):
+    """The first line of standard error; of a refusal by argparse its last, as those before are the usage."""
+    lines = [line for line in text.splitlines() if line.strip()] or [""]
+    return lines[-1 if lines[0].startswith("usage:") else 0].strip()
+
+
+def options_of(text):
+    """What a help names: options and commands."""
+    words = set(re.findall(r"(?<![\w-])--[a-z][a-z_.-]*[a-z]", text))
+    # A subcommand stands two to six blanks in, its explanation after it.
+    words |= set(re.findall(r"^ {2,6}([a-z][a-z-]+)(?: {2,}|$)", text, re.MULTILINE))
+    return sorted(words)
+
+
+def summary(text, first=FIRST_LINES):
+    """What is held of an answer: of a document schema, keys and findings, else how its first lines begin."""
+    document = _json(text)
+    if isinstance(document, (dict, list)):
+        return {"json": _facts(document)}
+    rows = [_json(line) for line in text.splitlines()]
+    if len(rows) > 1 and all(isinstance(row, dict) for row in rows):
+        return {"jsonl": {"keys": sorted(set().union(*rows)), "findings": _findings(rows)}}
+    return {"lines": [line[:LINE].rstrip() for line in text.splitlines()[:first]]}
+
+
+def _json(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _facts(document):
+    if isinstance(document, list):
+        return {"items": sorted(set().union(*(row for row in document if isinstance(row, dict))))}
+    found = {"schema": document["schema"]} if "schema" in document else {}
+    found["keys"] = sorted(document)
+    for key, value in document.items():
+        if isinstance(value, dict):
+            found["keys"] += [f"{key}.{name}" for name in sorted(value)]
+        elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            common = set.intersection(*(set(row) for row in value))
+            found["keys"] += [f"{key}[].{name}" for name in sorted(common)]
+    rows = document.get("findings", [])
+    rows = rows or [result for run in document.get("runs", ()) for result in run.get("results", ())]
+    if rows or "findings" in document or "runs" in document:
+        found["findings"] = _findings(rows)
+    return found
+
+
+def _findings(rows):
+    """Severity and code of each, in their order; SARIF calls them level and rule."""
+    named = [(row.get("severity", row.get("level")), row.get("code", row.get("ruleId"))) for row in rows]
+    return [f"{severity} {code}" for severity, code in named if code]
+
+
+def differences(expected, seen):
+    """One line for each fact that is not as recorded; keys that came to a document are none."""
+    lines = [
+        f"{name}: expected {expected[name]!r}, seen {seen[name]!r}"
+        for name in ("exit", "stderr")
+        if expected[name] != seen[name]
+    ]
+    (form, before), (now_form, now) = (next(iter(item["stdout"].items())) for item in (expected, seen))
+    if form != now_form:
+        return [*lines, f"stdout: expected {form}: {before!r}, seen {now_form}: {now!r}"]
+    if form == "lines":
+        pairs = [] if before == now else [("lines", before, now)]
+    elif form == "options":
+        pairs = [("options", sorted(missing), now)] if (missing := set(before) - set(now)) else []
+    else:
+        pairs = [
+            (key, before[key], now.get(key))
+            for key in before
+            if not _holds(key, before[key], now.get(key), grows="grows" in expected)
+        ]
+    return [*lines, *(f"stdout {key}: expected {old!r}, seen {new!r}" for key, old, new in pairs)]
+
+
+def _holds(key, before, now, *, grows):
+    if key in {"keys", "items"} or (key == "findings" and grows):
+        return set(before) <= set(now or ())
+    return before == now

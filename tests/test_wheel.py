@@ -1,0 +1,178 @@
+"""What a user has who installed the wheel and nothing else: every command answers, and none writes beside itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from diagnostics.matrix.build.uv import find_uv, uv_environment
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
+# What the project needs of an environment of its own; all but the regular expressions.
+NEEDED = ("packaging", "pyyaml", "rich")
+
+
+def uv(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs uv with the settings that the machine gives to pip; the folder it is started from has nothing of ours."""
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
+    command = [str(find_uv()), *map(str, arguments)]
+    done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with the sdist, and the wheel that was built from it; no index was asked."""
+    folder = tmp_path_factory.mktemp("dist")
+    # The backend is this environment's, so that nothing has to be downloaded.
+    uv("build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built) -> Path:
+    return next(built.glob("*.whl"))
+
+
+class Installed:
+    """An environment in which the wheel was installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.beside = folder.parent / f"{folder.name}-work"
+        self.beside.mkdir()
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Runs the console script in an empty folder: (exit code, standard output, standard error)."""
+        environ = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
+        }
+        done = subprocess.run(
+            [self.folder / "bin" / "grpo-doctor", *arguments],
+            env=environ, cwd=self.beside, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    def files(self) -> set[Path]:
+        """All files there are, less what Python compiles for itself."""
+        folders = (self.folder, self.beside)
+        return {path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Installed:
+    """The wheel with what it asks for."""
+    folder = tmp_path_factory.mktemp("installed") / "env"
+    uv("venv", "--quiet", "--python", sys.executable, folder)
+    uv("pip", "install", "--quiet", "--python", folder / "bin" / "python", wheel)
+    return Installed(folder)
+
+
+@pytest.fixture(scope="module")
+def without_re2(wheel, tmp_path_factory) -> Installed:
+    """The wheel where no google-re2 is to be had."""
+    folder = tmp_path_factory.mktemp("without-re2") / "env"
+    uv("venv", "--quiet", "--python", sys.executable, folder)
+    python = folder / "bin" / "python"
+    uv("pip", "install", "--quiet", "--python", python, *NEEDED)
+    uv("pip", "install", "--quiet", "--no-deps", "--python", python, wheel)
+    return Installed(folder)
+
+
+def test_the_wheel_has_the_catalogue_and_the_data_and_no_matrix(wheel):
+    """What the commands read is in it; what needs a checkout is not, nor are the tests."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    tops = {name.partition("/")[0] for name in names}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"diagnostics", "grpo_core", "repro"}
+    read = [*ROOT.glob("diagnostics/catalogue/issues/*.toml"), *ROOT.glob("diagnostics/data/*.json")]
+    assert len(read) > 100
+    assert {str(path.relative_to(ROOT)) for path in read} <= names
+    assert not [name for name in names if name.startswith("diagnostics/matrix/")]
+
+
+def test_the_sdist_is_a_checkout(built):
+    """Out of the sdist the matrix and the tests can be run."""
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"matrix.toml", "noxfile.py", "diagnostics/matrix/__main__.py", "tests/test_wheel.py"} <= names
+
+
+NO_CHECKOUT = (
+    "grpo-doctor: matrix needs a checkout of the project, not an installed wheel; there: nox -s matrix\n"
+)
+NO_TORCH = "grpo_core: torch is not installed here: pip install 'grpo-doctor[train]'\n"
+NO_RE2 = "diagnostics: google-re2 is not installed here: pip install google-re2\n"
+# Arguments, the exit code, what stands in standard output, what standard error is (None: not looked at).
+COMMANDS = [
+    (["--version"], 0, "grpo-doctor 0.1.0\n", ""),
+    (["--help"], 0, "usage: grpo-doctor ", ""),
+    (["doctor"], 0, "doctor: Python ", ""),
+    (["doctor", "--format", "sarif"], 0, '"version": "2.1.0"', ""),
+    (["doctor", "--fix-plan"], 0, "fix plan: ", ""),
+    (["doctor", "--facts-json"], 0, '"environment"', ""),
+    (["doctor", "--hosts", "nowhere.txt"], 2, "", None),
+    (["lint", "--", "python", "train.py"], 3, "lint: command line: ", ""),
+    (["explain", "SCH002"], 0, "SCH002  ", ""),
+    (["explain", "CMP901"], 0, "CMP901  ", ""),
+    (["explain", "SCH002", "--format", "json"], 0, '"code": "SCH002"', ""),
+    (["catalogue"], 0, "SCH002  ", ""),
+    (["repro", "list"], 0, "SCH001  ", ""),
+    (["repro", "run", "SCH001"], 2, "", None),
+    (["repro", "imports", "json"], 0, "json: ", None),
+    (["matrix", "run"], 2, "", NO_CHECKOUT),
+    (["matrix", "lock", "--into", "locks"], 2, "", NO_CHECKOUT),
+    (["train", "--help"], 0, "usage: python -m grpo_core train", ""),
+    (["train"], 2, "", NO_TORCH),
+]
+# What matches text.
+MATCHING = [
+    (["doctor", "--tier", "probe"], 3, "doctor: Python ", None),
+    (["triage", str(LOG)], 1, "SCH002", ""),
+    (["triage", str(LOG), "--format", "json"], 1, '"code": "SCH002"', ""),
+    (["catalogue", "--check"], 0, "all samples as they should be", ""),
+]
+
+
+def held(installed: Installed, asked: list[tuple[list[str], int, str, str | None]]) -> None:
+    """Runs each command, and says of all what they did otherwise."""
+    there, wrong = installed.files(), []
+    for arguments, code, said, complained in asked:
+        found, output, errors = installed(*arguments)
+        if found != code or said not in output or complained not in {None, errors}:
+            wrong.append((arguments, found, output[-300:], errors[-300:]))
+        if found == 2 and errors.count("\n") != 1:
+            wrong.append((arguments, "more than a line", errors))
+    assert wrong == []
+    assert installed.files() == there
+
+
+def test_every_command_of_an_installed_wheel_answers(installed):
+    """Each runs or says in one line what it lacks; no traceback, and no file written anywhere near."""
+    held(installed, [*COMMANDS, *MATCHING])
+
+
+def test_without_re2_the_commands_that_match_say_so(without_re2):
+    """Only what matches text needs it: these say what to install, all others answer as ever."""
+    held(without_re2, [*COMMANDS, *((arguments, 2, "", NO_RE2) for arguments, *_ in MATCHING)])
+
+
+def test_the_wheel_runs_without_being_installed(wheel, tmp_path):
+    """`uvx --from WHEEL grpo-doctor triage LOG`: the first command that a user tries."""
+    command = [str(find_uv()), "tool", "run", "--quiet", "--python", sys.executable, "--from", str(wheel)]
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
+    done = subprocess.run(
+        [*command, "grpo-doctor", "triage", str(LOG)],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "SCH002" in done.stdout
