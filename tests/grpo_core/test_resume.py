@@ -14,6 +14,7 @@ from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.machine import checkpoint
 from grpo_core.machine.checkpoint import State
+from grpo_core.machine.restore import load
 
 PROGRAM = Path(__file__).parent / "programs" / "killed_runs.py"
 KILLS = 20
@@ -102,9 +103,9 @@ def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
 def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
     """Cut off, empty, or another program's: no checkpoint is found, and nothing is raised."""
     checkpoint.save(tmp_path, State(step=1), {}, keep=1)
-    assert checkpoint.load(tmp_path).step == 1
+    assert load(tmp_path).step == 1
     (tmp_path / "step-00000001" / "state.json").write_text(damage)
-    assert checkpoint.load(tmp_path) is None
+    assert load(tmp_path) is None
 
 
 def test_a_run_is_resumed_as_it_was_begun(short_run):

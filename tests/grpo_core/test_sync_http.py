@@ -22,7 +22,7 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http.upload import Upload
 from grpo_core.rollout.serve import uploads
 from grpo_core.rollout.serve.sync_routes import add_routes
-from grpo_core.rollout.weights.digest import Checksum
+from grpo_core.rollout.weights.checksum import Checksum
 from grpo_core.rollout.weights.flat import Flat
 from grpo_core.rollout.weights.send import open_sender
 

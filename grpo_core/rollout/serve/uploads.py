@@ -22,7 +22,8 @@ import torch
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from grpo_core.rollout.weights.digest import BLOCK, Checksum
+from grpo_core.rollout.weights.checksum import Checksum
+from grpo_core.rollout.weights.digest import BLOCK
 from grpo_core.rollout.weights.flat import PIECE, FlatError, tensors_in
 
 if TYPE_CHECKING:
