@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from diagnostics.facts.compat import load as load_compat
-from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.ask.registry import BY_NAME
 from diagnostics.matrix.build.workplace import ROOT
 from diagnostics.matrix.plan import breadth, releases
-from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.plan.releases import Release, Releases
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.records.events import Event, from_line

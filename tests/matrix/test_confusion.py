@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from diagnostics.matrix.__main__ import main
-from diagnostics.matrix.ask.layers import BY_NAME
-from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.ask.registry import BY_NAME
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import confusion, html, markdown

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.ask.registry import BY_NAME
 from diagnostics.matrix.build.workplace import Workplace
 from diagnostics.matrix.plan import cells as matrix_file
 from diagnostics.matrix.plan.verdicts import Answer, Outcome

@@ -8,7 +8,7 @@ import pytest
 
 from diagnostics.matrix.build import environments, locks
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import LAYERS, load
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.records.identity import code_digest
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.run.board import question

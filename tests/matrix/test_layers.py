@@ -24,7 +24,7 @@ from diagnostics.matrix.ask.layers import (
 )
 from diagnostics.matrix.build import environments
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import LAYERS, load
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.store import Store
 from diagnostics.processes import Finished
