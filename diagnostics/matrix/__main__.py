@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics import programs
 from diagnostics.matrix import commands
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import SourceError
 from diagnostics.matrix.build.uv import UvMissingError
-from diagnostics.matrix.build.workplace import ROOT
 from diagnostics.matrix.records.store import StoreError
 from diagnostics.matrix.run.cluster.dispatch import ClusterError
 from diagnostics.matrix.sweep import command as sweeps

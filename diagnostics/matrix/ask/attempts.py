@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.ask import in_cell
-from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Grid, Outcome
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ _MARKS = {
 }
 
 
+_PACKAGE = "repro.issues"
 # Code -> the module of its repro; a file that shares its code among several names them all.
 MODULES = {
-    code.upper(): f"repro.issues.{path.stem}"
-    for path in sorted((ROOT / "repro" / "issues").glob("[a-z]*.py"))
+    code.upper(): f"{_PACKAGE}.{path.stem}"
+    for path in sorted((ROOT / _PACKAGE.replace(".", "/")).glob("[a-z]*.py"))
     for code in path.stem.split("_")
 }
 

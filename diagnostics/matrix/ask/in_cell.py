@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.build import environments, locks
-from diagnostics.matrix.build.workplace import InterpreterError, Workplace, machine, shareable
+from diagnostics.matrix.build.paths import machine, shareable
+from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 from diagnostics.processes import Finished, run, tail
 
@@ -56,7 +57,7 @@ def layer(
     read: Callable[[Reply, Cell], Answer],
     *,
     needs: tuple[str, ...] = USABLE,
-    codes: Callable[[LayerSettings], Sequence[str]] = lambda _settings: (),
+    codes: Callable[[LayerSettings], Sequence[str]] | None = None,
 ) -> Layer:
     """Returns a layer that runs one of our programs in the cell and reads its document.
 

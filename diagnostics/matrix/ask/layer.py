@@ -28,8 +28,8 @@ class Layer(Kind):
     """What else it depends on, in words."""
     program: Callable[[LayerSettings, Cell], Sequence[str]] = lambda _settings, _cell: ()
     """What `python -m` is given in the cell, where the answer comes from a program there."""
-    codes: Callable[[LayerSettings], Sequence[str]] = lambda _settings: ()
-    """Known issues that it makes happen: one that happens does not stop the pair."""
+    codes: Callable[[LayerSettings], Sequence[str]] | None = None
+    """Known issues that it makes happen, if that is what it does: one that happens does not stop the pair."""
     reads: bool = False
     """Keeps this process busy with the source of releases: neighbours in the order of releases share the work."""
     modules: tuple[str, ...] = ()

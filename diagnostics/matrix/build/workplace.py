@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix.build.paths import OURS, ROOT, STAGED
 from diagnostics.matrix.build.uv import find_uv, uv_environment
 from diagnostics.matrix.records.closure import Code
 from diagnostics.matrix.records.identity import code_digest
@@ -22,12 +21,6 @@ if TYPE_CHECKING:
     from diagnostics.matrix.plan.cells import Cell, Matrix
     from diagnostics.matrix.records.store import Store
 
-# The project: the folder that holds diagnostics, grpo_core and repro.
-ROOT = Path(__file__).resolve().parents[3]
-# What runs inside cells. Copied aside, so that a cell sees these and nothing else of ours.
-STAGED = ("grpo_core", "repro")
-# What runs outside of them, and may be what an answer rests on.
-OURS = ("diagnostics", "tests")
 # All that a program in a cell inherits: no tokens, no proxies, no PYTHONPATH, no settings of a user's own
 # vLLM.
 _INHERITED = (
@@ -194,19 +187,3 @@ class Workplace:
             **ours,
             **dict(cell.recipe.environment if cell and cell.recipe else ()),
         }
-
-
-def machine() -> str:
-    """Returns the platform that executed verdicts hold for, as 'linux-x86_64'."""
-    return f"{platform.system()}-{platform.machine()}".lower()
-
-
-def shareable(text: str, workplace: Workplace) -> str:
-    """Returns a text without the paths of this machine and without credentials in addresses."""
-    for path, name in (
-        (workplace.store.folder.resolve(), "<store>"),
-        (ROOT, "<project>"),
-        (Path.home(), "~"),
-    ):
-        text = text.replace(os.fspath(path), name)
-    return re.sub(r"//[^/@\s:]+:[^/@\s]+@", "//", text)

@@ -67,14 +67,14 @@ class Code:
     places: Mapping[str, Path]
     """Top package -> the folder that holds it."""
     _files: dict[Path, File] = field(default_factory=dict)
+    _modules: dict[str, tuple[str, Path | None]] = field(default_factory=dict)
+    _beside: dict[Path, dict[str, Path]] = field(default_factory=dict)
     _found: dict[tuple[frozenset[str], frozenset[str]], dict[str, Path]] = field(default_factory=dict)
 
     def digest(self, modules: Iterable[str], words: Iterable[str] = ()) -> str:
         """Returns the digest of all that these modules rest on; names count as well as contents."""
-        whole = hashlib.sha256()
-        for name, path in sorted(self.files(modules, words).items()):
-            whole.update(f"{name}\0{self._file(path, name).digest}\0".encode())
-        return whole.hexdigest()[:16]
+        files = sorted(self.files(modules, words).items())
+        return _short("".join(f"{name}\0{self._file(path, name).digest}\0" for name, path in files).encode())
 
     def files(self, modules: Iterable[str], words: Iterable[str] = ()) -> dict[str, Path]:
         """Returns the files on which these modules rest: name below the project -> path.
@@ -106,7 +106,9 @@ class Code:
             if module in _LISTS:
                 continue
             file = self._file(path, name)
-            found |= self._data(module, path, file.strings)
+            if path not in self._beside:
+                self._beside[path] = self._data(module, path, file.strings)
+            found |= self._beside[path]
             for link in file.links:
                 if not all(_followed(words, chosen) for words in link.only):
                     continue
@@ -127,25 +129,27 @@ class Code:
 
     def _module(self, module: str) -> tuple[str, Path | None]:
         """Returns name and path of a module's file; ('', None) if it isn't one of ours."""
-        place = self.places.get(module.partition(".")[0])
-        for ending in (".py", "/__init__.py") if place else ():
-            name = module.replace(".", "/") + ending
-            path = place / name  # type: ignore[operator]
-            if path.is_file():
-                return name, path
-        return "", None
+        if module not in self._modules:
+            place = self.places.get(module.partition(".")[0])
+            names = [module.replace(".", "/") + ending for ending in (".py", "/__init__.py") if place]
+            paths = ((name, place / name) for name in names if place)
+            self._modules[module] = next((found for found in paths if found[1].is_file()), ("", None))
+        return self._modules[module]
 
     def _file(self, path: Path, name: str) -> File:
         if path not in self._files:
             data = path.read_bytes()
-            if path.suffix == ".py":
-                tree = ast.parse(data)
+            try:
+                tree = ast.parse(data) if path.suffix == ".py" else None
+            except (SyntaxError, ValueError):
+                tree = None  # whatever it is, a change of it is a change
+            if tree is None:
+                made = File(_short(data))
+            else:
                 reader = _Reader(name, frozenset(self.places))
                 reader.visit(tree)
                 text = without_words(data.decode(), tree)
                 made = File(_short(text.encode()), tuple(reader.links), frozenset(reader.strings))
-            else:
-                made = File(_short(data))
             self._files[path] = made
         return self._files[path]
 
@@ -237,7 +241,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and len(node.value) < 100 and _PLAIN.fullmatch(node.value):
             self.strings.add(node.value)
-            if "." in node.value and "/" not in node.value:
+            if "." in node.value and not re.search(r"/|\.$", node.value):
                 self._add(node.value)
                 self._add(f"{node.value}.__main__")
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.build.workplace import shareable
+from diagnostics.matrix.build.paths import shareable
 from diagnostics.matrix.plan.verdicts import Answer, Outcome
 from diagnostics.matrix.records.events import Event
 

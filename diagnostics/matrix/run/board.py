@@ -78,7 +78,7 @@ class Square:
     @property
     def of_issues(self) -> bool:
         """Whether it shows known issues of a pair: one that was made to happen doesn't stop the pair."""
-        return bool(self.asked_about)
+        return self.question.layer.codes is not None
 
     @property
     def of_machine(self) -> bool:
@@ -129,7 +129,7 @@ class Board:
 def question(workplace: Workplace, cell: Cell, layer: str) -> Question:
     """Returns a question with all that its answer depends on, as it is now."""
     asked, settings = BY_NAME[layer], workplace.matrix.layer(layer)
-    program, codes = asked.program(settings, cell), asked.codes(settings)
+    program, codes = asked.program(settings, cell), _codes(asked, settings)
     inputs = {
         "layer": layer,
         "vllm": cell.vllm,
@@ -145,7 +145,11 @@ def question(workplace: Workplace, cell: Cell, layer: str) -> Question:
 def code_of(layer: Layer, settings: LayerSettings, cell: Cell) -> tuple[list[str], Sequence[str]]:
     """Returns the modules at which what we wrote of an answer begins, and the words of the program's command line."""
     program = layer.program(settings, cell)
-    return [*layer.modules, ASKING, *program[:1], *repros(layer.codes(settings))], program[1:]
+    return [*layer.modules, ASKING, *program[:1], *repros(_codes(layer, settings))], program[1:]
+
+
+def _codes(layer: Layer, settings: LayerSettings) -> Sequence[str]:
+    return layer.codes(settings) if layer.codes else ()
 
 
 def repros(codes: Iterable[str]) -> list[str]:

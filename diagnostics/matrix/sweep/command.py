@@ -11,8 +11,9 @@ from diagnostics import catalogue
 from diagnostics.matrix.ask import attempts
 from diagnostics.matrix.build import wheels
 from diagnostics.matrix.build.environments import BuildError
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import SourceError
-from diagnostics.matrix.build.workplace import ROOT, InterpreterError
+from diagnostics.matrix.build.workplace import InterpreterError
 from diagnostics.matrix.run.board import board
 from diagnostics.matrix.run.progress import shown
 from diagnostics.matrix.sweep import asking, environment, picture, results, swift

@@ -6,8 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.build.environments import BuildError, check_disk, cpu_torch, uv
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.resolving import pins
-from diagnostics.matrix.build.workplace import ROOT
 from diagnostics.matrix.records.identity import text_digest
 
 if TYPE_CHECKING:

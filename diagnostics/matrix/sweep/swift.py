@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.sweep.plan import Sweep
 

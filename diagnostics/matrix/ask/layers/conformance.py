@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.ask.layer import Layer, infrastructure
-from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ def read(reply: in_cell.Reply, cell: Cell) -> Answer:
 LAYERS = tuple(
     in_cell.layer(
         f"serve:{server}",
-        130,
+        130 + place,
         f"Does `{command}` of the cell's own packages start and answer a request?",
         ("repro.questions.servers_start", server),
         SCHEMA,
         read,
     )
-    for server, command in SERVERS.items()
+    for place, (server, command) in enumerate(SERVERS.items())
 )

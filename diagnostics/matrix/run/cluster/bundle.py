@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.ask.layers.conformance import SUITE
-from diagnostics.matrix.build.workplace import ROOT, STAGED
+from diagnostics.matrix.build.paths import ROOT, STAGED
 
 if TYPE_CHECKING:
     from diagnostics.matrix.build.workplace import Workplace

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import disk, environments
-from diagnostics.matrix.build.workplace import ROOT, InterpreterError, Workplace
+from diagnostics.matrix.build.paths import ROOT
+from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan import breadth
 from diagnostics.matrix.records.events import to_line
 from diagnostics.matrix.records.store import Store, StoreBusyError, StoreError
