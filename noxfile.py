@@ -213,7 +213,7 @@ def repro(session: nox.Session) -> None:
     if "--all-versions" in session.posargs:
         install(session, "--editable", ".[matrix]")
         options = [option for option in session.posargs if option != "--all-versions"]
-        session.run("python", "-m", "diagnostics.matrix.sweep", *options)
+        session.run("python", "-m", "diagnostics.matrix", "sweep", *options)
         return
     if len(session.posargs) < 2:
         session.error(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import locks
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import load
 from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.run import selection

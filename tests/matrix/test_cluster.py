@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import load
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.run.cluster import bundle, node
 

@@ -14,9 +14,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from diagnostics import catalogue, processes
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import sources
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import load
 from diagnostics.matrix.records import closure as harness
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.sweep import __main__ as command
