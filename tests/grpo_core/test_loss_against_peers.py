@@ -60,7 +60,7 @@ def run(program, stage):
     }
     return subprocess.run(
         [python, str(PROGRAMS / program)],
-        env=environment, cwd=stage, capture_output=True, text=True, timeout=280, check=False,
+        env=environment, cwd=stage, capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
 
 

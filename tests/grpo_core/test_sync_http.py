@@ -26,7 +26,7 @@ from grpo_core.rollout.weights.flat import Flat
 from grpo_core.rollout.weights.http import Upload
 from grpo_core.rollout.weights.routes import add_routes
 
-TIMEOUT_S = 20
+TIMEOUT_S = 500
 
 
 def weights(seed: int, large: int = 300_000) -> dict[str, torch.Tensor]:
