@@ -26,7 +26,7 @@ from grpo_core.rollout.weights.checksum import Checksum
 from grpo_core.rollout.weights.flat import Flat
 from grpo_core.rollout.weights.send import open_sender
 
-TIMEOUT_S = 20
+TIMEOUT_S = 500
 
 
 def weights(seed: int, large: int = 300_000) -> dict[str, torch.Tensor]:

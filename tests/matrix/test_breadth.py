@@ -422,9 +422,9 @@ def test_an_interrupt_ends_every_resolver(world, kit):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert world.index.asked.wait(60)
+    assert world.index.asked.wait(500)
     process.terminate()
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=500)
     left = [item for item in Path("/proc").glob("[0-9]*") if _bears(item, str(world.folder / "empty"))]
     world.index.hold.set()
     assert (process.returncode, left) == (143, []), errors

@@ -24,7 +24,7 @@ from diagnostics.matrix.sweep import environment, picture, results, run, wheels
 from diagnostics.matrix.sweep.plan import Sweep
 from tests.matrix.conftest import CRASH, CURED, NOTHING, PYTHON, cell, toy_vllm
 
-SWEEP = Sweep("toy", "vllm", "1.0", ("SCH001",), PYTHON, ("beside",), (), "a toy", timeout_s=30)
+SWEEP = Sweep("toy", "vllm", "1.0", ("SCH001",), PYTHON, ("beside",), (), "a toy", timeout_s=500)
 
 
 @pytest.fixture
