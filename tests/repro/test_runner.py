@@ -54,7 +54,7 @@ def test_a_crash_is_an_error_that_names_its_signal(toys):
 )
 def test_what_cannot_be_imported_is_told_by_every_attempt(toys, code, outcome, told):
     """An import that fails, hangs or kills its process is no answer about the failure."""
-    limit_s = 1.0 if outcome is Outcome.TIMEOUT else 500
+    limit_s = 1.0 if outcome is AttemptOutcome.TIMEOUT else 500
     attempts, _ = run(toys, code, ("silent", None), ("silent", "helps"), import_limit_s=limit_s)
     assert [attempt.outcome for attempt in attempts] == [outcome, outcome]
     assert all(told in attempt.detail and attempt.simulated == ("everything",) for attempt in attempts)
