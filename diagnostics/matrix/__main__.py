@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import math
+import os
 import shutil
 import signal
 import sys
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics import programs
 from diagnostics.matrix import commands
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import SourceError
 from diagnostics.matrix.build.uv import UvMissingError
-from diagnostics.matrix.build.workplace import ROOT
 from diagnostics.matrix.records.store import StoreError
 from diagnostics.matrix.run.cluster.dispatch import ClusterError
+from diagnostics.matrix.sweep import command as sweeps
 from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
@@ -132,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     _asking(commands_, common, chosen)
     _managing(commands_, common, chosen)
     _reporting(commands_, common, chosen)
+    _sweeping(commands_, common)
     return parser
 
 
@@ -295,6 +298,40 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
     publish.set_defaults(command=commands.publish)
+
+
+def _sweeping(commands_: Any, common: _Parser) -> None:
+    """Adds what asks every release of a package."""
+    sweep = commands_.add_parser(
+        "sweep",
+        parents=[common],
+        help="ask every release of a package for known failures, print what helps where",
+    )
+    sweep.add_argument(
+        "--sweep",
+        action="append",
+        choices=sweeps.NAMES,
+        help="one of them (default: all that make known failures happen, which leaves out swift)",
+    )
+    sweep.add_argument(
+        "--releases", action="append", default=[], metavar="GLOB", help="only these, as '0.6.*'"
+    )
+    sweep.add_argument(
+        "--jobs", type=_count, default=os.cpu_count() or 1, help="releases at a time (default: cores)"
+    )
+    sweep.add_argument("--fresh", action="store_true", help="ask again what is answered already")
+    sweep.add_argument(
+        "--every", action="store_true", help="of swift: every release, not the newest of each minor"
+    )
+    sweep.add_argument(
+        "--publish",
+        action="store_true",
+        help="write diagnostics/data/sweep.json and its picture, or swift.json",
+    )
+    sweep.add_argument(
+        "--lock", action="store_true", help="resolve again what runs beside the releases, run nothing"
+    )
+    sweep.set_defaults(command=commands.sweep)
 
 
 if __name__ == "__main__":

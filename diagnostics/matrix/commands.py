@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import environments, locks
 from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan import breadth
 from diagnostics.matrix.plan import releases as known_releases
-from diagnostics.matrix.plan.cells import Cell, load
 from diagnostics.matrix.plan.verdicts import exit_code
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.report import ci, findings, findings_document, words, write
@@ -26,11 +26,14 @@ from diagnostics.matrix.run.board import Board, Question, board, question
 from diagnostics.matrix.run.progress import shown
 from diagnostics.matrix.run.runner import Options, ordered
 from diagnostics.matrix.run.runner import run as run_questions
+from diagnostics.matrix.sweep import command as sweeps
 from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
+
+    from diagnostics.matrix.plan.cells import Cell
 
 # uv waits for the index most of the time.
 JOBS_PER_CORE = 4
@@ -269,6 +272,11 @@ def confusion(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 3
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Asks every release of a package for known failures."""
+    return sweeps.main(options, _workplace(options))
 
 
 def workflow(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from diagnostics.report import wording
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 
 if TYPE_CHECKING:
-    from diagnostics.triage.scan import Hit
+    from diagnostics.triage.seen import Hit
     from diagnostics.triage.verdict import Candidate, Verdict
 
 WHERE_ROOTS_ARE = (

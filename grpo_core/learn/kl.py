@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grpo_core.learn.batch import make_batch, micro_batches
+from grpo_core.metrics import mean
+
 if TYPE_CHECKING:
-    from grpo_core.config import LossConfig
+    from collections.abc import Sequence
+
+    from grpo_core.config import Config, LossConfig
+    from grpo_core.learn.batch import Batch
+    from grpo_core.learn.policy import Policy
+    from grpo_core.machine.distributed import World
+    from grpo_core.types import Group
 
 
 def kl_estimate(
@@ -65,3 +76,49 @@ def masked_kl(
         log_ratio_limit=options.kl_log_ratio_limit,
         limit=options.kl_limit,
     )
+
+
+class Reference:
+    """The model before training."""
+
+    def __init__(self, scorer: Any, adapters: Sequence[Any]) -> None:
+        """Copies it; but with adapters, the model without them is the model before training."""
+        self._adapters = adapters
+        self._scorer = scorer if adapters else copy.deepcopy(scorer).requires_grad_(False)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def logprobs(self, rows: Batch, temperature: float) -> torch.Tensor:
+        """Log-probs [B, T] of completions."""
+        with ExitStack() as stack:
+            for layer in self._adapters:
+                layer.enable_adapters(enabled=False)
+                stack.callback(layer.enable_adapters, enabled=True)
+            found: torch.Tensor = self._scorer(
+                rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B, temperature
+            )[0]
+            return found
+
+
+def priced(
+    groups: list[Group], policy: Policy, config: Config, world: World
+) -> tuple[list[Group], dict[str, float]]:
+    """The groups with the KL taken off their rewards, and what it was; for `kl_placement = "reward"`."""
+    samples = [sample for group in groups for sample in group.samples]
+    sums = kl_sums(make_batch(samples, policy.device), policy, config, world)
+    left = iter([s.reward - config.loss.kl_coefficient * kl for s, kl in zip(samples, sums, strict=True)])
+    cheaper = [group.having("reward", [next(left) for _ in group.samples]) for group in groups]
+    return cheaper, {"kl/reward": mean(sums)}
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def kl_sums(batch: Batch, policy: Policy, config: Config, world: World) -> list[float]:
+    """Each sample's estimated KL to the reference, summed over its tokens."""
+    assert policy.reference is not None
+    rows, temperature = batch.rows(world.share(len(batch.lengths_B))), config.sampling.temperature
+    sums: list[float] = []
+    for part in micro_batches(len(rows.lengths_B), config.train.micro_batch):
+        some = rows.rows(part)
+        reference = policy.reference.logprobs(some, temperature)
+        proximal = policy.logprobs(some, temperature)[0]
+        sums += completion_kl(proximal, reference, some.mask_BT, config.loss).tolist()
+    return [value for part in world.gather(sums) for value in part]

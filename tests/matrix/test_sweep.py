@@ -14,9 +14,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from diagnostics import catalogue, processes
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import sources
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import load
 from diagnostics.matrix.records import closure as harness
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.sweep import __main__ as command
@@ -24,7 +24,7 @@ from diagnostics.matrix.sweep import environment, picture, results, run, wheels
 from diagnostics.matrix.sweep.plan import Sweep
 from tests.matrix.conftest import CRASH, CURED, NOTHING, PYTHON, cell, toy_vllm
 
-SWEEP = Sweep("toy", "vllm", "1.0", ("SCH001",), PYTHON, ("beside",), (), "a toy", timeout_s=30)
+SWEEP = Sweep("toy", "vllm", "1.0", ("SCH001",), PYTHON, ("beside",), (), "a toy", timeout_s=500)
 
 
 @pytest.fixture

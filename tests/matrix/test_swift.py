@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from diagnostics import catalogue
-from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.sweep import swift
 from repro.questions.swift_arguments import CASES
 

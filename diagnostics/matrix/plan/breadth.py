@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.matrix.plan.cells import Cell, expectation_of
+from diagnostics.matrix.plan.cells import Cell
+from diagnostics.matrix.plan.expectations import expectation_of
 from diagnostics.matrix.plan.releases import fits, python_fits
 from diagnostics.matrix.plan.verdicts import Expectation, Outcome
 
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from diagnostics.matrix.plan.cells import Matrix
+    from diagnostics.matrix.plan.layers import Kind
     from diagnostics.matrix.plan.releases import Release, Releases
     from diagnostics.tables import Table
 
 PROFILE = "breadth"
-LAYERS = ("resolve", "resolve:today", "contract")
-RESOLVING = LAYERS[:2]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Breadth:
     rules: tuple[Rule, ...]
 
 
-def settings(table: Table) -> Breadth | None:
-    """Reads the table; None if there is none.
+def settings(table: Table, layers: Sequence[str]) -> Breadth | None:
+    """Reads the table, whose rules speak of these layers; None if there is none.
 
     Raises:
         TableError: one line naming the value and what was expected.
@@ -74,7 +74,7 @@ def settings(table: Table) -> Breadth | None:
         aside=_count(table, "aside", 2),
         resolved=_count(table, "resolved", 6),
         days=_count(table, "days", 14),
-        rules=tuple(_rule(item) for item in table.items("expect")),
+        rules=tuple(_rule(item, layers) for item in table.items("expect")),
     )
     table.close()
     return found
@@ -96,10 +96,10 @@ def _count(table: Table, key: str, default: int) -> int:
     return number
 
 
-def _rule(table: Table) -> Rule:
+def _rule(table: Table, layers: Sequence[str]) -> Rule:
     layer = table.take("layer", str, required=True)
-    if layer not in LAYERS:
-        raise table.refuse("layer", f"one of {', '.join(LAYERS)}")
+    if layer not in layers:
+        raise table.refuse("layer", f"one of {', '.join(layers)}")
     rule = Rule(layer, _range(table, "trl"), _range(table, "vllm"), expectation_of(table))
     table.close()
     return rule
@@ -189,9 +189,10 @@ def _cell(
     matrix: Matrix, trainer: Release, engine: Release, written: dict[str, Cell], *, resolve: bool
 ) -> Cell:
     assert matrix.breadth is not None
-    layers = LAYERS if resolve else LAYERS[2:]
+    asked = [kind for kind in matrix.layers if kind.of_pairs and (resolve or not kind.solves)]
+    layers = tuple(kind.name for kind in asked)
     made = pair(matrix, trainer, engine, layers)
-    expected = dict(_expected(matrix.breadth.rules, trainer, engine, layers))
+    expected = dict(_expected(matrix.breadth.rules, trainer, engine, asked))
     known = written.get(made.id)
     if known is None:
         return replace(made, expectations=tuple(expected.items()))
@@ -208,18 +209,18 @@ def _cell(
 
 
 def _expected(
-    rules: Iterable[Rule], trainer: Release, engine: Release, layers: Sequence[str]
+    rules: Iterable[Rule], trainer: Release, engine: Release, layers: Sequence[Kind]
 ) -> Iterable[tuple[str, Expectation]]:
     declared = trainer.vllm or ""
     forbidden = not fits(declared, engine.version)
     for layer in layers:
-        if layer in RESOLVING and forbidden:
+        if layer.solves and forbidden:
             reason = f"TRL {trainer.version} declares vllm{declared}."
-            yield layer, Expectation(Outcome.UNRESOLVABLE, reason)
+            yield layer.name, Expectation(Outcome.UNRESOLVABLE, reason)
             continue
         for rule in rules:
-            if rule.holds(layer, trainer.version, engine.version):
-                yield layer, rule.expectation
+            if rule.holds(layer.name, trainer.version, engine.version):
+                yield layer.name, rule.expectation
                 break
 
 

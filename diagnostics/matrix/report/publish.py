@@ -6,7 +6,7 @@ import json
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.matrix.build.resolving import pins, version_of
+from diagnostics.matrix.ask.layers.contract import AT_IMPORT
 from diagnostics.matrix.plan.verdicts import Evidence, Outcome, Verdict
 from diagnostics.matrix.run import triaged
 
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from diagnostics.matrix.run.board import Board, Row, Square
 
 SCHEMA = "grpo-doctor.compat.v1"
-
-
-def of_issues(layer: str) -> bool:
-    """Tells whether a layer shows known issues of a pair: one that was made to happen doesn't stop the pair."""
-    return layer == "scheduler" or layer.startswith("repro:")
 
 
 def compat(board: Board, generated: str, wide: Board | None = None) -> str:
@@ -77,25 +72,21 @@ def _said(square: Square) -> str:
     """Returns an outcome and, of a failure, what is missing first: at import before what is met later."""
     assert square.event is not None
     answer = square.event.answer
-    missing = sorted(answer.signs, key=lambda sign: ("at import" not in sign, sign))
+    missing = sorted(answer.told("missing"), key=lambda fact: (fact[1] != AT_IMPORT, fact[0]))
     first = missing[:1] if answer.outcome is Outcome.FAIL else []
-    return " ".join((answer.outcome.value, *(sign.partition(":")[0] for sign in first)))
+    return " ".join((answer.outcome.value, *(name for name, _when in first)))
 
 
 def _cell(row: Row) -> dict[str, Any]:
     resolved = row.square("resolve")
-    found = (
-        pins(resolved.event.answer.excerpt)
-        if resolved and resolved.event and resolved.event.answer.outcome is Outcome.PASS
-        else ()
-    )
+    found = resolved.event.answer.packages if resolved and resolved.event else {}
     return {
         "id": row.cell.id,
         "vllm": row.cell.vllm,
         "trl": row.cell.trl,
         "python": row.cell.python,
-        "transformers": version_of(found, "transformers") or None,
-        "torch": version_of(found, "torch") or None,
+        "transformers": found.get("transformers"),
+        "torch": found.get("torch"),
         "verdict": verdict(row),
         "note": row.cell.note or None,
         "layers": {square.question.layer.name: _layer(square) for square in row.squares},
@@ -114,7 +105,7 @@ def verdict(row: Row) -> str:
     if any(
         square.event.answer.outcome is Outcome.FAIL
         for square in row.squares
-        if square.event and not square.of_machine and not of_issues(square.question.layer.name)
+        if square.event and not square.of_machine and not square.of_issues
     ):
         return "fail"
     ran = any(square.evidence.value == "executed" for square in row.squares)
@@ -129,7 +120,7 @@ def _works(row: Row) -> bool:
         and square.event.answer.outcome is Outcome.PASS
         and square.event.answer.evidence is Evidence.EXECUTED
         and square.question.layer.name not in {"install", "doctor"}
-        and not of_issues(square.question.layer.name)
+        and not square.of_issues
         for square in row.squares
     )
 
@@ -144,8 +135,8 @@ def _settled(square: Square) -> bool:
 
 def _by_setting(square: Square) -> bool:
     """Tells whether a repro made happen, as announced, what a setting decides and not the pair."""
-    layer, _, code = square.question.layer.name.partition(":")
-    return layer == "repro" and triaged.by_setting(code) and square.judged.expected
+    codes = square.asked_about
+    return bool(codes) and all(map(triaged.by_setting, codes)) and square.judged.expected
 
 
 def _layer(square: Square) -> dict[str, Any]:

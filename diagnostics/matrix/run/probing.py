@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.build import locks
 from diagnostics.matrix.plan.breadth import pair
-from diagnostics.matrix.plan.cells import LAYERS, load
 from diagnostics.matrix.plan.verdicts import exit_code
 from diagnostics.matrix.report import words
 from diagnostics.matrix.report.table import render
@@ -141,7 +140,7 @@ def _cell(workplace: Workplace, vllm: str, trl: str, layer: str, recipe: str | N
         needed = set(BY_NAME[open_.pop()].needs) - wanted
         wanted |= needed
         open_ += needed
-    layers = tuple(name for name in LAYERS if name in wanted)
+    layers = tuple(name for name in BY_NAME if name in wanted)
     found = pair(workplace.matrix, _release(releases, "trl", trl), _release(releases, "vllm", vllm), layers)
     if not BY_NAME[layer].heavy:
         return found
