@@ -22,7 +22,7 @@ from diagnostics.triage.command import triage
 from diagnostics.triage.reading.sources import Source
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.scan import Hit
+from diagnostics.triage.seen import Hit
 from diagnostics.triage.verdict import Candidate, Verdict
 
 ISSUES = catalogue.load()

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from diagnostics import catalogue, processes
+from diagnostics.catalogue.model import Affected
 from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import sources
 from diagnostics.matrix.build.workplace import Workplace
@@ -186,7 +187,7 @@ def test_the_catalogue_is_held_to_the_runs():
         "releases": ["1.0", "1.1", "1.2", "1.3"],
         "codes": {"X": {"outcomes": outcomes}},
     }
-    claim = SimpleNamespace(package="vllm", versions=">=1.1,<1.4", releases=())
+    claim = Affected("vllm", ">=1.1,<1.4", (), "static", "here")
     lines = results.disagreements(found, {"X": SimpleNamespace(affected=[claim])})
     assert [re.sub(":.*", "", line) for line in lines] == ["X, vllm 1.0", "X, vllm 1.2"]
 
