@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix import probing
 from diagnostics.matrix.ask.registry import load
-from diagnostics.matrix.build import environments, locks
+from diagnostics.matrix.build import environments, listing, locks
 from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan import breadth
 from diagnostics.matrix.plan import releases as known_releases
@@ -210,7 +210,7 @@ def releases(options: argparse.Namespace) -> int:
         raise TableError(f"{workplace.matrix.path}: expected a table [breadth]")
     since = {"trl": wanted.trl_since, "vllm": wanted.vllm_since}
     today = datetime.datetime.now(datetime.UTC).date()
-    found = known_releases.fetch(workplace.environ, today, since=since)
+    found = listing.fetch(workplace.environ, today, since=since)
     path = workplace.locks / known_releases.FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(known_releases.render(found), encoding="utf-8")
