@@ -18,6 +18,7 @@ from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import SourceError
 from diagnostics.matrix.build.uv import UvMissingError
 from diagnostics.matrix.records.store import StoreError
+from diagnostics.matrix.report import ci
 from diagnostics.matrix.run.cluster.dispatch import ClusterError
 from diagnostics.matrix.sweep import command as sweeps
 from diagnostics.tables import TableError
@@ -242,6 +243,11 @@ def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     )
     lock.set_defaults(command=commands.lock)
 
+    check = commands_.add_parser(
+        "check", parents=[common], help="say which locks and workflow are missing or stale, ask nothing"
+    )
+    check.set_defaults(command=commands.check)
+
     merge = commands_.add_parser("merge", parents=[common], help="take in the verdicts of other stores")
     merge.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="folders of other stores")
     merge.set_defaults(command=commands.merge)
@@ -286,17 +292,25 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     workflow = commands_.add_parser(
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"
     )
-    workflow.add_argument("--cpu", default="ubuntu-latest", metavar="LABEL", help="runner of the cells")
+    workflow.add_argument("--cpu", default=ci.CPU, metavar="LABEL", help="runner of the cells")
     workflow.add_argument(
-        "--gpu", default="self-hosted,gpu", metavar="LABELS", help="of the runner with a GPU; '' for none"
+        "--gpu", default=ci.GPU, metavar="LABELS", help="of the runner with a GPU; '' for none"
     )
     workflow.add_argument(
         "--output", type=Path, default=None, metavar="FILE", help="default: standard output"
     )
     workflow.set_defaults(command=commands.workflow)
 
-    publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
+    publish = commands_.add_parser(
+        "publish",
+        parents=[common],
+        help="bring compat.json up to date from the store; loses no verdict unasked",
+    )
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
+    publish.add_argument(
+        "--drop", action="store_true", help="leave out what is published and asked by no cell any more"
+    )
+    publish.add_argument("--dry-run", action="store_true", help="print which verdicts change, write nothing")
     publish.set_defaults(command=commands.publish)
 
 

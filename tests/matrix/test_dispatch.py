@@ -12,10 +12,10 @@ from diagnostics.matrix.build.workplace import Workplace
 from diagnostics.matrix.plan.verdicts import Answer, Outcome
 from diagnostics.matrix.records.events import Event, to_line
 from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.report.progress import Lines
 from diagnostics.matrix.run.board import Question, Standing
 from diagnostics.matrix.run.cluster.dispatch import ATTEMPTS, Dispatch, FailedError, LostError
 from diagnostics.matrix.run.cluster.placement import Node
-from diagnostics.matrix.run.progress import Lines
 from diagnostics.matrix.run.runner import Options, Run, ordered
 from diagnostics.tables import TableError
 

@@ -19,6 +19,7 @@ from diagnostics.processes import Finished, run, tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from subprocess import Popen
 
     from diagnostics.matrix.plan.cells import Cell, LayerSettings
 
@@ -181,6 +182,7 @@ def start(
     limit_s: float,
     files: Callable[[Path], None] = lambda _folder: None,
     ledger: Path | None = None,
+    running: set[Popen[Any]] | None = None,
 ) -> Ended | Answer:
     """Runs `python -m <arguments>` of an environment; returns the answer if that took too long.
 
@@ -193,6 +195,7 @@ def start(
         limit_s: What it gets.
         files: Puts what it needs into its working folder.
         ledger: Remembers what runs, the store's own if it is None: one program at a time.
+        running: Holds it while it runs, where several do.
     """
     cell, layer = name[0], name[1].replace(":", "-")
     log = workplace.folder("logs", cell) / f"{layer}.log"
@@ -208,8 +211,9 @@ def start(
         timeout_s=limit_s,
         folder=folder,
         ledger=ledger or workplace.store.folder / "running.json",
+        running=running,
     )
-    excerpt = shareable(tail(log), workplace)
+    excerpt = shareable(tail(log), workplace.store.folder)
     where = log.relative_to(workplace.store.folder).as_posix()
     if done.timed_out:
         late = f"no answer within {limit_s:.0f} s"

@@ -6,10 +6,6 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from diagnostics.matrix.build.workplace import Workplace
 
 # The project: the folder that holds diagnostics, grpo_core and repro.
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,10 +20,10 @@ def machine() -> str:
     return f"{platform.system()}-{platform.machine()}".lower()
 
 
-def shareable(text: str, workplace: Workplace) -> str:
+def shareable(text: str, store: Path) -> str:
     """Returns a text without the paths of this machine and without credentials in addresses."""
     for path, name in (
-        (workplace.store.folder.resolve(), "<store>"),
+        (store.resolve(), "<store>"),
         (ROOT, "<project>"),
         (Path.home(), "~"),
     ):

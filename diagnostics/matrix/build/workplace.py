@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.build.paths import OURS, ROOT, STAGED
 from diagnostics.matrix.build.uv import find_uv, uv_environment
@@ -62,8 +62,8 @@ class Workplace:
     """Shows what is being done at the moment."""
     locks_aside: Path | None = None
     """A folder of locks for pairs that stand in no file; None for the committed ones."""
-    running: set[subprocess.Popen[str]] = field(default_factory=set)
-    """Resolvers at work, so that an interrupted run can end them."""
+    running: set[subprocess.Popen[Any]] = field(default_factory=set)
+    """Programs of several questions at work, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
 
     @property

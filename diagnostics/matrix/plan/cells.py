@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.matrix.plan import releases, rules
 from diagnostics.matrix.plan.expectations import expectation_of
 from diagnostics.matrix.plan.layers import family
 from diagnostics.matrix.plan.needs import Needs
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from diagnostics.matrix.plan.breadth import Breadth
     from diagnostics.matrix.plan.layers import Kind
-    from diagnostics.matrix.plan.releases import Releases
     from diagnostics.matrix.plan.verdicts import Expectation
 
 SCHEMA = "grpo-doctor.matrix.v1"
@@ -118,9 +117,9 @@ class Matrix:
     settings: tuple[tuple[str, LayerSettings], ...]
     layers: tuple[Kind, ...]
     """Those that there are, in the order in which a cell is asked."""
-    breadth: Breadth | None = None
+    breadth: rules.Breadth | None = None
     """Which further cells are generated."""
-    releases: Releases | None = None
+    releases: releases.Releases | None = None
     """The releases they are generated from; None if no list is committed."""
     quick_without: tuple[str, ...] = ()
     """Layers that the profile `quick` leaves out; a name before a colon stands for all that begin with it."""
@@ -149,9 +148,6 @@ def load(path: Path, layers: Sequence[Kind]) -> Matrix:
     Raises:
         TableError: one line naming file, line, key, value and what was expected.
     """
-    from diagnostics.matrix.plan import releases
-    from diagnostics.matrix.plan.breadth import settings as breadth_settings
-
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -168,7 +164,7 @@ def load(path: Path, layers: Sequence[Kind]) -> Matrix:
     names = [layer.name for layer in layers]
     settings = _settings(top.table("layers"), names)
     cells = tuple(_cell(name, table, recipes, layers) for name, table in top.table("cells").tables())
-    breadth = breadth_settings(top.table("breadth"), [layer.name for layer in layers if layer.of_pairs])
+    breadth = rules.settings(top.table("breadth"), [layer.name for layer in layers if layer.of_pairs])
     families = dict.fromkeys((*names, *map(family, names)))
     quick_without = top.choices("quick_without", families)
     top.close()

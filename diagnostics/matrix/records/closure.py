@@ -171,8 +171,9 @@ class _Reader(ast.NodeVisitor):
     def __init__(self, name: str, packages: frozenset[str]) -> None:
         self._packages = packages
         self._main = name.endswith("/__main__.py")
-        parts = name.removesuffix(".py").split("/")
-        self._package = parts[:-1]
+        self._package = name.split("/")[:-1]
+        # What runs outside of cells says commands to people, and starts programs by what a layer names.
+        self._starts = self._package[0] != "diagnostics"
         self._only: tuple[frozenset[str], ...] = ()
         self.links: list[Link] = []
         self.strings: set[str] = set()
@@ -206,9 +207,12 @@ class _Reader(ast.NodeVisitor):
                 self.visit(other)
             return
         self.visit(node.test)
-        self._under(_compared(node.test), node.body)
-        for other in node.orelse:
-            self.visit(other)
+        words = frozenset(_compared(node.test))
+        self._under(words, node.body)
+        others = next(
+            (choice - words for choice in ALTERNATIVES if words and words <= choice), frozenset[str]()
+        )
+        self._under(others, node.orelse)
 
     def visit_Dict(self, node: ast.Dict) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
@@ -232,7 +236,7 @@ class _Reader(ast.NodeVisitor):
     def visit_List(self, node: ast.List | ast.Tuple) -> None:
         words = [str(item.value) if isinstance(item, ast.Constant) else "" for item in node.elts]
         for module, word in itertools.pairwise(words):
-            if module in self._packages and word in _WORDS:
+            if self._starts and module in self._packages and word in _WORDS:
                 self._add(f"{module}.__main__", word)
         self.generic_visit(node)
 

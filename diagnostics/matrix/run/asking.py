@@ -13,6 +13,8 @@ from diagnostics.matrix.records.events import Event
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterable
+    from pathlib import Path
 
     from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.run.board import Question
@@ -55,7 +57,7 @@ def ask(
         identity=item.identity,
         cell=item.cell.id,
         layer=item.layer.name,
-        answer=_clean(answer, workplace),
+        answer=_clean(answer, workplace.store.folder),
         inputs=item.inputs,
         command=item.command,
         started=started,
@@ -64,15 +66,19 @@ def ask(
     )
 
 
-def _clean(answer: Answer, workplace: Workplace) -> Answer:
+def _clean(answer: Answer, store: Path) -> Answer:
     """Takes this machine's paths out of everything that reports show."""
+
+    def texts(found: Iterable[str]) -> tuple[str, ...]:
+        return tuple(shareable(text, store) for text in found)
+
     return replace(
         answer,
-        summary=" ".join(shareable(answer.summary, workplace).split()),
-        signs=tuple(shareable(text, workplace) for text in answer.signs),
-        facts=tuple(tuple(shareable(text, workplace) for text in fact) for fact in answer.facts),
-        details=tuple(shareable(text, workplace) for text in answer.details),
-        excerpt=shareable(answer.excerpt, workplace),
+        summary=" ".join(shareable(answer.summary, store).split()),
+        signs=texts(answer.signs),
+        facts=tuple(map(texts, answer.facts)),
+        details=texts(answer.details),
+        excerpt=shareable(answer.excerpt, store),
     )
 
 

@@ -125,6 +125,7 @@ def _asking(
             },
             limit_s=sweep.timeout_s,
             ledger=workplace.folder("sweeps", "running") / f"{cell.id}.json",
+            running=workplace.running,
         )
         shutil.rmtree(
             files.parent, ignore_errors=True
@@ -151,16 +152,10 @@ def ask(workplace: Workplace, asked: Sequence[Asked], progress: Progress, *, fre
         environment.ensure(workplace, sweep)
         jobs = min(jobs, sweep.at_a_time or jobs)
     workplace.stage()
-    running = workplace.folder("sweeps", "running")
-    for left in running.iterdir():
+    for left in workplace.folder("sweeps", "running").iterdir():
         processes.end_left_over(left)
     again = frozenset((item.cell.id, item.layer.name) for item in asked if fresh)
-    try:
-        return run(workplace, asked, Options(fresh=again, jobs=jobs), progress)
-    except BaseException:
-        for ledger in running.iterdir():
-            processes.end_left_over(ledger)
-        raise
+    return run(workplace, asked, Options(fresh=again, jobs=jobs), progress)
 
 
 def answers(found: Board) -> dict[str, Event]:

@@ -14,8 +14,8 @@ from diagnostics.matrix.build.environments import BuildError
 from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import SourceError
 from diagnostics.matrix.build.workplace import InterpreterError
+from diagnostics.matrix.report.progress import shown
 from diagnostics.matrix.run.board import board
-from diagnostics.matrix.run.progress import shown
 from diagnostics.matrix.sweep import asking, environment, picture, results, swift
 from diagnostics.matrix.sweep.plan import SWEEPS
 from diagnostics.tables import TableError
