@@ -22,10 +22,9 @@ from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, long_prompt
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.weights.digest import exact_digest
 from grpo_core.tasks import model
-from grpo_core.tasks.data import build_prompts
+from grpo_core.tasks.data import build_prompts, rollout
 from grpo_core.tasks.judge import Judge
-from grpo_core.tasks.task import requests_for
-from grpo_core.types import Rollout, SamplingParams
+from grpo_core.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from grpo_core.config import Config
     from grpo_core.machine.watchdog import Watchdog
     from grpo_core.rollout.engine import Engine
-    from grpo_core.types import Completion
+    from grpo_core.types import Completion, Rollout
 
 
 class Trainer:
@@ -144,10 +143,7 @@ class Trainer:
 
     def rollout(self, number: int) -> Rollout:
         """What to ask for: a function of the seed and the number alone."""
-        config = self.config
-        prompts = self.prompts.batch(number, config.train.prompts_per_step)
-        requests = requests_for(prompts, config.sampling.group_size, config.train.seed)
-        return Rollout(number, tuple(prompts), tuple(requests))
+        return rollout(self.prompts, number, self.config)
 
     def next_rollout(self) -> Rollout:
         """The next batch of prompts."""

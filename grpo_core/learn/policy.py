@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
     from grpo_core.learn.batch import Batch
-    from grpo_core.learn.kl import Reference
+    from grpo_core.learn.reference import Reference
     from grpo_core.machine.distributed import World
 
 
@@ -62,7 +62,7 @@ class Policy:
         self.module = _Scorer(self.causal, config.train.logprob_chunk)
         self.reference: Reference | None = None
         if config.loss.kl_coefficient:
-            from grpo_core.learn.kl import Reference
+            from grpo_core.learn.reference import Reference
 
             self.reference = Reference(self.module, adapters)
         if config.model.gradient_checkpointing:

@@ -10,12 +10,37 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grpo_core.config import ConfigError
 from grpo_core.machine.checkpoint import SCHEMA, State, folders
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+
+# A resumed run may differ in these: none of them moves a number of the training.
+_FREE = (
+    *("output.", "checkpoint.", "eval.", "train.steps", "train.stall_s", "reward.threads"),
+    *("rollout.timeout_s", "rollout.host", "rollout.port", "rollout.reconnect_s"),
+)
+
+
+def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """Holds a run that goes on to the settings it began with.
+
+    Raises:
+        ConfigError: It would be another run.
+    """
+    plain = json.loads(json.dumps(now))  # tuples are lists in the file
+    for section, table in plain.items():
+        for key, value in table.items():
+            old, dotted = before.get(section, {}).get(key, value), f"{section}.{key}"
+            if old != value and not dotted.startswith(_FREE):
+                raise ConfigError(
+                    f"{dotted} = {value!r}: the run in {folder} has {old!r}; a run is resumed as it was begun. "
+                    "Set it back, or give another output.name"
+                )
 
 
 def load(folder: Path) -> State | None:

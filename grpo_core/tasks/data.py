@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_core.tasks import task
+from grpo_core.types import Rollout
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
@@ -54,3 +55,10 @@ class ShippedTask:
     def batch(self, number: int | str, count: int) -> list[Prompt]:
         """See `Prompts`; a batch with a name has rows that no step of training has."""
         return self._rows(step=number, count=count)
+
+
+def rollout(source: Prompts, number: int, config: Config) -> Rollout:
+    """What to ask for: a function of the seed and the number alone."""
+    prompts = source.batch(number, config.train.prompts_per_step)
+    requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
+    return Rollout(number, tuple(prompts), tuple(requests))
