@@ -73,7 +73,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     import uvicorn
 
     from grpo_core.rollout.serve.app import Limits, create_app
-    from grpo_core.rollout.serve.uploads import protocol
+    from grpo_core.rollout.serve.uploads import http_protocol
 
     model, on_update = config.model, config.rollout.on_update
     if on_update == "abort" and not engine.capabilities.abort:
@@ -88,7 +88,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     )
     options = uvicorn.Config(
         app,
-        http=protocol(),
+        http=http_protocol(),
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
