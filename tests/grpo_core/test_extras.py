@@ -1,4 +1,4 @@
-"""Connectors are extras: found by name, imported by nobody, and each offers what its kind must."""
+"""Extras are found by name, imported by nobody, and each offers what its kind must."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.rollout import connect
-from grpo_core.rollout.connect import MODULES, connector
+from grpo_core.extras import MODULES, extra
 from tests.cells import ROOT
 from tests.test_walls import imports
 
 OFFERS = {
     ("vllm", "trl"): ("connect",),
-    ("trl endpoints",): ("add_routes",),
     ("gloo", "nccl", "files"): ("open_sender", "open_receiver"),
+    ("recorder",): ("Recorder",),
+    ("loggers",): ("build_loggers",),
 }
 # What runs when nothing beside the three modes was asked for.
 EXTRAS = ("grpo_core.rollout.connect.", "grpo_core.records.", "grpo_core.show.")
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_each_connector_offers_what_its_kind_must(name):
+def test_each_extra_offers_what_its_kind_must(name):
     """By the names that who asks for it calls."""
     ((_, offers),) = (entry for entry in OFFERS.items() if name in entry[0])
-    assert all(callable(getattr(connector(name), offer)) for offer in offers)
+    assert all(callable(getattr(extra(name), offer)) for offer in offers)
 
 
-def test_the_core_imports_no_extra_before_it_is_asked_for():
-    """A connector not even late: only the table knows where it is. Records and displays late, where a setting asks."""
+def test_nothing_of_the_core_imports_an_extra():
+    """Not even late: only the table knows where it is. The command line shows and reads what was written."""
     found = []
     for path in sorted((ROOT / "grpo_core").rglob("*.py")):
-        for line, module, at_import in imports(path):
-            named = [extra for extra in EXTRAS if f"{module}.".startswith(extra)]
-            inside = any(str(path.relative_to(ROOT)).replace("/", ".").startswith(extra) for extra in EXTRAS)
-            if named and not inside and (at_import or named == [EXTRAS[0]]) and module != connect.__name__:
-                found.append(f"{path.relative_to(ROOT)}:{line}: {module}")
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if not name.startswith((*EXTRAS, "grpo_core.__main__")):
+            found += [
+                f"{name}:{line}: {what}" for line, what, _ in imports(path) if f"{what}.".startswith(EXTRAS)
+            ]
     assert found == []
 
 
