@@ -213,7 +213,7 @@ def http_protocol() -> type[asyncio.Protocol]:
     """For `uvicorn.Config(http=...)`: uvicorn's own class, whose requests can find their connection."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    class Connection(AutoHTTPProtocol):
+    class ToldConnection(AutoHTTPProtocol):
         """One connection."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -226,7 +226,7 @@ def http_protocol() -> type[asyncio.Protocol]:
 
             self.app = app
 
-    return Connection
+    return ToldConnection
 
 
 assert PIECE % BLOCK == 0  # the checksum is of whole blocks
