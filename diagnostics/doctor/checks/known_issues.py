@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import CONCERNED, UNREADABLE, affects
 from diagnostics.catalogue.offers import remedy
-from diagnostics.frameworks import configured_in
+from diagnostics.doctor.checks.registered import check
+from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
 from diagnostics.report.findings import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
 
 
+def nothing_to_judge(environment: Environment) -> str:
+    """Says that nothing is installed of which anything is known, or ""."""
+    known = {*ENGINES, *TRAINERS}
+    if known & set(environment.packages):
+        return ""
+    return f"none of {', '.join(sorted(known))} is installed in {environment.prefix}"
+
+
+def not_judged(environment: Environment, issues: dict[str, Issue]) -> str:
+    """Of which packages nothing could be said, since their release is none; empty if there is none."""
+    concerns = [affects(issue, environment.releases) for issue in _active(issues)]
+    unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
+    return f"not judged, since it is no release that can be read: {', '.join(unread)}" if unread else ""
+
+
+def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
+    return (issue for issue in issues.values() if issue.status == "active")
+
+
+@check("known issues", skip=nothing_to_judge, not_judged=not_judged)
 def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
     """Every active issue that the installed releases are concerned by.
 
@@ -30,17 +51,6 @@ def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Fin
         if concern.answer == CONCERNED and any(map(_tells_releases_apart, concern.own)):
             found.append(_finding(environment, issue, concern))
     return found
-
-
-def not_judged(environment: Environment, issues: dict[str, Issue]) -> str:
-    """Of which packages nothing could be said, since their release is none; empty if there is none."""
-    concerns = [affects(issue, environment.releases) for issue in _active(issues)]
-    unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
-    return f"not judged, since it is no release that can be read: {', '.join(unread)}" if unread else ""
-
-
-def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
-    return (issue for issue in issues.values() if issue.status == "active")
 
 
 def _tells_releases_apart(claim: Affected) -> bool:
