@@ -49,7 +49,11 @@ class Stages:
 
     def inside(self, number: int) -> bool:
         """Whether a line has to be looked at whatever stands in it."""
-        return self._tracebacks.inside(number, boxed=self._box.open) or self._table.inside(number)
+        tracebacks = self._tracebacks
+        if number <= tracebacks.until and (tracebacks.open or self._box.traceback):
+            tracebacks.inside()
+            return True
+        return number <= self._table.until
 
     def take(self, lines: Iterable[Line], number: int) -> None:
         """Takes the lines that stand in one line of the log."""
@@ -61,7 +65,7 @@ class Stages:
 
     def _take(self, line: Line, number: int) -> None:
         self._ignored.take(line, number)
-        if self._box.open:
+        if self._box.traceback:
             for text, first, boxed in self._box.take(line):
                 self._signatures.joined(text, first, boxed.end, self._part, boxed)
         self._table.take(line, number)
@@ -72,7 +76,7 @@ class Stages:
             if traceback.end == number:
                 self._tracebacks.keep(traceback)
                 self._box.begin(traceback, line)
-        matching = self._signatures.matching(line)
+        matching = self._signatures.matching(line.text)
         if matching:
             about = traceback or self._tracebacks.before(line, number)
             self._signatures.keep(matching, line, number, self._part, about)
@@ -114,16 +118,13 @@ class _FirstFailed:
     """What torchrun's table says of the rank that failed first."""
 
     def __init__(self, seen: Seen) -> None:
+        self.until = 0
         self._rows = seen.first_failed
-        self._until = 0
-
-    def inside(self, number: int) -> bool:
-        return number <= self._until
 
     def take(self, line: Line, number: int) -> None:
         if facts.FIRST_FAILED in line.text:
-            self._until = number + facts.FIRST_FAILED_LINES
-        elif number <= self._until and (row := facts.FIRST_FAILED_ROW.fullmatch(line.text)):
+            self.until = number + facts.FIRST_FAILED_LINES
+        elif number <= self.until and (row := facts.FIRST_FAILED_ROW.fullmatch(line.text)):
             self._rows.setdefault(row["key"], row["value"])
 
 
@@ -131,29 +132,27 @@ class _Tracebacks:
     """Tracebacks put together, the first of each shape kept, as long as there are not too many."""
 
     def __init__(self, seen: Seen, first_look: FirstLook) -> None:
+        self.until = 0
         self.ended: dict[int, Traceback] = {}
         self._seen = seen
         self._first_look = first_look
         self._assembler = Assembler()
+        self.open = self._assembler.open
         self._count = 0
         self._inside = 0
-        self._until = 0
         self._shapes: set[Any] = set()
 
-    def inside(self, number: int, *, boxed: bool) -> bool:
-        if number > self._until or not (boxed or self._assembler.open):
-            return False
+    def inside(self) -> None:
         self._inside += 1
         if self._inside == MOST_INSIDE:
             self._give_up()
-        return True
 
     def take(self, line: Line, number: int) -> Traceback | None:
         if self._count >= MOST_TRACEBACKS or self._inside >= MOST_INSIDE:
             return None
         traceback = self._assembler.take(line, number)
         if traceback:
-            self._until = number + PATIENCE
+            self.until = number + PATIENCE
         return traceback
 
     def keep(self, traceback: Traceback) -> None:
@@ -175,10 +174,10 @@ class _Tracebacks:
         return self._assembler.before(line.stream, number)
 
     def unfinished(self) -> list[Traceback]:
-        return [one for one in self._assembler.open.values() if one.headed and one.frames and not one.ignored]
+        return [one for one in self.open.values() if one.headed and one.frames and not one.ignored]
 
     def _give_up(self) -> None:
-        self._assembler.open.clear()
+        self.open.clear()
         self._first_look.drop({HEADER, FRAME_PATTERN})
 
 
@@ -188,9 +187,7 @@ class _Signatures:
     def __init__(self, seen: Seen, rules: Rules) -> None:
         self._seen = seen
         self._rules = rules
-
-    def matching(self, line: Line) -> list[int]:
-        return self._rules.set.match(line.text)
+        self.matching = rules.set.match
 
     def keep(self, indexes: list[int], line: Line, number: int, part: int, about: Traceback | None) -> None:
         seen = self._seen
@@ -200,8 +197,8 @@ class _Signatures:
             seen.hits.setdefault(index, Hits()).add(hit)
 
     def joined(self, text: str, first: str, number: int, part: int, about: Traceback | None) -> None:
-        alone = set(self._rules.set.match(first))
-        for index in self._rules.set.match(text):
+        alone = set(self.matching(first))
+        for index in self.matching(text):
             known = self._seen.hits.get(index)
             if index not in alone and not (known and any(hit.line == number for hit in known.kept)):
                 self.keep([index], Line(text, level=clean(first).level), number, part, about)
@@ -222,25 +219,21 @@ class _Box:
     """A traceback in a box, which was printed at the width of a terminal: below it, its message may go on."""
 
     def __init__(self) -> None:
-        self._traceback: Traceback | None = None
+        self.traceback: Traceback | None = None
         self._pieces: list[str] = []
-
-    @property
-    def open(self) -> bool:
-        return self._traceback is not None
 
     def begin(self, traceback: Traceback, line: Line) -> None:
         if traceback.boxed:
-            self._traceback, self._pieces = traceback, [line.text]
+            self.traceback, self._pieces = traceback, [line.text]
 
     def take(self, line: Line) -> Iterator[tuple[str, str, Traceback]]:
         """Yields messages as they may have been before they were broken: text, its first line, the traceback."""
-        boxed, pieces = self._traceback, self._pieces
+        boxed, pieces = self.traceback, self._pieces
         if boxed is None or line.stream != boxed.stream or _BAR.search(line.text):
             return
         pieces.append(line.text)
         if not wrapped.goes_on(line.text) or len(pieces) > 4:
-            self._traceback = None
+            self.traceback = None
             return
         for text in wrapped.together(pieces):
             yield text, pieces[0], boxed

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from diagnostics.doctor import examine as doctor
+from diagnostics.doctor.checks.registered import DoctorCheck
 from diagnostics.doctor.installing import uninstall
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat, load
@@ -264,10 +265,12 @@ def test_variables_that_change_what_runs(environment, version, environ, expected
 def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
     """The others still answer, and the exit code says incomplete."""
 
-    def explode(_environment):
+    def explode(environment):
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(doctor, "variables", explode)
+    monkeypatch.setitem(
+        doctor.BY_NAME, "environment variables", [DoctorCheck("environment variables", explode)]
+    )
     report = examine(environment.add("vllm", "0.11.0"))
     assert outcome(report, "environment variables") == "crashed"
     assert outcome(report, "known issues") == "ok"

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.checks import tried
-from diagnostics.doctor.checks.tried import Tried
-from diagnostics.doctor.probe import tiers
+from diagnostics.doctor.probe import outcomes, tiers
 from diagnostics.doctor.probe.children import Children, Ended
+from diagnostics.doctor.probe.outcomes import Tried
 from diagnostics.facts.environment import Environment, Package
 from diagnostics.report.wording import text_of
 from diagnostics.triage.rules import Rules
@@ -45,7 +44,7 @@ def try_import(name, limit_s=500):
 
 
 def outcome(ended, rules):
-    return tried.result(Tried(ended, "ENV921"), rules)
+    return outcomes.result(Tried(ended, "ENV921"), rules)
 
 
 def test_a_module_that_imports_is_ok(modules):
@@ -274,7 +273,7 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
     names = environment_of("torch", "transformers", "vllm")
     if largest is None:
         ended = children.ask("engine", "engine", limit_s=500)
-        assert [finding.code for finding in tried.parity(ended)] == ["NUM901"]
+        assert [finding.code for finding in outcomes.parity(ended)] == ["NUM901"]
         return
     results = {r.check: r for r in tiers.live(children, names, NO_GPU, rules, lambda _text: None)}
     assert results["log-probs against transformers"].outcome == outcome_
