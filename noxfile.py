@@ -107,7 +107,7 @@ def tests(session: nox.Session) -> None:
     else:
         install(session, "--editable", ".[matrix]", "--group", "test-light")
     # Two at a time: most of the suite is real processes that start, and each computes in one thread.
-    arguments = ["-n", "2", "--dist", "loadfile", "-m", WITHOUT_CELLS, *options, *map(str, paths)]
+    arguments = ["-n", "2", "--dist", "loadgroup", "-m", WITHOUT_CELLS, *options, *map(str, paths)]
     session.run("python", "-m", "pytest", *arguments, env=schemas(session))
 
 
@@ -124,7 +124,7 @@ def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
     found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
-    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *arguments, env=found)
+    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments, env=found)
 
 
 @nox.session(python=PYTHON)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
 # Who imports one of these needs the trainer's environment; hundreds of megabytes that nobody else needs.
 HEAVY = frozenset({"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"})
+FEW = 2
 _NAMED = re.compile(r"(?:^|\b(?:import|from)\s+)((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)(?=$|\s|;)")
 _STARTED = re.compile(r"-m ((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)")
 
@@ -25,19 +26,23 @@ _STARTED = re.compile(r"-m ((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)")
 def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False) -> list[Path]:
     """Returns the files of tests that rest on one of these files or on something in one of these folders.
 
+    A Python file is looked for as far as imports lead. Of data and of a folder everything rests on everything soon,
+    so these are looked for a few imports away.
+
     Args:
         paths: of sources, of data, or of tests, which are chosen themselves.
         tests: to choose from; all there are if None.
-        near: only those that name a module themselves, not through other modules.
+        near: only those of the same part that name a module themselves, not through other modules.
     """
-    changed = {file for path in paths for file in _files(path.resolve())}
-    wanted = {owner for file in changed for owner in _owners(file)}
-    found = []
-    for test in all_tests() if tests is None else tests:
-        reached = closure(test, 1 if near else None)
-        if test in changed or reached & wanted:
-            found.append(test)
-    return found
+    found = set()
+    for path in map(Path.resolve, paths):
+        files = _files(path)
+        wanted = {owner for file in files for owner in _owners(file)}
+        depth = 1 if near else None if path.suffix == ".py" else FEW
+        for test in all_tests() if tests is None else tests:
+            if test in files or (closure(test, depth) & wanted and not (near and _part(test) != _part(path))):
+                found.add(test)
+    return sorted(found)
 
 
 def needs_torch(tests: Sequence[Path]) -> bool:
@@ -79,13 +84,17 @@ def _files(path: Path) -> list[Path]:
 
 
 def _owners(file: Path) -> set[Path]:
-    """A Python file owns itself; another is owned by the files that name it, or else its folder."""
-    if file.suffix == ".py":
-        return {file}
-    owners = {source for source in _sources() if file.name in _read(source)[2]}
-    if not any(_top(owner) != "tests" for owner in owners):
-        owners |= {source for source in _sources() if file.parent.name in _read(source)[2]}
-    return owners
+    """Who reads a file: itself if it is Python, and the files that name it; of data, or else its folder."""
+    owners = {file} if file.suffix == ".py" else set()
+    if not file.name.startswith("__"):
+        owners |= _naming(file.name)
+    if _top(file) == "tests":
+        return owners.union(*(_naming(folder) for folder in file.relative_to(ROOT).parts[2:-1]))
+    return owners if any(_top(owner) != "tests" for owner in owners) else owners | _naming(file.parent.name)
+
+
+def _naming(name: str) -> set[Path]:
+    return {source for source in _sources() if name in _read(source)[2]}
 
 
 @functools.cache
@@ -147,6 +156,18 @@ def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
     words = node.args if isinstance(node, ast.Call) else node.elts
     said = [word.value if isinstance(word, ast.Constant) else None for word in words]
     yield from (name for option, name in itertools.pairwise(said) if option == "-m" and isinstance(name, str))
+
+
+def _part(path: Path) -> str:
+    """The folder of tests that a path belongs to: the matrix has one of its own."""
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "tests":
+        return "/".join(parts[1:2])
+    return (
+        "matrix"
+        if parts[:2] == ("diagnostics", "matrix") or parts[0] in {"locks", "matrix.toml"}
+        else parts[0]
+    )
 
 
 def _top(file: Path) -> str:
