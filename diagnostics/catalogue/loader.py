@@ -261,7 +261,11 @@ def _config(table: Table) -> model.ConfigRule:
         when.taken.add(key)
     if not when.values:
         raise table.refuse("when", "at least one value of the run plan")
-    rule = model.ConfigRule(table.take("about", str, required=True), tuple(when.values.items()))
+    rule = model.ConfigRule(
+        table.take("about", str, required=True),
+        tuple(when.values.items()),
+        by_rule=table.take("by_rule", bool, default=False),
+    )
     table.close()
     return rule
 
@@ -283,6 +287,7 @@ def _mitigation(name: str, table: Table) -> model.Mitigation:
             if isinstance(action, Install)
         ),
         advice=tuple(action.framework for action in edits if isinstance(action, Advice)),
+        searches=table.take("searches", bool, default=False),
     )
     if not mitigation.edits:
         raise table.refuse("edits", "the change in the words of at least one framework")

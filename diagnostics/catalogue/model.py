@@ -93,10 +93,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class ConfigRule:
-    """A configuration that walks into the issue: values of the run plan, all of which must hold."""
+    """A configuration that walks into the issue: values of the run plan, all of which must hold.
+
+    Attributes:
+        by_rule: Whether a rule of `lint` stands in its place, since it can say more than a table.
+    """
 
     about: str
     when: tuple[tuple[str, object], ...]
+    by_rule: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class Mitigation:
     Attributes:
         edits: (framework, what to change there), as text.
         installs: (framework, requirements, what more there is to say) where the edit is nothing but an installation.
+        searches: Whether it looks for the root and changes nothing.
         advice: Frameworks whose edit tells what not to do: to read, and no change.
         cost: What it costs.
         evidence: One of EVIDENCE.
@@ -124,6 +130,7 @@ class Mitigation:
     note: str
     installs: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     advice: tuple[str, ...] = ()
+    searches: bool = False
 
     def actions(self, names: Iterable[str]) -> Iterator[Edit]:
         """The edits for frameworks as actions, of those that have one."""

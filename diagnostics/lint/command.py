@@ -72,7 +72,7 @@ def _judged(options: argparse.Namespace) -> int:
     output.write(report, options)
     code = report.exit_code(output.fail_on(options))
     # A file in which nothing was found to judge is not a file that is fine.
-    unread = any(check.check.startswith("reading ") for check in report.checks)
+    unread = any(check.reads for check in report.checks)
     return INCOMPLETE if code == FINE and unread else code
 
 

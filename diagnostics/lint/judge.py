@@ -33,7 +33,7 @@ def lint(
         try:
             read.append((path, reading.read_file(path, framework)))
         except UnreadableError as error:
-            unread.append(CheckResult(f"reading {path}", "crashed", str(error)))
+            unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
     lend_processes([each for _path, found in read for each in found])
     for path, found in read:
         plans = plans_of(found, versions)
@@ -41,14 +41,16 @@ def lint(
         subject.append(_told(str(path), plans))
         if not plans and not any(each.framework == "accelerate" for each in found):
             why = "no GRPO run, and no server for one, in it"
-            unread.append(CheckResult(f"reading {path}", "skipped", why))
+            unread.append(CheckResult(f"reading {path}", "skipped", why, reads=True))
     if command:
         plans = plans_of(reading.read_command(command), versions)
         made += plans
         subject.append(_told("command line", plans))
         if not plans:
             unread.append(
-                CheckResult("reading the command", "skipped", "it is no command of a known framework")
+                CheckResult(
+                    "reading the command", "skipped", "it is no command of a known framework", reads=True
+                )
             )
     return Report(
         tool="lint",

@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.facts.environment import redact
-from diagnostics.report.findings import CheckResult, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from diagnostics.report.findings import Finding
+    from diagnostics.report.findings import Finding, Report
 
 
 class BaselineError(ValueError):
@@ -86,5 +85,5 @@ def _keep(report: Report, kept: Callable[[Finding], bool], why: str) -> Report:
         left_out = len(check.findings) - len(findings)
         outcome = "ignored" if left_out and not findings else check.outcome
         reason = f"{left_out} findings {why}" if left_out else check.reason
-        checks.append(CheckResult(check.check, outcome, reason, findings))
+        checks.append(replace(check, outcome=outcome, reason=reason, findings=findings))
     return replace(report, checks=tuple(checks))

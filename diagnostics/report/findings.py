@@ -72,28 +72,44 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of one check: `ok`, `findings`, `ignored`, `skipped`, `crashed`. Only ok is ok."""
+    """What came of one check: `ok`, `findings`, `ignored`, `skipped`, `crashed`. Only ok is ok.
+
+    Attributes:
+        reads: Whether it is the reading of what was given, rather than a judgement of it.
+    """
 
     check: str
     outcome: str
     reason: str = ""
     findings: tuple[Finding, ...] = ()
+    reads: bool = False
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that a command found out."""
+    """All that a command found out.
+
+    Attributes:
+        how: How it was looked, where that is the first thing to know.
+        notes: What else is to be known.
+    """
 
     tool: str
     subject: dict[str, Any]
     checks: tuple[CheckResult, ...]
     notes: tuple[str, ...] = field(default=())
+    how: str = ""
 
     @property
     def findings(self) -> list[Finding]:
         """All findings, the worst first."""
         found = [finding for check in self.checks for finding in check.findings]
         return sorted(found, key=lambda finding: (-finding.severity, finding.code))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """How it was looked, and the notes."""
+        return (self.how, *self.notes) if self.how else self.notes
 
     def exit_code(self, fail_on: Severity) -> int:
         """0 nothing at or above `fail_on`, 1 something, 3 nothing but a check did not come to its end."""
@@ -112,5 +128,5 @@ class Report:
                 for check in self.checks
             ],
             "findings": [finding.to_json() for finding in self.findings],
-            "notes": list(self.notes),
+            "notes": list(self.remarks),
         }

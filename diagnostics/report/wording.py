@@ -45,6 +45,11 @@ def quoted(words: Words) -> str:
     return shlex.join(words)
 
 
+def one_line(text: str) -> str:
+    """A text without its line breaks."""
+    return " ".join(text.split())
+
+
 def command_of(action: Action) -> str:
     """The line to copy; empty where an action is no command."""
     if isinstance(action, Advice | SetOption):
@@ -107,9 +112,10 @@ def _proof(offer: Offer) -> str:
 
 
 def failure_line(offer: Offer) -> str:
-    """A mitigation that was run and failed in this case."""
+    """A mitigation that was run and failed: against the triggers of this case, where they are known."""
     run = f": {command_of(offer.run)}" if offer.run else ""
-    return f"Does not help: {offer.mitigation} against {', '.join(offer.fails)} (shown by a run{run})."
+    against = [name for name in offer.fails if name in offer.triggers] or offer.fails
+    return f"Does not help: {offer.mitigation} against {', '.join(against)} (shown by a run{run})."
 
 
 def lines_of(remedy: Remedy) -> list[str]:

@@ -10,7 +10,7 @@ from diagnostics.report import wording
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 
 if TYPE_CHECKING:
-    from diagnostics.triage.scan import Hit
+    from diagnostics.triage.seen import Hit
     from diagnostics.triage.verdict import Candidate, Verdict
 
 WHERE_ROOTS_ARE = (
@@ -48,7 +48,7 @@ def _note(verdict: Verdict) -> str:
     note = NOTES[verdict.state]
     if verdict.state != "wrapper":
         return note
-    searches = [one for one in verdict.candidates[0].issue.mitigations if one.name.startswith("find_")]
+    searches = [one for one in verdict.candidates[0].issue.mitigations if one.searches]
     told = [
         wording.edit_of(edit)
         for key in verdict.frameworks
@@ -103,7 +103,7 @@ def _finding(candidate: Candidate, number: int, verdict: Verdict) -> Finding:
     evidence += [
         Evidence(f"{name} {version} is installed, says the log", where)
         for name, (version, where) in sorted(verdict.versions.items())
-        if f"{name} {version}" in candidate.releases
+        if (name, version) in candidate.releases
     ]
     return Finding(
         code=issue.code,
@@ -128,7 +128,15 @@ def _detail(candidate: Candidate, verdict: Verdict) -> str:
     if candidate.role != "root":
         told.insert(0, "This is not the root, which is not in these logs.")
     if candidate.certainty == "hypothesis":
-        told.append(f"Not known to happen with {', '.join(candidate.releases)}, which the log names.")
+        named = ", ".join(map(" ".join, candidate.releases))
+        told.append(f"Not known to happen with {named}, which the log names.")
+    if candidate.looked_to:
+        told.append(f"Nobody looked at releases after {candidate.looked_to}, and the log names a newer one.")
+    if candidate.triggers:
+        ways = {trigger.name: trigger.about for trigger in candidate.issue.triggers}
+        told.append(
+            f"How it came about, by the log: {'; or '.join(ways.get(name, name) for name in candidate.triggers)}."
+        )
     seen = f"{candidate.count} lines" if candidate.count > 1 else "one line"
     ranks = f", of ranks {', '.join(candidate.ranks[:16])}" if candidate.ranks else ""
     told.append(f"First at {place(candidate.first)}; {seen}{ranks}.")

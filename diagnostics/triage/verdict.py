@@ -8,18 +8,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.affects import FREE, affects
+from diagnostics.catalogue.affects import FREE, NOT_LOOKED, affects
 from diagnostics.catalogue.model import KINDS, ROLES
 from diagnostics.triage import triggers
-from diagnostics.triage.scan import Hit, Hits
+from diagnostics.triage.seen import Hit, Hits
 from diagnostics.triage.tracebacks import short_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from diagnostics.catalogue.affects import Concern
     from diagnostics.catalogue.model import Issue
     from diagnostics.triage.rules import Rules
-    from diagnostics.triage.scan import Seen
+    from diagnostics.triage.seen import Seen
     from diagnostics.triage.tracebacks import Traceback
 
 MOST_CANDIDATES = 3
@@ -42,8 +43,9 @@ class Candidate:
         role: `root`, `cascade` or `confirmation`, of its signature.
         certainty: `established` the message in a traceback of a release it is known in, or of the code it names;
             `supported` the message; `hypothesis` the message, in a release in which it is not known.
-        releases: What the log says is installed of the packages concerned, as "vllm 0.8.5".
+        releases: What the log says is installed of the packages concerned, as (package, release).
         triggers: How it came about, where the log can tell; one of these.
+        looked_to: The newest release that anybody looked at, where that of the log is newer.
     """
 
     issue: Issue
@@ -52,8 +54,9 @@ class Candidate:
     hits: tuple[Hit, ...]
     count: int
     ranks: tuple[str, ...]
-    releases: tuple[str, ...]
+    releases: tuple[tuple[str, str], ...]
     triggers: tuple[str, ...] = ()
+    looked_to: str = ""
 
     @property
     def first(self) -> Hit:
@@ -178,16 +181,17 @@ def _candidates(
         ranks = sorted(
             {rank for hits in groups for rank in hits.ranks if rank}, key=lambda rank: (len(rank), rank)
         )
-        gated, releases = _gate(issue, versions)
+        concern, releases = _held_against(issue, versions)
         yield Candidate(
             issue=issue,
             role=issue.signature.role,
-            certainty="hypothesis" if gated else _certainty(issue, kept, releases),
+            certainty=_certainty(issue, kept, concern, releases),
             hits=tuple(kept),
             count=max(len(kept), sum(hits.count for hits in groups)),
             ranks=tuple(ranks),
             releases=releases,
             triggers=triggers.shown(issue, kept, seen),
+            looked_to=concern.looked_to,
         )
 
 
@@ -206,21 +210,25 @@ def _refused(hit: Hit, refused: list[Hit]) -> bool:
     )
 
 
-def _gate(issue: Issue, versions: dict[str, tuple[str, str]]) -> tuple[bool, tuple[str, ...]]:
-    """Whether a release in the log is outside all that is known, and the releases it was held against."""
+def _held_against(
+    issue: Issue, versions: dict[str, tuple[str, str]]
+) -> tuple[Concern, tuple[tuple[str, str], ...]]:
+    """What is claimed of the releases in the log, and which ones it was held against."""
     releases = {package: version for package, (version, _) in versions.items()}
     told = {claim.package for claim in issue.affected} & set(releases)
-    return affects(issue, releases).answer == FREE, tuple(sorted(f"{name} {releases[name]}" for name in told))
+    return affects(issue, releases), tuple(sorted((name, releases[name]) for name in told))
 
 
-def _certainty(issue: Issue, hits: list[Hit], releases: tuple[str, ...]) -> str:
+def _certainty(issue: Issue, hits: list[Hit], concern: Concern, releases: tuple[tuple[str, str], ...]) -> str:
     assert issue.signature is not None
+    if concern.answer == FREE:
+        return "hypothesis"
     tracebacks = [hit.traceback for hit in hits if hit.traceback]
     if issue.signature.frames:
         frames = {(path, function) for one in tracebacks for path, function in one.frames}
         if any(triggers.holds(frame, frames) for frame in issue.signature.frames):
             return "established"
-    return "established" if tracebacks and releases else "supported"
+    return "established" if tracebacks and releases and concern.answer != NOT_LOOKED else "supported"
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:

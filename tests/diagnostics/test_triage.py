@@ -13,8 +13,9 @@ from diagnostics.catalogue import anchors
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading.folders import Passed
+from diagnostics.triage.reading.named import find
 from diagnostics.triage.reading.prefixes import Line, clean
-from diagnostics.triage.reading.sources import Source, find
+from diagnostics.triage.reading.sources import Source
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.tracebacks import Assembler
@@ -246,7 +247,7 @@ def test_a_group_of_exceptions(judge):
 
 def run(*arguments, stdin=b""):
     command = [sys.executable, "-m", "diagnostics", "triage", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=500, check=False)
 
 
 def test_the_command(tmp_path):
@@ -285,7 +286,7 @@ def test_it_starts_light(tmp_path):
         " print({'torch', 'vllm', 'transformers', 'ray', 'numpy'} & set(sys.modules), file=sys.stderr)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "a.log")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     assert done.stderr == "set()\n"
 
 
@@ -566,3 +567,54 @@ def test_every_positive_sample_is_found_in_a_log(judge):
             if (code in found) != sample.matches:
                 missed.append((code, sample.about))
     assert not missed
+
+
+SCH001 = [
+    "Traceback (most recent call last):",
+    f'  File "{SITE}/vllm/core/scheduler.py", line 1278, in _schedule_default',
+    "    assert len(running_scheduled.prefill_seq_groups) == 0",
+    "AssertionError",
+]
+
+
+def interrupted(error, path="vllm/entrypoints/llm.py", function="_run_engine"):
+    return traceback_of(error, path, function)
+
+
+@pytest.mark.parametrize(
+    ("log", "triggers"),
+    [
+        (SCH001, ()),
+        ([*interrupted("KeyboardInterrupt"), *SCH001], ("llm_interrupted",)),
+        # Somebody ended the run once it had failed; another program was interrupted.
+        ([*SCH001, *interrupted("KeyboardInterrupt")], ()),
+        ([*interrupted("KeyboardInterrupt", "rich/live.py", "wait"), *SCH001], ()),
+        (
+            [*interrupted("torch.OutOfMemoryError: CUDA", "vllm/engine/llm_engine.py", "step"), *SCH001],
+            ("lost_step",),
+        ),
+        # In another rank's process.
+        ([*prefixed("[rank1]: ", interrupted("KeyboardInterrupt")), *prefixed("[rank0]: ", SCH001)], ()),
+        (
+            [
+                SCH001[0],
+                f'  File "{SITE}/swift/trainers/rlhf_trainer/grpo_trainer.py", line 1202, in evaluation_loop',
+                *SCH001[1:],
+            ],
+            ("swift_two_threads",),
+        ),
+    ],
+)
+def test_how_it_came_about_where_the_log_can_tell(judge, log, triggers):
+    """By a frame of the failure's own traceback, or by what failed before it in the same process."""
+    (candidate, *_) = judge(log).candidates
+    assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)
+
+
+@pytest.mark.parametrize(
+    ("release", "certainty", "looked_to"), [("0.31.0", "established", ""), ("0.99.0", "supported", "0.31.0")]
+)
+def test_a_release_that_nobody_looked_at(judge, release, certainty, looked_to):
+    """The message tells, but not as in a release in which it is known."""
+    (candidate, *_) = judge([f"vllm {release}", *traceback_of(ROOT)]).candidates
+    assert (candidate.certainty, candidate.looked_to) == (certainty, looked_to)

@@ -50,7 +50,6 @@ def killed(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
     """Parameters bitwise; metrics (wall times aside) and completions line by line, none lost, none twice."""
@@ -63,7 +62,6 @@ def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_kills_hit_different_places(killed):
     """In the middle of the mathematics as well as of the writing of checkpoints."""
     places = {death["killed_in"].split(":")[0] for seen in killed.values() for death in seen["deaths"]}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.report.plans import Step
 from diagnostics.report.remedies import Advice, Explain, SetOption, SetVariables, Uninstall, Unset
+from diagnostics.report.wording import one_line
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
@@ -25,11 +26,11 @@ def steps(found: list[Finding], environment: Environment) -> list[Step]:
 
 def reasons(finding: Finding) -> list[str]:
     """Why, in a few lines: the detail, or where there is none the title, and what was seen."""
-    return [f"{finding.code}: {' '.join(finding.detail.split()) or finding.title}", *_seen(finding)]
+    return [f"{finding.code}: {one_line(finding.detail) or finding.title}", *_seen(finding)]
 
 
 def _details(finding: Finding) -> list[str]:
-    return [" ".join(finding.detail.split())] if finding.detail.strip() else []
+    return [one_line(finding.detail)] if finding.detail.strip() else []
 
 
 def _seen(finding: Finding) -> list[str]:

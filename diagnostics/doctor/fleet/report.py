@@ -170,11 +170,10 @@ def shareable(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> R
 
 def _each_text(report: Report, change: Callable[[str], str]) -> Report:
     checks = tuple(
-        CheckResult(
-            check.check,
-            check.outcome,
-            change(check.reason),
-            tuple(_changed(one, change) for one in check.findings),
+        replace(
+            check,
+            reason=change(check.reason),
+            findings=tuple(_changed(one, change) for one in check.findings),
         )
         for check in report.checks
     )

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.doctor.checks.tried import not_looked_at
 from diagnostics.doctor.probe import tiers
 from diagnostics.doctor.probe.children import Children
+from diagnostics.doctor.probe.outcomes import not_looked_at
 from diagnostics.report.findings import CheckResult
 from diagnostics.triage.rules import Rules
 
@@ -56,8 +56,7 @@ def tried(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report
             added = tiers.live(children, facts.environment, facts.machine, rules, _say)
             checks += added
             incomplete = added[0].outcome == "skipped"
-    notes = (NOTES[tier], *report.notes[1:])
-    return replace(report, checks=(*report.checks, *checks), notes=notes), incomplete
+    return replace(report, checks=(*report.checks, *checks), how=NOTES[tier]), incomplete
 
 
 def _say(text: str) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
+    from diagnostics.catalogue.model import Issue
     from diagnostics.report.findings import Finding
 
     Judge = TypeVar("Judge", bound=Callable[[Any, Any], list[Finding]])
@@ -78,13 +79,14 @@ def replaced() -> set[str]:
     return {code for each in _registered if not each.beside_table for code in each.codes}
 
 
-def problems(known: Container[str]) -> list[str]:
-    """What is wrong with the rules' registrations, each with its place.
+def problems(known: Container[str], entries: Iterable[Issue] = ()) -> list[str]:
+    """What is wrong with the rules' registrations, each with its place, and tables of entries that nobody reads.
 
     Args:
         known: codes that have an entry.
+        entries: those of known issues.
     """
-    found = []
+    found = _unread(entries)
     for each in rules():
         path, line = each.place
         if each.check not in CHECKS:
@@ -92,4 +94,21 @@ def problems(known: Container[str]) -> list[str]:
                 f"{path}:{line}: there is no check {each.check!r}: expected one of {', '.join(CHECKS)}"
             )
         found += [f"{path}:{line}: the code {code} has no entry" for code in each.codes if code not in known]
+    return found
+
+
+def _unread(entries: Iterable[Issue]) -> list[str]:
+    """A [[config]] that is judged neither by itself nor by a rule, one line each."""
+    own = replaced()
+    found = []
+    for entry in entries:
+        for table in entry.config:
+            if table.by_rule == (entry.code in own):
+                continue
+            found.append(
+                f"{entry.code}: [[config]] {table.about!r}: no rule stands in its place: leave `by_rule` out"
+                if table.by_rule
+                else f"{entry.code}: [[config]] {table.about!r}: a rule stands in the place of this code's tables: "
+                "teach the rule, and say `by_rule = true`"
+            )
     return found

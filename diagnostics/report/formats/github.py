@@ -41,7 +41,7 @@ def _annotation(finding: Finding) -> str:
         properties |= {"file": places[0].file}
         properties |= {"line": str(places[0].line)} if places[0].line else {}
     told = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    text = " ".join(finding.detail.split()) or finding.title
+    text = wording.one_line(finding.detail) or finding.title
     values = "; ".join(f"{item.text} [{item.place}]" for item in finding.evidence)
     told_remedy = f"\nWhat to do: {wording.text_of(finding.remedy)}" if finding.remedy else ""
     body = _data(strip(f"{text}\n{values}{told_remedy}"))

@@ -1,88 +1,63 @@
-"""A known issue, explained."""
+"""A code, explained."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from diagnostics.catalogue import model
+from diagnostics.frameworks import SHOWN
+from diagnostics.report.wording import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import TextIO
 
-    from diagnostics.catalogue.model import Affected, CheckCode, Issue, Mitigation, Occasion
-    from diagnostics.report.remedies import Remedy
 
-
-def as_json(issue: Issue, remedy: Remedy) -> str:
-    """The entry as one JSON document, with the names of its mitigations in the order in which they are offered."""
-    document = {
-        "schema": "grpo-doctor.issue.v1",
-        **asdict(issue),
-        "offered": [offer.mitigation for offer in remedy.offers],
-        "does_not_help": [offer.mitigation for offer in remedy.does_not_help],
-    }
+def as_json(document: Mapping[str, Any]) -> str:
+    """A document of the catalogue, as it is."""
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def check_as_json(entry: CheckCode) -> str:
-    """A check's own code as a document with the keys of an issue's; what it has none of is empty."""
-    document: dict[str, Any] = {
-        "schema": "grpo-doctor.issue.v1", "code": entry.code, "title": entry.title, "kind": "check", "status": "check",
-        "since": "", "components": [], "frameworks": [], "cause": entry.about, "detail": "", "affected": [],
-        "signature": None, "config": [], "mitigations": [], "references": [],
-    }  # fmt: skip
-    return json.dumps(document, indent=1, ensure_ascii=False)
-
-
-def check(entry: CheckCode) -> str:
-    """What a finding under a check's own code says."""
-    return f"{entry.code}  {entry.title}\n\n{entry.about}"
-
-
-def render(issue: Issue, remedy: Remedy, stream: TextIO) -> None:
-    """Writes what it is, why it happens, what helps, the first offer first, and how all that is known."""
+def render(document: Mapping[str, Any], stream: TextIO) -> None:
+    """Writes what a code is, why it happens, what helps, the first offer first, and how all that is known."""
+    if document["kind"] == "check":
+        # Told by a check, and no known failure: there is nothing to it but what it means.
+        stream.write(f"{document['code']}  {document['title']}\n\n{document['cause']}\n")
+        return
     console = Console(file=stream, highlight=False)
-    family = model.FAMILIES[issue.code[:3]]
-    console.print(Text(f"{issue.code}  {issue.title}", style="bold"))
-    frameworks = ", ".join(model.FRAMEWORKS[name] for name in issue.frameworks)
-    console.print(Text(f"{issue.kind}; {family}; concerns {frameworks}", style="dim"))
-    _section(console, "Why", [" ".join(issue.cause.split())])
-    for paragraph in issue.detail.split("\n\n") if issue.detail else []:
+    console.print(Text(f"{document['code']}  {document['title']}", style="bold"))
+    frameworks = ", ".join(SHOWN[name] for name in document["frameworks"])
+    console.print(Text(f"{document['kind']}; {document['family']}; concerns {frameworks}", style="dim"))
+    _section(console, "Why", [one_line(document["cause"])])
+    for paragraph in document["detail"].split("\n\n") if document["detail"] else []:
         console.print()
-        _section(console, "", [" ".join(paragraph.split())])
-    _section(
-        console,
-        "Where",
-        [
-            f"{a.package} {a.versions or ', '.join(a.releases)}{_looked(a)} ({a.evidence}): {a.source}"
-            for a in issue.affected
-        ],
-    )
-    if issue.signature:
-        _section(console, "How it looks in a log", [f"/{pattern}/" for pattern in issue.signature.any])
-    if issue.triggers:
-        told = [f"{trigger.name}{_where(trigger)}: {trigger.about}" for trigger in issue.triggers]
-        _section(console, "How it comes about", told)
+        _section(console, "", [one_line(paragraph)])
+    _section(console, "Where", [_where(claim) for claim in document["affected"]])
+    if document["signature"]:
+        _section(console, "How it looks in a log", [f"/{one}/" for one in document["signature"]["any"]])
+    if document["triggers"]:
+        _section(console, "How it comes about", [_trigger(one) for one in document["triggers"]])
     console.print()
     console.print(Text("What to change", style="bold"))
-    by_name = {mitigation.name: mitigation for mitigation in issue.mitigations}
-    for offer in (*remedy.offers, *remedy.does_not_help):
-        _mitigation(console, by_name[offer.mitigation])
-    _section(console, "References", [f"{reference.ref}: {reference.about}" for reference in issue.references])
+    by_name = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
+    for name in (*document["offered"], *document["does_not_help"]):
+        _mitigation(console, by_name[name])
+    _section(console, "References", [f"{one['ref']}: {one['about']}" for one in document["references"]])
 
 
-def _looked(claim: Affected) -> str:
-    return f", looked at up to {claim.looked_to}" if claim.looked_to else ""
+def _where(claim: Mapping[str, Any]) -> str:
+    looked = f", looked at up to {claim['looked_to']}" if claim["looked_to"] else ""
+    releases = claim["versions"] or ", ".join(claim["releases"])
+    return f"{claim['package']} {releases}{looked} ({claim['evidence']}): {claim['source']}"
 
 
-def _where(trigger: Occasion) -> str:
-    return f" ({trigger.versions})" if trigger.versions else ""
+def _trigger(one: Mapping[str, Any]) -> str:
+    versions = f" ({one['versions']})" if one["versions"] else ""
+    return f"{one['name']}{versions}: {one['about']}"
 
 
 def _section(console: Console, title: str, lines: list[str]) -> None:
@@ -93,36 +68,29 @@ def _section(console: Console, title: str, lines: list[str]) -> None:
         console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
 
 
-def _mitigation(console: Console, mitigation: Mitigation) -> None:
-    style = (
-        "green"
-        if mitigation.helps and not mitigation.fails
-        else "red"
-        if verdict_of(mitigation) == NEVER
-        else "yellow"
-    )
-    head = Text(f"  {mitigation.name}", style="bold").append(f"  {verdict_of(mitigation)}", style=style)
-    console.print(head)
-    lines = [mitigation.about]
-    if mitigation.note:
-        lines.append(mitigation.note)
-    if mitigation.helps:
-        lines.append(f"helped against: {', '.join(mitigation.helps)}")
-    if mitigation.fails:
-        lines.append(f"did not help against: {', '.join(mitigation.fails)}")
-    lines += [f"{model.FRAMEWORKS[key]}: {edit}" for key, edit in mitigation.edits]
-    lines.append(f"cost: {mitigation.cost}")
+def _mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
+    verdict, style = _verdict(mitigation)
+    console.print(Text(f"  {mitigation['name']}", style="bold").append(f"  {verdict}", style=style))
+    lines = [mitigation["about"]]
+    if mitigation["note"]:
+        lines.append(mitigation["note"])
+    if mitigation["helps"]:
+        lines.append(f"helped against: {', '.join(mitigation['helps'])}")
+    if mitigation["fails"]:
+        lines.append(f"did not help against: {', '.join(mitigation['fails'])}")
+    lines += [f"{SHOWN[name]}: {edit}" for name, edit in mitigation["edits"]]
+    lines.append(f"cost: {mitigation['cost']}")
     for line in lines:
         console.print(Padding(Text(line), (0, 0, 0, 6), expand=False))
 
 
-NEVER = "does NOT help (shown by a run)"
-
-
-def verdict_of(mitigation: Mitigation) -> str:
-    """What a run showed of a mitigation, or that none has been made."""
-    if mitigation.evidence != "executed":
-        return f"not run ({mitigation.evidence} only)"
-    if not mitigation.fails:
-        return "helps (shown by a run)"
-    return "does NOT help in every case (shown by a run)" if mitigation.helps else NEVER
+def _verdict(mitigation: Mapping[str, Any]) -> tuple[str, str]:
+    """What a run showed of a mitigation, or that none has been made; and the colour for it."""
+    helps, fails = mitigation["helps"], mitigation["fails"]
+    if mitigation["evidence"] != "executed":
+        return f"not run ({mitigation['evidence']} only)", "yellow"
+    if not fails:
+        return "helps (shown by a run)", "green"
+    if helps:
+        return "does NOT help in every case (shown by a run)", "yellow"
+    return "does NOT help (shown by a run)", "red"

@@ -63,7 +63,7 @@ def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
 
 
 def _told(finding: Finding) -> str:
-    lines = [f"{finding.severity.word} {finding.code} {finding.title}", " ".join(finding.detail.split())]
+    lines = [f"{finding.severity.word} {finding.code} {finding.title}", wording.one_line(finding.detail)]
     lines += [f"- {item.text} [{item.place}]" for item in finding.evidence]
     lines += [f"* {line}" for line in wording.lines_of(finding.remedy)] if finding.remedy else []
     return "\n".join(lines)

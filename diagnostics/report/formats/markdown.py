@@ -33,14 +33,14 @@ def render(report: Report) -> str:
     if unseen:
         lines = [f"- {_text(f'{check.check}: {check.outcome}: {check.reason}')}" for check in unseen]
         parts.append("Not looked at:\n\n" + "\n".join(lines))
-    parts += [_text(f"Note: {note}") for note in report.notes]
+    parts += [_text(f"Note: {note}") for note in report.remarks]
     return "\n\n".join(parts) + "\n"
 
 
 def _finding(finding: Finding) -> str:
     parts = [f"#### {finding.severity.word} {finding.code}: {_text(finding.title)}"]
     if finding.detail:
-        parts.append(_text(" ".join(finding.detail.split())))
+        parts.append(_text(wording.one_line(finding.detail)))
     parts.append(f"How it is known: {finding.known_by}; that it concerns this run: {finding.certainty}.")
     evidence = "\n".join(f"{item.text}    # {item.place}" for item in finding.evidence)
     parts.append(_block(evidence))

@@ -63,7 +63,7 @@ def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _LEVELS[finding.severity],
-        "message": {"text": strip(f"{' '.join(finding.detail.split()) or finding.title}{remedy}")},
+        "message": {"text": strip(f"{wording.one_line(finding.detail) or finding.title}{remedy}")},
         "partialFingerprints": {"grpoDoctor/v1": fingerprint(finding.to_json(), tool)},
         "properties": {
             "severity": finding.severity.word,

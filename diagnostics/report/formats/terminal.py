@@ -49,7 +49,7 @@ def render(report: Report, stream: TextIO) -> None:
         if check.reason:
             line.append(f": {redact(check.reason)}")
         console.print(line)
-    for note in report.notes:
+    for note in report.remarks:
         console.print(Text(f"note: {note}", style="dim"))
     console.print(Text(_summary(report)))
 

@@ -52,7 +52,7 @@ def render(report: Report, stream: TextIO) -> None:
             console.print(Text(f"CRASHED {redact(check.reason)}", style="bold red"))
         elif check.outcome == "ignored":
             console.print(Text(f"ignored {check.reason}", style="dim"))
-    for note in report.notes:
+    for note in report.remarks:
         console.print(Text(f"note: {note}", style="dim"))
     if subject["fingerprint"]:
         console.print(Text(f"fingerprint {subject['fingerprint']}", style="dim"))

@@ -43,7 +43,13 @@ def failure(error: BaseException) -> dict[str, Any]:
         and Path(frame.filename).parent != Path(__file__).parent
     ]
     text = (str(error).strip() or "no message").splitlines()[0][:500]
-    return {"ok": False, "error": f"{type(error).__name__}: {text}", "where": where[-1] if where else ""}
+    lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+    told = {
+        "error": f"{type(error).__name__}: {text}",
+        "where": where[-1] if where else "",
+        "lacks": lacks or "",
+    }
+    return {"ok": False, **told}
 
 
 def end() -> None:

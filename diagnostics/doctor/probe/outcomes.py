@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -29,7 +28,6 @@ _SAYS_NOTHING = (
     "<frozen ", "importlib/__init__.py", "/grpo-doctor-tried-", "_bootstrap._gcd_import", "importlib.import_module(",
     "Extension modules:",
 )  # fmt: skip
-_LACKING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 # Modules that are called otherwise than what is installed.
 _DISTRIBUTIONS = {
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
@@ -88,9 +86,8 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
     ended = tried.ended
     where = str(ended.answer.get("where") or ended.what)
     evidence = [Evidence(reason, where)]
-    lacking = _LACKING.match(str(ended.answer.get("error", "")))
-    if lacking:
-        return _not_installed(tried, lacking[1], evidence[0], rules)
+    if lacking := ended.answer.get("lacks"):
+        return _not_installed(tried, str(lacking), evidence[0], rules)
     guess = _triaged(ended, rules)
     if guess is not None and guess.certainty != "hypothesis":
         detail = f"{ended.what}: {reason}. {guess.detail}"

@@ -1,0 +1,167 @@
+"""Five readers, one answer: doctor, triage, lint, the plan and `explain` offer the same mitigation first."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics import catalogue
+from diagnostics.catalogue import documents
+from diagnostics.catalogue.affects import CONCERNED, affects, subject
+from diagnostics.catalogue.offers import remedy
+from diagnostics.doctor.checks.known_issues import known_issues
+from diagnostics.doctor.fixplan import settings
+from diagnostics.doctor.fixplan.installers import find as installer_of
+from diagnostics.facts.environment import Environment, Package
+from diagnostics.frameworks import FRAMEWORKS, configured_in
+from diagnostics.lint.plan import RunPlan
+from diagnostics.lint.rules.base import found
+from diagnostics.lint.values import Place, Settings, Value
+from diagnostics.report import wording
+from diagnostics.report.findings import Severity
+from diagnostics.triage.command import triage
+from diagnostics.triage.reading.sources import Source
+from diagnostics.triage.report import report
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.seen import Hit
+from diagnostics.triage.verdict import Candidate, Verdict
+
+ISSUES = catalogue.load()
+# A log that names its trigger: CODE/cell__trigger.log. What is in the cell stands in its name.
+LOGS = sorted((Path(__file__).parent / "logs").glob("*/*__*.log"))
+RELEASES = {"066": "0.6.6", "072": "0.7.2", "073": "0.7.3", "085": "0.8.5.post1", "0102": "0.10.2"}
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return Rules(ISSUES)
+
+
+def environment(releases):
+    """An environment in which these packages are installed."""
+    packages = {name: Package(name, version, f"/env/{name}", "pip", ()) for name, version in releases.items()}
+    return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
+
+
+def doctor(entry, releases):
+    """What doctor finds."""
+    return next(iter(known_issues(environment(releases), {entry.code: entry})), None)
+
+
+def planned(entry, releases):
+    """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
+    here = environment(releases)
+    own = known_issues(here, {entry.code: entry})
+    steps = settings.steps(own, {entry.code: entry}, here, installer_of(here))
+    return steps[0].title.partition(": ")[0] if steps else ""
+
+
+def linted(entry, framework, releases, triggers=()):
+    """What a lint rule finds under the entry's code."""
+    place = Place("run.yaml", 1)
+    plan = RunPlan(framework, Settings(framework, place), releases=releases)
+    value = Value(1, place, "key")
+    return found(plan, entry.code, Severity.WARNING, "", [value], triggers=triggers)[0]
+
+
+def triaged(entry, framework, releases, triggers=()):
+    """What triage reports of a log that shows this much."""
+    hit = Hit("a.log", 1, "it died", "", None)
+    candidate = Candidate(entry, "root", "supported", (hit,), 1, (), (), triggers)
+    versions = {name: (release, "a.log:1") for name, release in releases.items()}
+    frameworks = (framework,) if framework else ()
+    verdict = Verdict("known", (candidate,), (), (), versions, frameworks, "", 1, ())
+    return report(verdict, ["a.log"]).findings[0]
+
+
+def first(finding):
+    """The mitigation that a finding offers first."""
+    return finding.remedy.offers[0].mitigation
+
+
+@pytest.mark.parametrize("log", LOGS, ids=[f"{log.parent.name}-{log.stem}" for log in LOGS])
+def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
+    """Triage sees which trigger it was; nobody offers first what fails against it."""
+    cell, _, trigger = log.stem.partition("__")
+    entry = ISSUES[log.parent.name]
+    releases = {"vllm": RELEASES[cell.removeprefix("scheduler")]}
+    verdict = triage([Source(log.name, log)], rules)
+    assert verdict.candidates[0].triggers == (trigger,)
+    finding = report(verdict, [log.name]).findings[0]
+    told = {one.name: one for one in entry.mitigations}
+    assert finding.remedy.offers[0].standing == "shown"
+    for offer in finding.remedy.offers:
+        assert trigger not in told[offer.mitigation].fails
+        line = wording.offer_line(offer)
+        assert ("(shown by a run)" in line) == (trigger in told[offer.mitigation].helps), line
+    refuted = {one.name for one in entry.mitigations if trigger in one.fails}
+    assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
+    answers = {
+        "triage": first(finding),
+        "lint": first(linted(entry, "vllm", releases, (trigger,))),
+        "doctor": first(doctor(entry, releases)),
+        "plan": planned(entry, releases),
+        "explain": documents.of_issue(entry, remedy(entry))["offered"][0],
+    }
+    assert len(set(answers.values())) == 1, answers
+
+
+def test_the_corpus_has_such_logs():
+    """Else the test above would look at nothing."""
+    assert len(LOGS) > 20
+    assert {log.parent.name for log in LOGS} == {"SCH001", "SCH002"}
+
+
+@pytest.mark.parametrize("code", ISSUES)
+def test_triage_and_lint_offer_the_same(code):
+    """For each framework, each trigger on record and none: what the catalogue offers first, and nothing that failed."""
+    entry = ISSUES[code]
+    told = {one.name: one for one in entry.mitigations}
+    for framework in FRAMEWORKS:
+        for triggers in ((), *((name,) for name in entry.recorded())):
+            wanted = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
+            findings = triaged(entry, framework, {}, triggers), linted(entry, framework, {}, triggers)
+            assert [first(finding) for finding in findings] == [wanted, wanted], (framework, triggers)
+            for offer in (offer for finding in findings for offer in finding.remedy.offers):
+                assert not set(triggers) & set(told[offer.mitigation].fails)
+
+
+def held(entry):
+    """A release that is concerned, with those of the packages the issue needs beside it; None if there is none."""
+    needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
+    for claim in entry.affected:
+        starts = [part.strip("><=~ ") for part in claim.versions.split(",")]
+        for release in (*claim.releases, *starts, "0"):
+            releases = {**needed, subject(entry): release}
+            if release and affects(entry, releases).answer == CONCERNED:
+                return releases
+    return None
+
+
+BROUGHT_UP = [
+    code
+    for code, entry in ISSUES.items()
+    if entry.status == "active" and (releases := held(entry)) and doctor(entry, releases)
+]
+
+
+@pytest.mark.parametrize("trainer", ["", "trl", "ms-swift", "verl", "openrlhf"])
+@pytest.mark.parametrize("code", BROUGHT_UP)
+def test_all_five_offer_the_same_for_an_environment(code, trainer):
+    """Where the trigger is not known: each issue that doctor brings up, alone and beside each trainer it knows of."""
+    entry = ISSUES[code]
+    releases = ({trainer: "1.0"} if trainer else {}) | held(entry)
+    at_hand = configured_in(releases) or ["vllm"]
+    finding = doctor(entry, releases)
+    wanted = first(finding)
+    assert planned(entry, releases) == (wanted if finding.remedy.offers[0].edits else "")
+    if len(at_hand) == 1:
+        assert first(triaged(entry, *at_hand, releases)) == wanted
+        assert first(linted(entry, *at_hand, releases)) == wanted
+    document = documents.of_issue(entry, remedy(entry, frameworks=at_hand, releases=releases))
+    assert document["offered"][0] == wanted
+
+
+def test_doctor_brings_up_issues_with_triggers_and_without():
+    """Else the test above would say little."""
+    assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)
+    assert any(not ISSUES[code].recorded() for code in BROUGHT_UP)
