@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.tasks import mathematics, own_rewards, reward_functions, rewards
+from grpo_core.tasks import mathematics, own_rewards, reward_functions
 from grpo_core.tasks.mathematics import math_answers
 from grpo_core.tasks.reward_functions import exact, letters_in_place, repetition, soft_overlong, tags
 from grpo_core.tasks.reward_model import RewardModel
