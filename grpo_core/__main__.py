@@ -33,9 +33,9 @@ def main(arguments: list[str]) -> int:
     flags = {argument for argument in arguments if argument in _FLAGS}
     rest = [argument for argument in arguments if argument not in _FLAGS]
     if flags & {"--help", "-h"}:
-        from grpo_core.usage import help_text
+        from grpo_core.usage import USAGE, help_text
 
-        print(help_text())
+        print(USAGE + help_text())
         return 0
     with _stdout_for_the_answer() as answer:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from grpo_core import config as schema
 from grpo_core.settings import allowed, fields, sections
 
-_USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
+USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
        python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...]
        python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
        python -m grpo_core replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
@@ -25,7 +25,7 @@ Settings and their defaults:
 
 
 def help_text() -> str:
-    """The commands, and every key with its default and the documentation that stands below it in config.py."""
+    """Every key with its default and the documentation that stands below it in config.py."""
     tree = ast.parse(Path(str(schema.__file__)).read_text(encoding="utf-8"))
     documented: dict[str, dict[str, str]] = {}
     for node in tree.body:
@@ -46,4 +46,4 @@ def help_text() -> str:
         shown = f" [{', '.join(map(str, choices))}]" if choices else ""
         lines.append(f"  --{dotted} {field.default!r}{shown}")
         lines.append(f"      {documented[sections()[section].__name__][key]}")
-    return _USAGE + "\n".join(lines)
+    return "\n".join(lines)
