@@ -1,4 +1,4 @@
-"""Extras are found by name, and each offers what its kind must. That nothing imports them is for `lint-imports` to say."""
+"""Extras are found by name, and each offers what its kind must. That nothing imports them, `lint-imports` says."""
 
 from __future__ import annotations
 
