@@ -326,7 +326,7 @@ def test_a_dry_run_says_what_is_due_and_runs_nothing(small):
     """--dry-run and --list write no store."""
     done = small.run("run", "--dry-run")
     assert done.returncode == 0
-    assert "vllm-1.0+trl-1.0  scheduler: ask, at most 30 s" in done.stdout
+    assert "vllm-1.0+trl-1.0  scheduler: ask, at most 300 s" in done.stdout
     assert small.run("run", "--list").stdout.count("\n") == 3
     assert not (small.store / "store.jsonl").exists()
 
