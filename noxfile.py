@@ -11,13 +11,23 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nox
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.matrix.build.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
+from diagnostics.matrix.build.uv import (  # noqa: E402
+    find_uv,
+    torch_arguments,
+    torch_offered,
+    uv_environment,
+)
+from tests.chosen import chosen, needs_torch  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
@@ -31,6 +41,9 @@ PYTHON = None if sys.version_info >= (3, 11) else "3.11"
 # real engine. GRPO_DOCTOR_TEST_CELLS names others; tests of cells that are not built are skipped, and say so.
 TEST_CELLS = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.31.0+trl-1.16.0")
 CELLS = ROOT / ".matrix" / "environments"
+# What `tests` runs, and what `tests-cells`: real engines, and other trainers' code. The rest is `-m heavy`.
+WITHOUT_CELLS = "not (heavy or vllm or peers)"
+IN_CELLS = "(vllm or peers) and not heavy"
 # Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_VERL = "verl==0.5.0"
@@ -40,7 +53,12 @@ OLDER_TRL = ROOT / ".matrix" / "peers-trl-0.17.0"
 def install(session: nox.Session, *requirements: str, torch: bool = False) -> None:
     """Installs with the settings the machine gives to pip, and with CPU torch where torch is asked for."""
     session.env.update(uv_environment(os.environ))
-    arguments = torch_arguments(os.environ) if torch else []
+    python = sys.version_info[:2] if PYTHON is None else (3, 11)
+    # An index has newer releases than a folder of wheels, as builds for CUDA: the folder's is asked for by name.
+    offered = torch_offered(os.environ, python=python) if torch else None
+    arguments = (
+        [f"torch=={offered}"] if offered else torch_arguments(os.environ, python=python) if torch else []
+    )
     session.install("--quiet", *arguments, *requirements)
 
 
@@ -78,30 +96,67 @@ def lock(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
-    """Build real cells and run the suite, save what takes minutes (-- -m heavy). Arguments go to pytest."""
-    on_gpu = "-m" in session.posargs and session.posargs[session.posargs.index("-m") + 1 :][:1] == ["gpu"]
-    # Compiled at once: the tests start hundreds of processes that import torch.
-    arguments = ["--compile-bytecode", "--editable", ".[matrix,train]", "--group", "test"]
-    if on_gpu:
-        gpu_tests(session, *arguments)
+    """The suite without real cells; arguments go to pytest, or name a file of ours: the tests that rest on it."""
+    if "-m" in session.posargs:
+        marked = session.posargs[session.posargs.index("-m") + 1 :][:1]
+        gpu_tests(session) if marked == ["gpu"] else tests_of_cells(session, session.posargs)
         return
-    install(session, *arguments, torch=True)
+    paths, options = chosen_by(session)
+    if not paths or needs_torch(paths):
+        install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    else:
+        install(session, "--editable", ".[matrix]", "--group", "test-light")
+    # Two at a time: most of the suite is real processes that start, and each computes in one thread.
+    arguments = ["-n", "2", "--dist", "loadgroup", "-m", WITHOUT_CELLS, *options, *map(str, paths)]
+    session.run("python", "-m", "pytest", *arguments, env=schemas(session))
+
+
+@nox.session(name="tests-cells", python=PYTHON)
+def tests_cells(session: nox.Session) -> None:
+    """Build real cells and the peers' environments and run the tests that drive them. Arguments go to pytest."""
+    tests_of_cells(session, ["-m", IN_CELLS, *session.posargs])
+
+
+def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
+    """Builds the cells and the peers, and runs pytest with them."""
+    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
     found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
-    found |= schemas(session)
-    # Two at a time: most of the suite is real processes that start, and each computes in one thread.
-    chosen = [] if "-m" in session.posargs else ["-m", "not heavy"]
-    session.run(
-        "python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *chosen, *session.posargs, env=found
-    )
+    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments, env=found)
 
 
-def gpu_tests(session: nox.Session, *arguments: str) -> None:
+@nox.session(python=PYTHON)
+def quick(session: nox.Session) -> None:
+    """The tests nearest to a file, in seconds, without torch and cells: -- FILE, a source, a known issue, a test."""
+    if not session.posargs:
+        session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalogue/issues/SCH001.toml")
+    paths, options = chosen_by(session, near=True)
+    light = [path for path in paths if not needs_torch([path])]
+    if left := [str(path.relative_to(ROOT)) for path in paths if path not in light]:
+        session.log(f"need torch, so they are for `nox -s tests`: {' '.join(left)}")
+    if not light:
+        session.error("no test without torch rests on that; nox -s tests -- FILE")
+    install(session, "--editable", ".[matrix]", "--group", "test-light")
+    wanted = f"({WITHOUT_CELLS}) and not slow"
+    session.run("python", "-m", "pytest", "-n", "2", "-m", wanted, *options, *map(str, light))
+
+
+def chosen_by(session: nox.Session, *, near: bool = False) -> tuple[list[Path], list[str]]:
+    """Parts a session's arguments: the tests that rest on the files among them, and pytest's own options."""
+    # Tests by their own name go to pytest as they are; only a file of another kind is looked up.
+    named = [word for word in session.posargs if Path(word).exists()]
+    paths = chosen([Path(word) for word in named], near=near)
+    if named and not paths:
+        session.error(f"no test rests on {' '.join(named)}")
+    return paths, [word for word in session.posargs if word not in named]
+
+
+def gpu_tests(session: nox.Session) -> None:
     """Runs what needs a GPU, with PyTorch's build for it; where PyTorch sees none, nothing is skipped silently."""
     session.env["UV_TORCH_BACKEND"] = os.environ.get("UV_TORCH_BACKEND", "auto")
-    install(session, *arguments)
+    install(session, "--editable", ".[matrix,train]", "--group", "test")
     seen = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
     session.run("python", "-c", seen)
     session.run("python", "-m", "pytest", *session.posargs)
@@ -188,7 +243,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Mypy, strict."""
     install(session, "--editable", ".[matrix]", "--group", "types")
-    session.run("mypy")
+    session.run("mypy", *session.posargs)
 
 
 @nox.session(python=PYTHON)
@@ -213,7 +268,7 @@ def repro(session: nox.Session) -> None:
     if "--all-versions" in session.posargs:
         install(session, "--editable", ".[matrix]")
         options = [option for option in session.posargs if option != "--all-versions"]
-        session.run("python", "-m", "diagnostics.matrix.sweep", *options)
+        session.run("python", "-m", "diagnostics.matrix", "sweep", *options)
         return
     if len(session.posargs) < 2:
         session.error(

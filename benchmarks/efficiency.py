@@ -39,8 +39,8 @@ class TimedEngine:
 
     seconds = 0.0
 
-    def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
-        del timeout_s
+    def __init__(self, spec: EngineSpec, *, timeout_s: float, sync: str) -> None:
+        del timeout_s, sync
         self._engine: Engine = build_engine(spec)
         self._calls: list[tuple[threading.Thread, list[Any]]] = []
 
@@ -114,8 +114,8 @@ def real() -> tuple[float, float, float, float]:
     class Pinned(real_engine):  # type: ignore[misc,valid-type]
         """The real engine process, on the other core."""
 
-        def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
-            super().__init__(spec, timeout_s=timeout_s)
+        def __init__(self, spec: EngineSpec, *, timeout_s: float, sync: str) -> None:
+            super().__init__(spec, timeout_s=timeout_s, sync=sync)
             os.sched_setaffinity(self.pid, cores[1:])
 
     os.sched_setaffinity(0, cores[:1])

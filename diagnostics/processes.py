@@ -10,7 +10,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ def run(
     folder: Path,
     given: str | None = None,
     ledger: Path | None = None,
+    running: set[subprocess.Popen[Any]] | None = None,
 ) -> Finished:
     """Runs a program; its standard error goes to `log`, its standard output is returned.
 
@@ -53,6 +54,7 @@ def run(
         folder: working folder.
         given: text for its standard input.
         ledger: file that remembers the running group, so that the next run can end what a killed one left.
+        running: holds the program while it runs, so that whoever waits for several can end them.
     """
     started = time.monotonic()
     output = log.with_suffix(".out")
@@ -67,6 +69,8 @@ def run(
             stderr=errors,
             start_new_session=True,
         )
+        if running is not None:
+            running.add(process)
         try:
             _note(ledger, process.pid)
             _wait(process, given, timeout_s)
@@ -77,6 +81,8 @@ def run(
             # Also after a normal end: a program may leave workers behind.
             _end_group(process)
             _forget(ledger)
+            if running is not None:
+                running.discard(process)
         answers.seek(0)
         text = answers.read(MAX_OUTPUT_BYTES).decode("utf-8", errors="replace")
     output.unlink(missing_ok=True)

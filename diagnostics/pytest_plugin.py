@@ -79,7 +79,7 @@ def _look(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
     """The section's text and, where an issue is known, the property's."""
     from diagnostics import catalogue
     from diagnostics.triage import command
-    from diagnostics.triage.reading.sources import find
+    from diagnostics.triage.reading.named import find
     from diagnostics.triage.report import report as tell
     from diagnostics.triage.rules import Rules
 

@@ -23,20 +23,6 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
 
-USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
-       python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...]
-       python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
-       python -m grpo_core replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
-       python -m grpo_core check DUMP [--section.key VALUE ...] [--json]
-
-train  trains; without CONFIG the shipped tiny task, half a minute on a laptop
-serve  serves a model's engine over HTTP, for train --rollout.mode server
-probe  compares an engine's log-probs with the trainer's, before and after a weight update
-replay computes a recorded step of RUN again (output.record_every), to the last bit, or with other settings
-check  computes the advantages of a dump again, TRL's Parquet or verl's JSON lines, from its rewards
-
-Settings and their defaults:
-"""
 # What the extra of that name brings.
 _TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
 _FLAGS = ("--json", "--resume", "--help", "-h", "--exit-with-stdin")
@@ -47,7 +33,7 @@ def main(arguments: list[str]) -> int:
     flags = {argument for argument in arguments if argument in _FLAGS}
     rest = [argument for argument in arguments if argument not in _FLAGS]
     if flags & {"--help", "-h"}:
-        from grpo_core.settings import help_text
+        from grpo_core.usage import USAGE, help_text
 
         print(USAGE + help_text())
         return 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.config import ConfigError
 from grpo_core.learn.staleness import staleness
 from grpo_core.metrics import mean
 from grpo_core.rollout.checks import check_answers
-from grpo_core.tasks.data import build_eval_prompts
+from grpo_core.tasks.data import ShippedTask
 from grpo_core.tasks.task import derived_seed
 from grpo_core.types import Request
 
@@ -16,7 +17,23 @@ if TYPE_CHECKING:
     from grpo_core.config import Config
     from grpo_core.rollout.engine import Engine
     from grpo_core.tasks.judge import Judge
-    from grpo_core.types import SamplingParams
+    from grpo_core.types import Prompt, SamplingParams
+
+
+def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:
+    """The prompts of every evaluation: the first `eval.prompts` rows of eval.path, or all where there are fewer.
+
+    Raises:
+        ConfigError: As `build_prompts`; or there is a data set to train on and none to evaluate on.
+    """
+    if config.eval.path:
+        from grpo_core.tasks.dataset import DataSet
+
+        data = DataSet(config, tokenizer, "eval.path", config.eval.path, "")
+        return [data.prompt(f"eval.{row}", row) for row in range(min(config.eval.prompts, len(data.rows)))]
+    if config.data.path:
+        raise ConfigError("eval.path = '': a run on data.path is evaluated on a data set of its own; name it")
+    return ShippedTask(config, tokenizer).batch("eval", config.eval.prompts)
 
 
 class Evaluation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.extras import extra
 from grpo_core.metrics import JsonLines, completion_entry
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from grpo_core.config import Config
-    from grpo_core.records.recording import Recorder
-    from grpo_core.show.loggers import Logger
     from grpo_core.types import Request, Sample
 
 
@@ -27,19 +26,12 @@ class RunFiles:
             name: JsonLines(folder / f"{name}.jsonl", keep_bytes=kept.get(name, 0))
             for name in ("metrics", "completions")
         }
-        self._loggers: list[Logger] = []
-        if config.output.tensorboard or config.output.wandb:
-            from grpo_core.show.loggers import build_loggers
-
-            self._loggers = build_loggers(config, folder)
+        asked = config.output.tensorboard or config.output.wandb
+        self._loggers = extra("loggers").build_loggers(config, folder) if asked else []
         if not kept:  # rollouts of an earlier run of this name are not this run's
             shutil.rmtree(folder / "rollouts", ignore_errors=True)
             (folder / "rollouts.jsonl").unlink(missing_ok=True)
-        self._recorder: Recorder | None = None
-        if config.output.record_every:
-            from grpo_core.records.recording import Recorder
-
-            self._recorder = Recorder(folder, config)
+        self._recorder = extra("recorder").Recorder(folder, config) if config.output.record_every else None
 
     def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
         """Writes one step down; `step` counts from 1."""

@@ -81,13 +81,6 @@ def train(
     return document
 
 
-# A resumed run may differ in these: none of them moves a number of the training.
-_FREE = (
-    *("output.", "checkpoint.", "eval.", "train.steps", "train.stall_s", "reward.threads"),
-    *("rollout.timeout_s", "rollout.host", "rollout.port", "rollout.reconnect_s"),
-)
-
-
 def _run_folder(config: Config, *, resume: bool) -> Path:
     if resume and not config.output.name:
         raise ConfigError("output.name = '' (default): --resume needs the name of the run that is to go on")
@@ -97,7 +90,9 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if resume and path.exists():
-            _refuse_changes(json.loads(path.read_text(encoding="utf-8")), config.as_dict(), folder)
+            from grpo_core.machine.restore import refuse_changes
+
+            refuse_changes(json.loads(path.read_text(encoding="utf-8")), config.as_dict(), folder)
         path.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
@@ -107,19 +102,6 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
             f"can't write there: {error.strerror}"
         ) from error
     return folder
-
-
-def _refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """Raises where a resumed run would not be the run that was begun."""
-    plain = json.loads(json.dumps(now))  # tuples are lists in the file
-    for section, table in plain.items():
-        for key, value in table.items():
-            old, dotted = before.get(section, {}).get(key, value), f"{section}.{key}"
-            if old != value and not dotted.startswith(_FREE):
-                raise ConfigError(
-                    f"{dotted} = {value!r}: the run in {folder} has {old!r}; a run is resumed as it was begun. "
-                    "Set it back, or give another output.name"
-                )
 
 
 def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
 import math
 import typing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_core import config as schema
-from grpo_core.config import Config, ConfigError, check, ignored
+from grpo_core.config import Config, ConfigError
+from grpo_core.rules import check, ignored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _COMMAND_LINE = "command line"
 
@@ -39,18 +38,18 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
                 )
             entries += [(str(path), f"{section}.{key}", value) for key, value in table.items()]
     entries += [(_COMMAND_LINE, key, value) for key, value in _pairs(overrides)]
-    sections: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
-    fields = _fields()
+    known = fields()
     for source, dotted, value in entries:
-        if dotted not in fields:
-            raise ConfigError(f"{source}: {dotted}: unknown key{_suggestion(dotted, list(fields))}")
+        if dotted not in known:
+            raise ConfigError(f"{source}: {dotted}: unknown key{_suggestion(dotted, list(known))}")
         section, key = dotted.split(".")
-        sections.setdefault(section, {})[key] = _converted(source, dotted, value, *fields[dotted])
+        found.setdefault(section, {})[key] = _converted(source, dotted, value, *known[dotted])
         sources[dotted] = source
-    _take_dialect(sections.get("loss", {}), sources)
-    built = {name: _sections()[name](**values) for name, values in sections.items()}
-    config = Config(**built)
+    if found.get("loss", {}).get("dialect"):
+        _take_dialect(found["loss"], sources)
+    config = Config(**{name: sections()[name](**values) for name, values in found.items()})
     check(config, sources)
     for key, why in ignored(config):
         if key in sources:
@@ -61,8 +60,6 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
 
 def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
     """Puts a dialect's values where nothing was set."""
-    if not loss.get("dialect"):
-        return
     from grpo_core.learn.dialects import dialect
 
     source = sources["loss.dialect"]
@@ -74,31 +71,6 @@ def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
         if key not in loss:
             loss[key] = value
             sources[f"loss.{key}"] = f"of the dialect {loss['dialect']}"
-
-
-def help_text() -> str:
-    """Every key with its default and the documentation that stands below it in config.py."""
-    tree = ast.parse(Path(str(schema.__file__)).read_text(encoding="utf-8"))
-    documented: dict[str, dict[str, str]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            # A string that stands alone below a field documents it.
-            documented[node.name] = {
-                field.target.id: " ".join(str(text.value.value).split())
-                for field, text in zip(node.body, node.body[1:])  # noqa: B905 - pairs of neighbours, on 3.10
-                if isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            }
-    lines = []
-    for dotted, (_, field) in _fields().items():
-        section, key = dotted.split(".")
-        choices = field.metadata["choices"]
-        allowed = f" [{', '.join(map(str, choices))}]" if choices else ""
-        lines.append(f"  --{dotted} {field.default!r}{allowed}")
-        lines.append(f"      {documented[_sections()[section].__name__][key]}")
-    return "\n".join(lines)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -130,21 +102,32 @@ def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _sections() -> dict[str, type]:
+def sections() -> dict[str, type]:
+    """By name."""
     return typing.get_type_hints(Config)
 
 
 def _sections_text() -> str:
-    return "sections are " + ", ".join(f"[{name}]" for name in _sections())
+    return "sections are " + ", ".join(f"[{name}]" for name in sections())
 
 
-def _fields() -> dict[str, tuple[type, dataclasses.Field[Any]]]:
+def fields() -> dict[str, tuple[type, dataclasses.Field[Any]]]:
     """`section.key` -> its type and field."""
     return {
         f"{section}.{field.name}": (typing.get_type_hints(cls)[field.name], field)
-        for section, cls in _sections().items()
+        for section, cls in sections().items()
         for field in dataclasses.fields(cls)
     }
+
+
+def allowed(field: dataclasses.Field[Any]) -> tuple[Any, ...] | None:
+    """The values that a field may have, where they are listed; engines are, where they are built."""
+    choices = field.metadata["choices"]
+    if choices != "engines":
+        return choices  # type: ignore[no-any-return]
+    from grpo_core.rollout.build import ENGINES
+
+    return tuple(ENGINES)
 
 
 def _suggestion(dotted: str, known: list[str]) -> str:
@@ -166,7 +149,7 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
     wrong = any(type(x) is not _LISTS[kind] for x in converted) if type(converted) is tuple else None
     if wrong or (wrong is None and type(converted) is not kind):
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected {_NAMES[kind]}")
-    low, above, choices = (field.metadata[name] for name in ("low", "above", "choices"))
+    low, above, choices = field.metadata["low"], field.metadata["above"], allowed(field)
     if choices is not None and converted not in choices:
         expected = ", ".join(map(repr, choices))
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected one of {expected}")

@@ -22,10 +22,9 @@ from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, long_prompt
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.weights.digest import exact_digest
 from grpo_core.tasks import model
-from grpo_core.tasks.data import build_prompts
+from grpo_core.tasks.data import build_prompts, rollout
 from grpo_core.tasks.judge import Judge
-from grpo_core.tasks.task import requests_for
-from grpo_core.types import Rollout, SamplingParams
+from grpo_core.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from grpo_core.config import Config
     from grpo_core.machine.watchdog import Watchdog
     from grpo_core.rollout.engine import Engine
-    from grpo_core.types import Completion, Group
+    from grpo_core.types import Completion, Rollout
 
 
 class Trainer:
@@ -71,7 +70,11 @@ class Trainer:
         self.config, self.folder, self._report = config, folder, report
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         self.world = joined(config)
-        found = checkpoint.load(folder / "checkpoints") if resume else None
+        found: checkpoint.State | None = None
+        if resume:
+            from grpo_core.machine.restore import load
+
+            found = load(folder / "checkpoints")
         self.model_dir = config.model.path or str(folder / "model")
         if not config.model.path and found is None and self.world.first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
@@ -127,7 +130,9 @@ class Trainer:
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
         sync = Publisher(self.policy, engine, probe, tolerance=self.config.rollout.sync_tolerance)
         if self.resumed is not None and self.resumed.probe is not None:
-            sync.last = checkpoint.completion_from(self.resumed.probe)
+            from grpo_core.machine.restore import completion_from
+
+            sync.last = completion_from(self.resumed.probe)
         self._sync, self.engine_name = sync, engine.name
         return sync
 
@@ -138,10 +143,7 @@ class Trainer:
 
     def rollout(self, number: int) -> Rollout:
         """What to ask for: a function of the seed and the number alone."""
-        config = self.config
-        prompts = self.prompts.batch(number, config.train.prompts_per_step)
-        requests = requests_for(prompts, config.sampling.group_size, config.train.seed)
-        return Rollout(number, tuple(prompts), tuple(requests))
+        return rollout(self.prompts, number, self.config)
 
     def next_rollout(self) -> Rollout:
         """The next batch of prompts."""
@@ -192,8 +194,12 @@ class Trainer:
         pool, self._pool = self._pool, Pool(self.config)
         version = self.version
         with self.timed("train"):
-            groups, penalty = self._priced(pool.chosen())
-            samples = [sample for group in judged(groups, self.config.loss) for sample in group.samples]
+            groups, penalty, loss = pool.chosen(), dict[str, float](), self.config.loss
+            if loss.kl_coefficient and loss.kl_placement == "reward":
+                from grpo_core.learn.kl import priced
+
+                groups, penalty = priced(groups, self.policy, self.config, self.world)
+            samples = [sample for group in judged(groups, loss) for sample in group.samples]
             batch = make_batch(samples, self.policy.device)
             recorded = due(self.step + 1, self.config.output.record_every, self.config)
             policy = exact_digest(self.policy.tensors()) if recorded else None
@@ -216,8 +222,8 @@ class Trainer:
             if self._files is not None:
                 self._files.write(self.step, samples, entry)
                 if recorded and self._updater.first is not None:
-                    loss, gradient = self._updater.first
-                    result = {"loss": loss, "gradient": gradient, "policy": policy}
+                    value, gradient = self._updater.first
+                    result = {"loss": value, "gradient": gradient, "policy": policy}
                     self._files.record(self.step, version, samples, pool.requests, result)
             self.history.append(entry)
             every = self.config.checkpoint.every
@@ -252,19 +258,6 @@ class Trainer:
             self._watchdog.close()
         if self._files is not None:
             self._files.close()
-
-    def _priced(self, groups: list[Group]) -> tuple[list[Group], dict[str, float]]:
-        """The groups, with the KL taken off their rewards where it is configured so, and what that was."""
-        loss = self.config.loss
-        if not loss.kl_coefficient or loss.kl_placement != "reward":
-            return groups, {}
-        samples = [sample for group in groups for sample in group.samples]
-        sums = self._updater.kl_sums(make_batch(samples, self.policy.device))
-        left = iter(
-            sample.reward - loss.kl_coefficient * kl for sample, kl in zip(samples, sums, strict=True)
-        )
-        priced = [group.having("reward", [next(left) for _ in group.samples]) for group in groups]
-        return priced, {"kl/reward": mean(sums)}
 
     def _save(self) -> None:
         ahead = self.under_way()

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from repro import render, repeat, runner, upstream
 from repro.base import INCOMPLETE
 from repro.drivers import imports
-from repro.search import fuzz, stories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     from repro.base import Attempt, Repro
 
@@ -210,13 +210,15 @@ def _imports(options: argparse.Namespace, _repros: Mapping[str, Repro], _registr
 
 
 def _fuzz(options: argparse.Namespace, repros: Mapping[str, Repro], _registry: str) -> tuple[str, int]:
+    from repro.search import fuzz, stories  # nothing else that is asked here rests on the search
+
     try:
-        return _replay(options) if options.replay else _search(options, repros)
+        return _replay(fuzz, stories, options) if options.replay else _search(fuzz, options, repros)
     except fuzz.SearchError as error:
         raise UsageError(str(error)) from error
 
 
-def _replay(options: argparse.Namespace) -> tuple[str, int]:
+def _replay(fuzz: ModuleType, stories: ModuleType, options: argparse.Namespace) -> tuple[str, int]:
     try:
         story = stories.load(options.replay)
     except stories.StoryError as error:
@@ -236,7 +238,7 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
     return "\n".join([*lines, ended]), FINE if same else FINDINGS
 
 
-def _search(options: argparse.Namespace, repros: Mapping[str, Repro]) -> tuple[str, int]:
+def _search(fuzz: ModuleType, options: argparse.Namespace, repros: Mapping[str, Repro]) -> tuple[str, int]:
     if options.engine is None:
         raise UsageError("fuzz needs --engine v0 or --engine v1, or --replay FILE")
     if options.seeds < 1:

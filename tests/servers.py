@@ -145,7 +145,7 @@ def serving(
         yield process
     finally:
         _end(process)
-        reader.join(timeout=30)
+        reader.join(timeout=500)
         process.stdout.close()
 
 
@@ -154,7 +154,7 @@ def _reached(command: Sequence[str]) -> None:
     port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
     for _ in range(100):
         with contextlib.suppress(ConnectionRefusedError):
-            return socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            return socket.create_connection(("127.0.0.1", port), timeout=500).close()
         threading.Event().wait(0.1)
     raise NotStartedError(f"nobody listens at port {port}")
 
@@ -174,10 +174,10 @@ def _end(process: subprocess.Popen[str]) -> None:
     """Asks it to stop, and then makes sure of its whole session, which is ours."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=30)
+        process.wait(timeout=500)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=500)
 
 
 def shaken(model, seed: int):

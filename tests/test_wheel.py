@@ -131,7 +131,7 @@ COMMANDS = [
     (["repro", "imports", "json"], 0, "json: ", None),
     (["matrix", "run"], 2, "", NO_CHECKOUT),
     (["matrix", "lock", "--into", "locks"], 2, "", NO_CHECKOUT),
-    (["train", "--help"], 0, "usage: python -m grpo_core train", ""),
+    (["train", "--help"], 0, "grpo_core train [CONFIG.toml]", ""),
     (["train"], 2, "", NO_TORCH),
 ]
 # What matches text.

@@ -89,7 +89,7 @@ def http(engine: Engine) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from grpo_core.rollout.serve.uploads import Staging, protocol, uploaded
+    from grpo_core.rollout.serve.uploads import Staging, http_protocol, uploaded
 
     app, staging = FastAPI(), Staging()
 
@@ -106,7 +106,7 @@ def http(engine: Engine) -> None:
         app.post("/weights")(weights)
         app.get("/facts")(engine.facts)
         listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_level="error", http=protocol(), lifespan="off")
+        config = uvicorn.Config(app, log_level="error", http=http_protocol(), lifespan="off")
         server = uvicorn.Server(config)
         threading.Thread(target=lambda: (sys.stdin.read(), setattr(server, "should_exit", True))).start()
         print(listener.getsockname()[1], flush=True)

@@ -40,9 +40,10 @@ def remedy(
         releases: By package, those at hand.
     """
     known = tuple(triggers)
-    possible = known or occurring(issue, releases or {})
+    here = occurring(issue, releases or {})
+    possible = known or here
     names = tuple(frameworks)
-    made = [(_offer(issue, one, possible, known, names), one) for one in issue.mitigations]
+    made = [(_offer(issue, one, known, here, names), one) for one in issue.mitigations]
     offered = [(offer, one) for offer, one in made if offer.standing != FAILS]
     offered.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
     return Remedy(
@@ -73,14 +74,16 @@ def _edits(mitigation: Mitigation, frameworks: tuple[str, ...]) -> tuple[Edit, .
 def _offer(
     issue: Issue,
     mitigation: Mitigation,
-    possible: tuple[str, ...],
     known: tuple[str, ...],
+    here: tuple[str, ...],
     frameworks: tuple[str, ...],
 ) -> Offer:
+    possible = known or here
     shown = [name for name in possible if name in mitigation.helps]
     failed = [name for name in possible if name in mitigation.fails]
     executed = mitigation.evidence == "executed"
-    useless = executed and not shown and bool(failed or not mitigation.helps)
+    # What helps against triggers alone that cannot occur in these releases helps nobody here.
+    useless = executed and not shown and bool(failed or not set(mitigation.helps) & set(here))
     return Offer(
         mitigation=mitigation.name,
         about=mitigation.about,
@@ -91,13 +94,15 @@ def _offer(
         helps=mitigation.helps,
         fails=mitigation.fails,
         untried=tuple(name for name in possible if executed and name not in [*shown, *failed]),
-        run=_run(issue, mitigation, (failed or list(mitigation.fails))[0]) if useless else None,
+        run=_run(issue, mitigation, failed or list(mitigation.fails)) if useless else None,
     )
 
 
-def _run(issue: Issue, mitigation: Mitigation, trigger: str) -> Run:
-    """The command that repeats the run of a mitigation."""
-    words = ("python", "-m", "repro", "run", issue.code, "--trigger", trigger)
+def _run(issue: Issue, mitigation: Mitigation, failed: list[str]) -> Run | None:
+    """The command that repeats a run in which a mitigation failed, if there was one."""
+    if not failed:
+        return None
+    words = ("python", "-m", "repro", "run", issue.code, "--trigger", failed[0])
     return Run((*words, "--mitigation", mitigation.name))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -12,8 +14,14 @@ def within(release: str, versions: str | SpecifierSet) -> bool:
     >>> within("0.8.5.post1", ">=0.8,<0.9"), within("dev", ">=0.8")
     (True, False)
     """
-    wanted = SpecifierSet(versions) if isinstance(versions, str) else versions
+    wanted = _parsed(versions) if isinstance(versions, str) else versions
     try:
         return wanted.contains(Version(release), prereleases=True)
     except InvalidVersion:
         return False
+
+
+@cache
+def _parsed(versions: str) -> SpecifierSet:
+    """Entries are asked again and again; reading the text is what takes time."""
+    return SpecifierSet(versions)

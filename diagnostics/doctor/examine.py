@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.doctor.checks import binaries, drivers, host, ray_clusters
-from diagnostics.doctor.checks import variables as settings
-from diagnostics.doctor.checks.compatibility import compatibility
-from diagnostics.doctor.checks.declared import declared
-from diagnostics.doctor.checks.default_files import default_files
-from diagnostics.doctor.checks.known_issues import known_issues, not_judged
-from diagnostics.doctor.checks.processors import processors
-from diagnostics.doctor.checks.surroundings import broken_metadata, variables
-from diagnostics.frameworks import ENGINES, PACKAGES, TRAINERS
-from diagnostics.report.findings import CheckResult, Finding, Report
+from diagnostics.doctor.checks import BY_NAME
+from diagnostics.doctor.checks.registered import DoctorCheck, Examined, asked, needs
+from diagnostics.frameworks import PACKAGES
+from diagnostics.report.findings import CheckResult, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from diagnostics.catalogue.model import Issue
     from diagnostics.facts.compat import Compat
@@ -41,24 +33,8 @@ def examine(
         compat: The table of pairs that were run.
         machine: What is under the environment; without it the checks of the machine are skipped, and say so.
     """
-    missing = _missing_pair(environment)
-    nothing = _nothing_to_judge(environment)
-    checks = [
-        run_check("package metadata", lambda: broken_metadata(environment)),
-        _known_issues(environment, issues, nothing),
-        run_check(
-            "compatibility table", lambda: compatibility(environment, compat), skip=missing or compat.problem
-        ),
-        run_check("declared requirements", lambda: declared(environment), skip=nothing),
-        run_check(
-            "compiled modules",
-            lambda: binaries.extensions(environment),
-            skip="" if environment.extensions else "no compiled module of vLLM or flash-attn is here",
-        ),
-        run_check("mixed builds", lambda: binaries.mixtures(environment) + binaries.pythons(environment)),
-        run_check("environment variables", lambda: _variables(environment, issues)),
-        *_of_machine(environment, issues, machine),
-    ]
+    examined = Examined(environment, issues, compat, machine)
+    results = tuple(result(name, checks, examined) for name, checks in BY_NAME.items())
     packages = {name: version for name in PACKAGES if (version := environment.version(name))}
     subject = {
         "prefix": environment.prefix,
@@ -73,76 +49,7 @@ def examine(
         seen,
         f"compatibility table of {compat.generated}" if compat.generated else compat.problem,
     )
-    return Report(tool="doctor", subject=subject, checks=tuple(checks), notes=notes, how=STATIC)
-
-
-def _known_issues(environment: Environment, issues: dict[str, Issue], nothing: str) -> CheckResult:
-    """The check of known issues; of a release that can't be read it says that it was not judged."""
-    result = run_check("known issues", lambda: known_issues(environment, issues), skip=nothing)
-    unread = "" if nothing else not_judged(environment, issues)
-    if not unread or result.outcome == "crashed":
-        return result
-    return replace(result, outcome="skipped" if result.outcome == "ok" else result.outcome, reason=unread)
-
-
-def _variables(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
-    return [
-        *variables(environment),
-        *settings.proxies(environment),
-        *settings.communication(environment),
-        *settings.allocator(environment, issues),
-        *settings.unknown_to_vllm(environment),
-        *settings.launcher(environment),
-        *settings.debugging(environment),
-        *settings.elsewhere(environment),
-        *ray_clusters.ray_settings(environment),
-    ]
-
-
-def _of_machine(
-    environment: Environment, issues: dict[str, Issue], machine: Machine | None
-) -> list[CheckResult]:
-    """The checks that need facts of the machine."""
-    checks: dict[str, Callable[[Machine], list[Finding]]] = {
-        "shared memory": lambda seen: host.shared_memory(seen, issues),
-        "limits": lambda seen: host.limits(seen, issues),
-        "disks": lambda seen: [
-            *host.disks(seen, issues), *settings.hub(environment, seen, issues)
-        ],
-        "memory": lambda seen: host.memory(environment, seen),
-        "processors": lambda seen: processors(environment, seen),
-        "system libraries": lambda seen: binaries.libraries(environment, seen),
-        "GPU driver": lambda seen: drivers.drivers(environment, seen, issues),
-        "GPUs": lambda seen: drivers.devices(environment, seen, issues),
-        "network devices": lambda seen: settings.devices_named(environment, seen),
-        "Ray": lambda seen: ray_clusters.ray_clusters(environment, seen, issues),
-        "default files": default_files,
-    }  # fmt: skip
-    if machine is None:
-        return [CheckResult(name, "skipped", "the machine was not looked at") for name in checks]
-    skips = _nothing_there(environment, machine)
-    return [
-        run_check(name, partial(check, machine), skip=skips.get(name, "")) for name, check in checks.items()
-    ]
-
-
-def _nothing_there(environment: Environment, machine: Machine) -> dict[str, str]:
-    """Checks for which there is nothing to look at, and why."""
-    skips = {}
-    silent = machine.gpus.state == "none" and not machine.gpus.module and not machine.gpus.nodes
-    if silent:
-        skips["GPU driver"] = skips["GPUs"] = (
-            "no NVIDIA driver found; that is no fault on a machine without GPUs"
-        )
-    elif machine.gpus.state != "ok":
-        skips["GPUs"] = f"the driver told nothing of them: {machine.gpus.problem or machine.gpus.state}"
-    if environment.version("ray") is None:
-        skips["Ray"] = "Ray is not installed"
-    if not machine.configs:
-        skips["default files"] = "there is none"
-    if not machine.limits:
-        skips["limits"] = "this system tells none"
-    return skips
+    return Report(tool="doctor", subject=subject, checks=results, notes=notes, how=STATIC)
 
 
 def _summary(machine: Machine) -> str:
@@ -168,30 +75,20 @@ def load_catalogue() -> dict[str, Issue]:
     return catalogue.load()
 
 
-def run_check(name: str, check: Callable[[], list[Finding]], skip: str = "") -> CheckResult:
-    """The outcome of a check: its findings, or why there are none."""
-    if skip:
-        return CheckResult(name, "skipped", skip)
+def result(name: str, checks: Sequence[DoctorCheck], examined: Examined) -> CheckResult:
+    """The outcome of a check: its findings, why there are none, what of it was not judged."""
+    if examined.machine is None and any("machine" in needs(check.look) for check in checks):
+        return CheckResult(name, "skipped", "the machine was not looked at")
     try:
-        findings = check()
+        skip = next((why for check in checks if check.skip and (why := asked(check.skip, examined))), "")
+        if skip:
+            return CheckResult(name, "skipped", skip)
+        found = tuple(finding for check in checks for finding in asked(check.look, examined))
+        unread = "; ".join(
+            why for check in checks if check.not_judged and (why := asked(check.not_judged, examined))
+        )
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
-    return CheckResult(name, "findings" if findings else "ok", "", tuple(findings))
-
-
-def _nothing_to_judge(environment: Environment) -> str:
-    known = {*ENGINES, *TRAINERS}
-    if known & set(environment.packages):
-        return ""
-    return f"none of {', '.join(sorted(known))} is installed in {environment.prefix}"
-
-
-def _missing_pair(environment: Environment) -> str:
-    missing = [
-        name
-        for name, there in (("vLLM", environment.vllm), ("TRL", environment.packages.get("trl")))
-        if not there
-    ]
-    return f"{' and '.join(missing)} not installed" if missing else ""
+    return CheckResult(name, "findings" if found else "skipped" if unread else "ok", unread, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import math
+import os
 import shutil
 import signal
 import sys
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics import programs
 from diagnostics.matrix import commands
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import SourceError
 from diagnostics.matrix.build.uv import UvMissingError
-from diagnostics.matrix.build.workplace import ROOT
 from diagnostics.matrix.records.store import StoreError
+from diagnostics.matrix.report import ci
 from diagnostics.matrix.run.cluster.dispatch import ClusterError
+from diagnostics.matrix.sweep import command as sweeps
 from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
@@ -132,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     _asking(commands_, common, chosen)
     _managing(commands_, common, chosen)
     _reporting(commands_, common, chosen)
+    _sweeping(commands_, common)
     return parser
 
 
@@ -239,6 +243,11 @@ def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     )
     lock.set_defaults(command=commands.lock)
 
+    check = commands_.add_parser(
+        "check", parents=[common], help="say which locks and workflow are missing or stale, ask nothing"
+    )
+    check.set_defaults(command=commands.check)
+
     merge = commands_.add_parser("merge", parents=[common], help="take in the verdicts of other stores")
     merge.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="folders of other stores")
     merge.set_defaults(command=commands.merge)
@@ -283,18 +292,60 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     workflow = commands_.add_parser(
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"
     )
-    workflow.add_argument("--cpu", default="ubuntu-latest", metavar="LABEL", help="runner of the cells")
+    workflow.add_argument("--cpu", default=ci.CPU, metavar="LABEL", help="runner of the cells")
     workflow.add_argument(
-        "--gpu", default="self-hosted,gpu", metavar="LABELS", help="of the runner with a GPU; '' for none"
+        "--gpu", default=ci.GPU, metavar="LABELS", help="of the runner with a GPU; '' for none"
     )
     workflow.add_argument(
         "--output", type=Path, default=None, metavar="FILE", help="default: standard output"
     )
     workflow.set_defaults(command=commands.workflow)
 
-    publish = commands_.add_parser("publish", parents=[common], help="write compat.json from the store")
+    publish = commands_.add_parser(
+        "publish",
+        parents=[common],
+        help="bring compat.json up to date from the store; loses no verdict unasked",
+    )
     publish.add_argument("--output", type=Path, default=ROOT / "diagnostics" / "data" / "compat.json")
+    publish.add_argument(
+        "--drop", action="store_true", help="leave out what is published and asked by no cell any more"
+    )
+    publish.add_argument("--dry-run", action="store_true", help="print which verdicts change, write nothing")
     publish.set_defaults(command=commands.publish)
+
+
+def _sweeping(commands_: Any, common: _Parser) -> None:
+    """Adds what asks every release of a package."""
+    sweep = commands_.add_parser(
+        "sweep",
+        parents=[common],
+        help="ask every release of a package for known failures, print what helps where",
+    )
+    sweep.add_argument(
+        "--sweep",
+        action="append",
+        choices=sweeps.NAMES,
+        help="one of them (default: all that make known failures happen, which leaves out swift)",
+    )
+    sweep.add_argument(
+        "--releases", action="append", default=[], metavar="GLOB", help="only these, as '0.6.*'"
+    )
+    sweep.add_argument(
+        "--jobs", type=_count, default=os.cpu_count() or 1, help="releases at a time (default: cores)"
+    )
+    sweep.add_argument("--fresh", action="store_true", help="ask again what is answered already")
+    sweep.add_argument(
+        "--every", action="store_true", help="of swift: every release, not the newest of each minor"
+    )
+    sweep.add_argument(
+        "--publish",
+        action="store_true",
+        help="write diagnostics/data/sweep.json and its picture, or swift.json",
+    )
+    sweep.add_argument(
+        "--lock", action="store_true", help="resolve again what runs beside the releases, run nothing"
+    )
+    sweep.set_defaults(command=commands.sweep)
 
 
 if __name__ == "__main__":

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fnmatch
+import json
 import os
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from diagnostics.matrix.build import environments, locks
+from diagnostics.matrix import probing
+from diagnostics.matrix.ask.registry import load
+from diagnostics.matrix.build import environments, listing, locks
 from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan import breadth
 from diagnostics.matrix.plan import releases as known_releases
-from diagnostics.matrix.plan.cells import Cell, load
 from diagnostics.matrix.plan.verdicts import exit_code
 from diagnostics.matrix.records.store import Store
-from diagnostics.matrix.report import ci, findings, findings_document, words, write
+from diagnostics.matrix.report import ci, digests, findings, findings_document, merging, words, write
 from diagnostics.matrix.report import confusion as predictions
-from diagnostics.matrix.report.publish import compat
+from diagnostics.matrix.report import publish as compat
+from diagnostics.matrix.report.progress import shown
 from diagnostics.matrix.report.table import render
-from diagnostics.matrix.run import cluster, probing, selection
+from diagnostics.matrix.run import cluster, selection
 from diagnostics.matrix.run.board import Board, Question, board, question
-from diagnostics.matrix.run.progress import shown
 from diagnostics.matrix.run.runner import Options, ordered
 from diagnostics.matrix.run.runner import run as run_questions
-from diagnostics.tables import TableError
+from diagnostics.matrix.sweep import command as sweeps
+from diagnostics.tables import TableError, close_matches
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from diagnostics.matrix.plan.cells import Cell, Matrix
 
 # uv waits for the index most of the time.
 JOBS_PER_CORE = 4
@@ -166,8 +173,8 @@ def write_digests(workplace: Workplace) -> Path:
         for cell in breadth.cells(workplace.matrix)
         if "resolve" in cell.layers
     ]
-    file = workplace.locks / locks.GENERATED
-    file.write_text(locks.digests(board(asked, workplace.store.read())), encoding="utf-8")
+    file = workplace.locks / digests.GENERATED
+    file.write_text(digests.text(board(asked, workplace.store.read())), encoding="utf-8")
     print(file)
     return file
 
@@ -203,7 +210,7 @@ def releases(options: argparse.Namespace) -> int:
         raise TableError(f"{workplace.matrix.path}: expected a table [breadth]")
     since = {"trl": wanted.trl_since, "vllm": wanted.vllm_since}
     today = datetime.datetime.now(datetime.UTC).date()
-    found = known_releases.fetch(workplace.environ, today, since=since)
+    found = listing.fetch(workplace.environ, today, since=since)
     path = workplace.locks / known_releases.FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(known_releases.render(found), encoding="utf-8")
@@ -212,21 +219,81 @@ def releases(options: argparse.Namespace) -> int:
 
 
 def publish(options: argparse.Namespace) -> int:
-    """Writes compat.json from what the store knows."""
+    """Brings compat.json up to date from what the store knows; writes nothing where it does not end well."""
     workplace = _workplace(options)
-    result = _board(workplace)
-    wide = board(_questions(workplace, list(breadth.cells(workplace.matrix)), ()), workplace.store.read())
-    text = compat(result, _today(), wide if any(square.event for square in wide.squares) else None)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(text, encoding="utf-8")
-    print(options.output)
-    unanswered = [square for square in result.squares if square.judged.incomplete]
-    for square in unanswered:
-        where = f"{square.question.cell.id} {square.question.layer.name}"
+    named = _named(workplace.matrix, options.cells)
+    written, wide = _board(workplace), _wide_if_any(workplace)
+    merged = merging.merge(
+        compat.document(written, _today(), wide), _published(options.output), written, wide, named
+    )
+    for line in merged.changed:
+        print(f"matrix: changed: {line}", file=sys.stderr)
+    for line in merged.open:
+        print(f"matrix: no answer: {line}", file=sys.stderr)
+    for line in () if options.drop else merged.lost:
+        print(f"matrix: would be lost: {line}", file=sys.stderr)
+    about = f"{len(merged.changed)} verdicts changed, {merged.kept} stand as published"
+    print(f"matrix: {about}, {len(merged.lost)} dropped, {len(merged.open)} open", file=sys.stderr)
+    if merged.lost and not options.drop:
         print(
-            f"matrix: published as {square.judged.verdict.value}: {where}: {square.summary}", file=sys.stderr
+            "matrix: nothing written: --drop leaves out what is published and asked no more", file=sys.stderr
         )
-    return 3 if unanswered else 0
+        return 1
+    if merged.open:
+        print("matrix: nothing written: ask what has no answer, `nox -s matrix` says how", file=sys.stderr)
+        return 3
+    if options.dry_run:
+        return 0
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(compat.text_of(merged.document), encoding="utf-8")
+    print(options.output)
+    return 0
+
+
+def _published(path: Path) -> dict[str, Any]:
+    """Returns the table that is there, {} for none.
+
+    Raises:
+        TableError: it can't be read: what it said would be lost.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TableError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(found, dict) or found.get("schema") != compat.SCHEMA:
+        raise TableError(f"{path}: expected a table of the schema {compat.SCHEMA}")
+    return found
+
+
+def _named(matrix: Matrix, globs: Sequence[str]) -> Callable[[str], bool]:
+    """Returns what tells whether a cell is named, written or generated; all are, where no pattern is given.
+
+    Raises:
+        TableError: for a pattern that matches neither.
+    """
+    names = [cell.id for cell in (*matrix.cells, *breadth.cells(matrix))]
+    for pattern in globs:
+        if not fnmatch.filter(names, pattern):
+            raise TableError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
+    return lambda name: not globs or any(fnmatch.fnmatchcase(name, pattern) for pattern in globs)
+
+
+def check(options: argparse.Namespace) -> int:
+    """Looks whether what is made from the matrix file is there and up to date; asks nothing."""
+    workplace = _workplace(options)
+    problems = [*locks.problems(workplace, workplace.matrix.cells), *_stale_workflow(workplace.matrix)]
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+def _stale_workflow(matrix: Matrix) -> list[str]:
+    path = ci.committed(matrix)
+    if path is None or path.read_text(encoding="utf-8") == ci.usual(matrix):
+        return []
+    return [f"{path}: is not what the matrix file makes: `nox -s matrix -- {ci.MAKES}` makes it"]
 
 
 def found(options: argparse.Namespace) -> int:
@@ -271,6 +338,11 @@ def confusion(options: argparse.Namespace) -> int:
     return 3
 
 
+def sweep(options: argparse.Namespace) -> int:
+    """Asks every release of a package for known failures."""
+    return sweeps.main(options, _workplace(options))
+
+
 def workflow(options: argparse.Namespace) -> int:
     """Writes the CI workflow made from the matrix file, or prints it."""
     workplace = _workplace(options)
@@ -303,6 +375,12 @@ def _board(workplace: Workplace, cells: list[Cell] | None = None) -> Board:
     """Returns what the store knows of these cells, of all written ones if none are named."""
     asked = list(workplace.matrix.cells) if cells is None else cells
     return board(_questions(workplace, asked, ()), workplace.store.read())
+
+
+def _wide_if_any(workplace: Workplace) -> Board:
+    """Returns what the store knows of the generated cells; an empty board where none are generated."""
+    cells = list(breadth.cells(workplace.matrix))
+    return board(_questions(workplace, cells, ()), workplace.store.read())
 
 
 def _wide(workplace: Workplace) -> Board:

@@ -11,7 +11,8 @@ from diagnostics import catalogue
 from diagnostics.report import output
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE, USAGE
 from diagnostics.triage.reading.folders import Passed
-from diagnostics.triage.reading.sources import SourceError, find
+from diagnostics.triage.reading.named import find
+from diagnostics.triage.reading.sources import SourceError
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan

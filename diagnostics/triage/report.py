@@ -10,7 +10,7 @@ from diagnostics.report import wording
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 
 if TYPE_CHECKING:
-    from diagnostics.triage.scan import Hit
+    from diagnostics.triage.seen import Hit
     from diagnostics.triage.verdict import Candidate, Verdict
 
 WHERE_ROOTS_ARE = (
@@ -135,7 +135,7 @@ def _detail(candidate: Candidate, verdict: Verdict) -> str:
     if candidate.triggers:
         ways = {trigger.name: trigger.about for trigger in candidate.issue.triggers}
         told.append(
-            f"How it came about, by the log: {'; or '.join(ways[name] for name in candidate.triggers)}."
+            f"How it came about, by the log: {'; or '.join(ways.get(name, name) for name in candidate.triggers)}."
         )
     seen = f"{candidate.count} lines" if candidate.count > 1 else "one line"
     ranks = f", of ranks {', '.join(candidate.ranks[:16])}" if candidate.ranks else ""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from diagnostics.catalogue.model import Earlier, Frame, Issue
-    from diagnostics.triage.scan import Hit, Seen
+    from diagnostics.triage.seen import Hit, Seen
     from diagnostics.triage.tracebacks import Traceback
 
 

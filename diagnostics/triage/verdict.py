@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue.affects import FREE, NOT_LOOKED, affects
 from diagnostics.catalogue.model import KINDS, ROLES
 from diagnostics.triage import triggers
-from diagnostics.triage.scan import Hit, Hits
+from diagnostics.triage.seen import Hit, Hits
 from diagnostics.triage.tracebacks import short_path
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnostics.catalogue.affects import Concern
     from diagnostics.catalogue.model import Issue
     from diagnostics.triage.rules import Rules
-    from diagnostics.triage.scan import Seen
+    from diagnostics.triage.seen import Seen
     from diagnostics.triage.tracebacks import Traceback
 
 MOST_CANDIDATES = 3

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from grpo_core.learn.batch import make_batch, micro_batches
+from grpo_core.metrics import mean
+
 if TYPE_CHECKING:
-    from grpo_core.config import LossConfig
+    from grpo_core.config import Config, LossConfig
+    from grpo_core.learn.batch import Batch
+    from grpo_core.learn.policy import Policy
+    from grpo_core.machine.distributed import World
+    from grpo_core.types import Group
 
 
 def kl_estimate(
@@ -65,3 +72,28 @@ def masked_kl(
         log_ratio_limit=options.kl_log_ratio_limit,
         limit=options.kl_limit,
     )
+
+
+def priced(
+    groups: list[Group], policy: Policy, config: Config, world: World
+) -> tuple[list[Group], dict[str, float]]:
+    """The groups with the KL taken off their rewards, and what it was; for `kl_placement = "reward"`."""
+    samples = [sample for group in groups for sample in group.samples]
+    sums = kl_sums(make_batch(samples, policy.device), policy, config, world)
+    left = iter([s.reward - config.loss.kl_coefficient * kl for s, kl in zip(samples, sums, strict=True)])
+    cheaper = [group.having("reward", [next(left) for _ in group.samples]) for group in groups]
+    return cheaper, {"kl/reward": mean(sums)}
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def kl_sums(batch: Batch, policy: Policy, config: Config, world: World) -> list[float]:
+    """Each sample's estimated KL to the reference, summed over its tokens."""
+    assert policy.reference is not None
+    rows, temperature = batch.rows(world.share(len(batch.lengths_B))), config.sampling.temperature
+    sums: list[float] = []
+    for part in micro_batches(len(rows.lengths_B), config.train.micro_batch):
+        some = rows.rows(part)
+        reference = policy.reference.logprobs(some, temperature)
+        proximal = policy.logprobs(some, temperature)[0]
+        sums += completion_kl(proximal, reference, some.mask_BT, config.loss).tolist()
+    return [value for part in world.gather(sums) for value in part]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
     from grpo_core.learn.batch import Batch
+    from grpo_core.learn.reference import Reference
     from grpo_core.machine.distributed import World
 
 
@@ -43,6 +43,7 @@ class Policy:
         causal: The transformers model.
         device: Where it lives.
         module: What holds the parameters, for the optimizer and for checkpoints.
+        reference: The model before training, where the KL to it counts.
     """
 
     def __init__(self, model_dir: str, config: Config, world: World) -> None:
@@ -53,22 +54,21 @@ class Policy:
         """
         self._world, self.device = world, _device(config.train.device, world)
         self.causal = model.load_model(model_dir, self.device)
-        self._adapters: list[Any] = []
+        adapters: list[Any] = []
         if config.model.lora_rank:
             from grpo_core.learn.adapters import inject
 
-            self._adapters = inject(self.causal, config.model, config.train.seed)
-        # The adapters switched off are the model before training; without them a copy is.
-        needs_copy = config.loss.kl_coefficient and not self._adapters
-        chunk = config.train.logprob_chunk
-        self._reference = (
-            _Scorer(copy.deepcopy(self.causal).requires_grad_(False), chunk) if needs_copy else None
-        )
+            adapters = inject(self.causal, config.model, config.train.seed)
+        self.module = _Scorer(self.causal, config.train.logprob_chunk)
+        self.reference: Reference | None = None
+        if config.loss.kl_coefficient:
+            from grpo_core.learn.reference import Reference
+
+            self.reference = Reference(self.module, adapters)
         if config.model.gradient_checkpointing:
             from grpo_core.learn.memory import recompute_activations
 
             recompute_activations(self.causal)
-        self.module = _Scorer(self.causal, chunk)
         self._training: Any = self.module
         if world.size > 1 and config.train.sharding == "fsdp2":
             from grpo_core.learn.memory import shard
@@ -86,18 +86,6 @@ class Policy:
         scorer = self._training if torch.is_grad_enabled() else self.module
         logprobs, entropies = scorer(rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B, temperature)
         return logprobs, entropies
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def reference_logprobs(self, rows: Batch, temperature: float) -> torch.Tensor:
-        """Log-probs [B, T] under the model before training."""
-        arguments = (rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B, temperature)
-        if self._reference is not None:
-            return self._reference(*arguments)[0]
-        with ExitStack() as stack:
-            for layer in self._adapters:
-                layer.enable_adapters(enabled=False)
-                stack.callback(layer.enable_adapters, enabled=True)
-            return self.module(*arguments)[0]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -39,7 +39,9 @@ class Updater:
         self.updates = 0
         self.first: tuple[float, str] | None = None
         self._policy, self._config, self._world = policy, config, world
-        options = config.train
+        options, loss = config.train, config.loss
+        # A KL in the reward has been taken off before.
+        self._reference = policy.reference if loss.kl_coefficient and loss.kl_placement == "loss" else None
         self.optimizer = torch.optim.AdamW(
             [value for _, value in policy.trained()],
             lr=options.learning_rate,
@@ -102,20 +104,6 @@ class Updater:
             held = self.optimizer.state[parameters[name]]
             held[key] = share_of(value, parameters[name]).clone() if value.dim() else value
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def kl_sums(self, batch: Batch) -> list[float]:
-        """Each sample's estimated KL to the reference, summed over its tokens, for `kl_placement = "reward"`."""
-        from grpo_core.learn.kl import completion_kl
-
-        rows = batch.rows(self._world.share(len(batch.lengths_B)))
-        sums: list[float] = []
-        for part in self._parts(rows):
-            some = rows.rows(part)
-            reference = self._policy.reference_logprobs(some, self._temperature)
-            kl_B = completion_kl(self._logprobs(some)[0], reference, some.mask_BT, self._config.loss)
-            sums += kl_B.tolist()
-        return [value for part in self._world.gather(sums) for value in part]
-
     def _window(self, batch: Batch) -> _Window:
         """This process's rows of an accumulation window, with the weights they have in the whole of it."""
         loss = self._config.loss
@@ -147,7 +135,7 @@ class Updater:
                 if first:
                     window.proximal.append(current_BT.detach())
                     window.entropies.append(entropy_BT.detach())
-                reference = self._reference(rows)
+                reference = self._reference and self._reference.logprobs(rows, self._temperature)
                 loss = policy_loss(
                     current_BT,
                     Streams(rows.behaviour_BT, window.proximal[place], reference),
@@ -191,12 +179,6 @@ class Updater:
 
     def _logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         return self._policy.logprobs(rows, self._temperature)
-
-    def _reference(self, rows: Batch) -> torch.Tensor | None:
-        loss = self._config.loss
-        if not loss.kl_coefficient or loss.kl_placement != "loss":
-            return None
-        return self._policy.reference_logprobs(rows, self._temperature)
 
     def _mismatch(self, window: _Window) -> dict[str, float]:
         """How far the trainer's log-probs are from the engine's: staleness, and everything else."""

@@ -11,14 +11,12 @@ import hashlib
 import json
 import random
 import shutil
-import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grpo_core.config import ConfigError
-from grpo_core.types import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,12 +67,6 @@ class State:
     tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
 
-def completion_from(entry: Mapping[str, Any]) -> Completion:
-    """A completion from its dictionary."""
-    ids, logprobs, versions = (tuple(entry[name]) for name in ("ids", "logprobs", "versions"))
-    return Completion(entry["request_id"], ids, logprobs, versions, entry["finish_reason"])
-
-
 def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Tensor]], *, keep: int) -> None:
     """Writes a checkpoint below `folder`, and removes all but the newest `keep`.
 
@@ -107,24 +99,8 @@ def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Te
         aside.rename(target)
     except OSError as error:
         raise ConfigError(f"{folder}: step {state.step} can't be saved: {error}") from error
-    for old in _folders(folder)[keep:]:
+    for old in folders(folder)[keep:]:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def load(folder: Path) -> State | None:
-    """The newest checkpoint that is whole, and sets the generators; None: there is none."""
-    for path in _folders(folder):
-        try:
-            state = _read(path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"grpo_core: {path} is damaged ({error}) and is passed over", file=sys.stderr)
-            continue
-        generators = state.tensors.pop("generators")
-        torch.set_rng_state(generators["torch"])
-        version, *numbers = generators["python"].tolist()
-        random.setstate((version, tuple(numbers), None))
-        return state
-    return None
 
 
 def clear(folder: Path) -> None:
@@ -132,24 +108,9 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _folders(folder: Path) -> list[Path]:
+def folders(folder: Path) -> list[Path]:
     """Newest first."""
     return sorted(folder.glob("step-*"), reverse=True)
-
-
-def _read(path: Path) -> State:
-    import safetensors.torch
-
-    document = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    if document.pop("schema") != SCHEMA:
-        raise ValueError(f"expected {SCHEMA}")
-    tensors = {}
-    for name, expected in document.pop("checksums").items():
-        payload = (path / f"{name}.safetensors").read_bytes()
-        if hashlib.sha256(payload).hexdigest() != expected:
-            raise ValueError(f"{name}.safetensors has another checksum than it was written with")
-        tensors[name] = safetensors.torch.load(payload)
-    return State(**document, tensors=tensors)
 
 
 def _python_generator() -> torch.Tensor:

@@ -15,7 +15,8 @@ from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from grpo_core.machine.checkpoint import UnderWay, completion_from
+from grpo_core.machine.checkpoint import UnderWay
+from grpo_core.machine.restore import completion_from
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""What samples completions."""
+"""The engines there are, and the building of one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from grpo_core.config import Config
     from grpo_core.rollout.engine import Engine
 
@@ -15,7 +17,7 @@ class EngineSpec:
     """What it takes to build an engine, in this process or in another.
 
     Attributes:
-        engine: `transformers`, `vllm`, or for tests `fake`.
+        engine: One of `ENGINES`.
         model_dir: Folder of a transformers checkpoint.
         max_model_len: Longest prompt and completion together, in tokens.
         device: A torch device.
@@ -52,20 +54,26 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
 
 def build_engine(spec: EngineSpec) -> Engine:
     """Starts an engine in this process; only what it needs is imported."""
-    if spec.engine == "transformers":
-        from grpo_core.rollout.embedded.transformers import TransformersEngine
+    if spec.engine not in ENGINES:
+        raise ValueError(f"no engine is called {spec.engine!r}")
+    return ENGINES[spec.engine](spec)
 
-        return TransformersEngine(
-            spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch
-        )
-    if spec.engine == "vllm":
-        from grpo_core.rollout.vllm.engine import VllmEngine
 
-        return VllmEngine(
-            model_dir=spec.model_dir, seed=spec.seed, dtype="float32", max_model_len=spec.max_model_len
-        )
-    if spec.engine == "fake":
-        from grpo_core.rollout.embedded.fake import FakeEngine
+def _transformers(spec: EngineSpec) -> Engine:
+    from grpo_core.rollout.embedded.transformers import TransformersEngine
 
-        return FakeEngine(spec.model_dir, max_model_len=spec.max_model_len)
-    raise ValueError(f"no engine is called {spec.engine!r}")
+    return TransformersEngine(
+        spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch
+    )
+
+
+def _vllm(spec: EngineSpec) -> Engine:
+    from grpo_core.rollout.vllm.engine import VllmEngine
+
+    return VllmEngine(
+        model_dir=spec.model_dir, seed=spec.seed, dtype="float32", max_model_len=spec.max_model_len
+    )
+
+
+# What `rollout.engine` may be, and nowhere else: an engine is a file with its class, and an entry here.
+ENGINES: dict[str, Callable[[EngineSpec], Engine]] = {"transformers": _transformers, "vllm": _vllm}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo_core.config import ConfigError
 from grpo_core.tasks import task
+from grpo_core.types import Rollout
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
@@ -39,29 +39,13 @@ def build_prompts(config: Config, tokenizer: Any) -> Prompts:
         ConfigError: The data can't be read or used; says where and why.
     """
     if not config.data.path:
-        return _Task(config, tokenizer)
+        return ShippedTask(config, tokenizer)
     from grpo_core.tasks.dataset import DataSet
 
     return DataSet(config, tokenizer, "data.path", config.data.path, config.data.split)
 
 
-def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:
-    """The prompts of every evaluation: the first `eval.prompts` rows of eval.path, or all where there are fewer.
-
-    Raises:
-        ConfigError: As `build_prompts`; or there is a data set to train on and none to evaluate on.
-    """
-    if config.eval.path:
-        from grpo_core.tasks.dataset import DataSet
-
-        data = DataSet(config, tokenizer, "eval.path", config.eval.path, "")
-        return [data.prompt(f"eval.{row}", row) for row in range(min(config.eval.prompts, len(data.rows)))]
-    if config.data.path:
-        raise ConfigError("eval.path = '': a run on data.path is evaluated on a data set of its own; name it")
-    return _Task(config, tokenizer).batch("eval", config.eval.prompts)
-
-
-class _Task:
+class ShippedTask:
     """Rows of the shipped task, made on the spot."""
 
     def __init__(self, config: Config, tokenizer: Any) -> None:
@@ -69,4 +53,12 @@ class _Task:
         self._rows = functools.partial(task.rows, config.task, tokenizer, seed=config.train.seed)
 
     def batch(self, number: int | str, count: int) -> list[Prompt]:
+        """See `Prompts`; a batch with a name has rows that no step of training has."""
         return self._rows(step=number, count=count)
+
+
+def rollout(source: Prompts, number: int, config: Config) -> Rollout:
+    """What to ask for: a function of the seed and the number alone."""
+    prompts = source.batch(number, config.train.prompts_per_step)
+    requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
+    return Rollout(number, tuple(prompts), tuple(requests))

@@ -74,17 +74,9 @@ def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> 
     return 0.0 - penalty * min(max(tokens - (max_tokens - buffer), 0) / buffer, 1.0)
 
 
-def math(completions: list[str], **columns: list[Any]) -> list[float | None]:
-    """1 where math-verify finds the completion equal to the column `answer`, else `solution`; None without one."""
-    from grpo_core.tasks.mathematics import math_answers
-
-    return math_answers(completions, **columns)
-
-
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "exact": exact,
     "format": tags,
     "letters_in_place": letters_in_place,
-    "math": math,
     "repetition": repetition,
 }

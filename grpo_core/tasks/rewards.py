@@ -8,10 +8,8 @@ of the prompts' rows, one list each, aligned with the completions.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import math
-import runpy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +121,7 @@ def build_rewards(config: Config) -> RewardSet:
         name = Path(spec).name
         if name in built:
             raise ConfigError(f"reward.functions: {name!r} is named twice")
-        built[name] = _function(spec)
+        built[name] = BUILT_IN.get(spec) or _found(spec)
     if options.model:
         from grpo_core.tasks.reward_model import RewardModel
 
@@ -136,27 +134,10 @@ def build_rewards(config: Config) -> RewardSet:
     return RewardSet(built, weights, options.threads, overlong if options.overlong_buffer else None)
 
 
-def _function(spec: str) -> Function:
-    """A built-in function, or that of `file.py:function`."""
-    if spec == "math" and importlib.util.find_spec("math_verify") is None:
-        raise ConfigError("reward.functions: 'math' needs math-verify; pip install 'math-verify>=0.8'")
-    file, colon, name = spec.rpartition(":")
-    try:
-        there = _run(Path(file).resolve()) if colon else BUILT_IN
-    except Exception as error:
-        shown = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"reward.functions: {spec!r}: running {file} raised {shown}") from error
-    if not callable(there.get(name)):
-        known = ", ".join(key for key, value in there.items() if inspect.isfunction(value)) or "none"
-        where = file if colon else "what is built in (others are written file.py:function)"
-        raise ConfigError(f"reward.functions: {spec!r}: no function {name!r} in {where}; there are: {known}")
-    return there[name]
+def _found(spec: str) -> Function:
+    from grpo_core.tasks.own_rewards import function
 
-
-@functools.lru_cache
-def _run(path: Path) -> dict[str, Any]:
-    """What a file defines; run once, under its own path as a name, which no other module has."""
-    return runpy.run_path(str(path), run_name=str(path))
+    return function(spec)
 
 
 def _checked(name: str, function: Function, columns: Columns, named: list[str]) -> list[float | None]:

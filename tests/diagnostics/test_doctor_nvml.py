@@ -46,7 +46,7 @@ def driver(tmp_path, monkeypatch):
         source = tmp_path / "nvml.c"
         source.write_text(SOURCE.replace("INIT", init))
         library = tmp_path / "libnvidia-ml.so.1"
-        subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", library, source], check=True, timeout=60)
+        subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", library, source], check=True, timeout=500)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
 
     return build
@@ -55,7 +55,7 @@ def driver(tmp_path, monkeypatch):
 def test_what_a_driver_tells(driver):
     """Each value in its place and unit; a device that does not answer does not hide the other."""
     driver("return 0;")
-    seen = gpus.collect(limit_s=60)
+    seen = gpus.collect(limit_s=500)
     assert (seen.state, seen.driver, seen.cuda) == ("ok", "570.86.15", "12.8")
     first, second = seen.devices
     assert first == gpus.Gpu(
@@ -87,6 +87,6 @@ def test_what_a_driver_tells(driver):
 def test_a_driver_in_trouble(driver, init, state, problem):
     """An error, a crash, a hang: a fact each."""
     driver(init)
-    seen = gpus.collect(limit_s=3 if state == "timeout" else 60)
+    seen = gpus.collect(limit_s=3 if state == "timeout" else 500)
     assert seen.state == state
     assert problem in seen.problem

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.checks import tried
-from diagnostics.doctor.checks.tried import Tried
-from diagnostics.doctor.probe import tiers
+from diagnostics.doctor.probe import outcomes, tiers
 from diagnostics.doctor.probe.children import Children, Ended
+from diagnostics.doctor.probe.outcomes import Tried
 from diagnostics.facts.environment import Environment, Package
 from diagnostics.report.wording import text_of
 from diagnostics.triage.rules import Rules
@@ -39,13 +38,13 @@ def modules(tmp_path, monkeypatch):
     return folder
 
 
-def try_import(name, limit_s=60.0):
+def try_import(name, limit_s=500):
     with Children(Path(sys.executable), os.environ) as children:
         return children.ask(f"import {name}", "imports", name, limit_s=limit_s), children
 
 
 def outcome(ended, rules):
-    return tried.result(Tried(ended, "ENV921"), rules)
+    return outcomes.result(Tried(ended, "ENV921"), rules)
 
 
 def test_a_module_that_imports_is_ok(modules):
@@ -73,7 +72,7 @@ def test_a_module_that_does_not_import_is_a_finding(modules, rules, text, told, 
     """An exception, an exit, a crash, a question to a person who is not there."""
     (modules / "broken.py").write_text(text)
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=60.0)
+        ended = children.ask("import broken", "imports", "broken", limit_s=500)
         result = outcome(ended, rules)
     (finding,) = result.findings
     assert result.outcome == "findings"
@@ -90,7 +89,7 @@ def test_what_it_printed_is_triaged(modules, rules):
         "raise RuntimeError('The NVIDIA driver on your system is too old (found version 11040). Please update')"
     )
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=60.0)
+        ended = children.ask("import broken", "imports", "broken", limit_s=500)
         (finding,) = outcome(ended, rules).findings
     assert finding.code == "ENV006"
     assert any(item.place.startswith("import broken:") for item in finding.evidence)
@@ -107,7 +106,10 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
         "threading.Event().wait()\n"
     )
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import hangs", "imports", "hangs", limit_s=2.0)
+        for limit_s in (2, 20, 200):  # where the cores are busy it may not have got so far as to have a child
+            ended = children.ask("import hangs", "imports", "hangs", limit_s=limit_s)
+            if (modules / "pid").exists():
+                break
         folder = ended.log.parent
         assert "did not end within its limit" in outcome(ended, rules).reason
     assert not folder.exists()
@@ -122,7 +124,7 @@ def lend_interpreter(environment):
     python.chmod(0o755)
 
 
-def read(pipe, limit_s=60):
+def read(pipe, limit_s=500):
     """What somebody writes into a named pipe; fails where nobody does."""
     descriptor = os.open(pipe, os.O_RDWR)
     try:
@@ -169,13 +171,12 @@ def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
     # A shell starts what it puts into the background with Ctrl-C ignored; as in a terminal it has to be otherwise.
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     ) as doctor:  # fmt: skip
         try:
             pid, folder = read(pipe).split()
             assert str(temporary) in folder
             doctor.send_signal(number)
-            doctor.communicate(timeout=60)
+            doctor.communicate(timeout=500)
         finally:
             doctor.kill()
     assert doctor.returncode == (130 if number == signal.SIGINT else 143)
@@ -192,7 +193,7 @@ def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
     )
     program = (
         "import os, sys; from pathlib import Path; from diagnostics.doctor.probe.children import Children\n"
-        "with Children(Path(sys.executable), os.environ) as c: c.ask('x', 'imports', 'waits', limit_s=60.0)"
+        "with Children(Path(sys.executable), os.environ) as c: c.ask('x', 'imports', 'waits', limit_s=500)"
     )
     environ = {**os.environ, "PYTHONPATH": f"{modules}:{ROOT}", "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=environ) as doctor:
@@ -271,8 +272,8 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
     children = Scripted(tmp_path, engine=answer)
     names = environment_of("torch", "transformers", "vllm")
     if largest is None:
-        ended = children.ask("engine", "engine", limit_s=1.0)
-        assert [finding.code for finding in tried.parity(ended)] == ["NUM901"]
+        ended = children.ask("engine", "engine", limit_s=500)
+        assert [finding.code for finding in outcomes.parity(ended)] == ["NUM901"]
         return
     results = {r.check: r for r in tiers.live(children, names, NO_GPU, rules, lambda _text: None)}
     assert results["log-probs against transformers"].outcome == outcome_
@@ -296,7 +297,7 @@ def test_a_live_tier_without_an_engine_is_incomplete(environment):
     command = ["doctor", "--prefix", str(environment.prefix), "--tier", "live", "--format", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "diagnostics", *command, "--fail-on", "blocker"],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     outcomes = {check["check"]: check["outcome"] for check in json.loads(done.stdout)["checks"]}
     assert (done.returncode, outcomes["tiny engine"], outcomes["imports"]) == (3, "skipped", "skipped")
@@ -307,7 +308,7 @@ def test_a_prefix_without_an_interpreter_is_incomplete(environment):
     command = ["doctor", "--prefix", str(environment.add("trl", "1.0").prefix), "--tier", "probe"]
     done = subprocess.run(
         [sys.executable, "-m", "diagnostics", *command, "--fail-on", "blocker"],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert done.returncode == 3
     assert "no interpreter that can be run" in " ".join(done.stdout.split())
@@ -330,7 +331,7 @@ def test_an_interpreter_that_does_not_start(environment, script, told):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=500,
     )
     reasons = [check["reason"] for check in json.loads(done.stdout)["checks"]]
     assert done.returncode == (1 if "exit" in script else 3)
@@ -344,7 +345,7 @@ def test_two_ranks_sum_a_tensor(tmp_path):
     pytest.importorskip("torch")
     with Children(Path(sys.executable), os.environ) as children:
         meeting = str(children.folder() / "meeting")
-        ended = children.ask("collective", "collective", "gloo", meeting, limit_s=120.0)
+        ended = children.ask("collective", "collective", "gloo", meeting, limit_s=500)
         assert ended.ok, ended.log.read_text()
     assert ended.answer["device"] == "cpu"
 

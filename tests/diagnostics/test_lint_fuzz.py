@@ -118,7 +118,7 @@ def test_what_is_meant_to_hurt(name):
     syntax, text = HURTFUL[name]
     started = time.process_time()
     assert look(text, syntax, Versions()) == []
-    assert time.process_time() - started < 20
+    assert time.process_time() - started < 60
 
 
 def test_a_large_file_is_refused_unread(tmp_path):

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from repro.registry import REPROS
 
 from diagnostics import catalogue
 from diagnostics.catalogue.model import FRAMEWORKS, Mitigation
 from diagnostics.catalogue.offers import occurring, remedy
 from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED
+from repro.issues import REPROS
 
 SWEPT = json.loads((Path(catalogue.__file__).parents[1] / "data" / "sweep.json").read_text())["sweeps"]
 ISSUES = catalogue.load()
@@ -100,6 +100,9 @@ def test_a_trigger_that_cannot_occur_in_this_release_does_not_count():
     assert "overlong_prompt" not in occurring(entry, {"vllm": "0.9.0"})
     assert "chunked_prefill_off" in names(remedy(entry, releases={"vllm": "0.7.3"}).offers)
     assert "chunked_prefill_off" in names(remedy(entry, releases={"vllm": "0.9.0"}).does_not_help)
+    # Shown after a refusal alone, which 0.7.3 does not make.
+    found = remedy(entry, triggers=["overlong_prompt"], releases={"vllm": "0.7.3"})
+    assert "abort_leftovers" in names(found.does_not_help)
 
 
 @pytest.mark.parametrize("code", ISSUES)

@@ -1,11 +1,11 @@
 """Five readers, one answer: doctor, triage, lint, the plan and `explain` offer the same mitigation first."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from diagnostics import catalogue
+from diagnostics.catalogue import documents
 from diagnostics.catalogue.affects import CONCERNED, affects, subject
 from diagnostics.catalogue.offers import remedy
 from diagnostics.doctor.checks.known_issues import known_issues
@@ -18,12 +18,11 @@ from diagnostics.lint.rules.base import found
 from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
-from diagnostics.report.formats import issue as explained
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.sources import Source
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.scan import Hit
+from diagnostics.triage.seen import Hit
 from diagnostics.triage.verdict import Candidate, Verdict
 
 ISSUES = catalogue.load()
@@ -101,7 +100,7 @@ def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
         "lint": first(linted(entry, "vllm", releases, (trigger,))),
         "doctor": first(doctor(entry, releases)),
         "plan": planned(entry, releases),
-        "explain": json.loads(explained.as_json(entry, remedy(entry)))["offered"][0],
+        "explain": documents.of_issue(entry, remedy(entry))["offered"][0],
     }
     assert len(set(answers.values())) == 1, answers
 
@@ -158,7 +157,7 @@ def test_all_five_offer_the_same_for_an_environment(code, trainer):
     if len(at_hand) == 1:
         assert first(triaged(entry, *at_hand, releases)) == wanted
         assert first(linted(entry, *at_hand, releases)) == wanted
-    document = json.loads(explained.as_json(entry, remedy(entry, frameworks=at_hand, releases=releases)))
+    document = documents.of_issue(entry, remedy(entry, frameworks=at_hand, releases=releases))
     assert document["offered"][0] == wanted
 
 

@@ -13,8 +13,9 @@ from diagnostics.catalogue import anchors
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading.folders import Passed
+from diagnostics.triage.reading.named import find
 from diagnostics.triage.reading.prefixes import Line, clean
-from diagnostics.triage.reading.sources import Source, find
+from diagnostics.triage.reading.sources import Source
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.tracebacks import Assembler
@@ -246,7 +247,7 @@ def test_a_group_of_exceptions(judge):
 
 def run(*arguments, stdin=b""):
     command = [sys.executable, "-m", "diagnostics", "triage", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=500, check=False)
 
 
 def test_the_command(tmp_path):
@@ -285,7 +286,7 @@ def test_it_starts_light(tmp_path):
         " print({'torch', 'vllm', 'transformers', 'ray', 'numpy'} & set(sys.modules), file=sys.stderr)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "a.log")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     assert done.stderr == "set()\n"
 
 

@@ -137,7 +137,7 @@ def test_what_is_long_takes_no_longer_than_its_length(rules, data):
     """Ten megabytes in a line, thousands of anchors: seconds at most."""
     start = time.process_time()
     triage([Memory(data)], rules)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 15
 
 
 HOSTILE_FILES = dict(fuzz.files(random.Random(1), 200_000))

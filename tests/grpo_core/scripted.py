@@ -75,9 +75,9 @@ def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
         server.over.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        acceptor.join(timeout=10)
+        acceptor.join(timeout=500)
         for thread in threads:
-            thread.join(timeout=10)
+            thread.join(timeout=500)
 
 
 def _read(sock: socket.socket, over: threading.Event) -> Call | None:

@@ -17,8 +17,9 @@ from grpo_core.config import (
     SamplingConfig,
     TrainConfig,
 )
+from grpo_core.evaluation import build_eval_prompts
 from grpo_core.tasks import task
-from grpo_core.tasks.data import build_eval_prompts, build_prompts
+from grpo_core.tasks.data import build_prompts
 from grpo_core.tasks.dataset import _order
 from grpo_core.tasks.model import load_tokenizer
 

@@ -10,7 +10,7 @@ MODULES = (
     "grpo_core.learn.logprobs",
     "grpo_core.learn.dialects",
     "grpo_core.rollout.engine",
-    "grpo_core.rollout.connect",
+    "grpo_core.extras",
     "repro.questions.servers_start",
     "grpo_core.rollout.vllm.messages",
     "grpo_core.rollout.vllm.releases",
@@ -30,7 +30,7 @@ def test_examples_in_docstrings(name):
     module = importlib.import_module(name)
     names = (
         {}
-        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "curves", "connect")
+        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "curves", "extras")
         else {"torch": importlib.import_module("torch")}
     )
     result = doctest.testmod(module, extraglobs=names)

@@ -9,13 +9,10 @@ import pytest
 import torch
 
 from grpo_core.rollout.build import EngineSpec, build_engine
-from grpo_core.rollout.embedded.fake import FakeEngine
+from grpo_core.rollout.checks import check_answers, check_parameters, check_requests
 from grpo_core.rollout.embedded.transformers import choose
 from grpo_core.rollout.engine import Capabilities, Engine, EngineError
 from grpo_core.rollout.wire import (
-    check_answers,
-    check_parameters,
-    check_requests,
     decode_capabilities,
     decode_completions,
     encode_capabilities,
@@ -23,6 +20,7 @@ from grpo_core.rollout.wire import (
 )
 from grpo_core.types import Completion, Request, SamplingParams
 from tests.grpo_core.conformance.cases import make_model
+from tests.grpo_core.conformance.fake import FakeEngine
 
 END = 11
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(END,))

@@ -48,7 +48,7 @@ def curve(mode: str, seed: int, folder: Path) -> list[float]:
         *(f"--output.dir={folder}", f"--output.name={seed}", "--checkpoint.every=0"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     document = json.loads(done.stdout)
     assert (document["mode"], document["max_staleness"]) == (mode, 1 if mode == "async" else 0)

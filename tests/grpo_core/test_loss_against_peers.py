@@ -47,7 +47,7 @@ def run(program, stage):
     python = os.environ.get("GRPO_DOCTOR_PEERS")
     if not python or not Path(python).exists():
         pytest.skip(
-            f"no Python with the peers at GRPO_DOCTOR_PEERS={python or '(unset)'}; build it: nox -s peers"
+            f"no Python with the peers at GRPO_DOCTOR_PEERS={python or '(unset)'}; build it: nox -s tests-cells"
         )
     (stage / "grpo_core").symlink_to(ROOT / "grpo_core")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -60,10 +60,11 @@ def run(program, stage):
     }
     return subprocess.run(
         [python, str(PROGRAMS / program)],
-        env=environment, cwd=stage, capture_output=True, text=True, timeout=280, check=False,
+        env=environment, cwd=stage, capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
 
 
+@pytest.mark.peers
 @pytest.mark.slow
 @pytest.mark.parametrize("program", EXPECTED)
 def test_loss_gradient_and_advantages_are_the_peers(program, tmp_path):

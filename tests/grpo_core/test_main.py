@@ -20,7 +20,7 @@ from grpo_core.settings import load
 def program(*arguments, cwd=None) -> subprocess.CompletedProcess:
     """`python -m grpo_core ...`, in a process of its own."""
     command = [sys.executable, "-m", "grpo_core", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=cwd, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=cwd, check=False)
 
 
 TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=2", "--output.name=r")

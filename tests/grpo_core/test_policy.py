@@ -68,7 +68,7 @@ def test_the_reference_of_adapters_is_the_model_without_them(model_dir):
     move([value for _, value in adapted.trained()])
     before = adapted.logprobs(rows(), 1.0)[0]
     expected = policy(model_dir).logprobs(rows(), 1.0)[0]
-    assert torch.equal(adapted.reference_logprobs(rows(), 1.0), expected)
+    assert torch.equal(adapted.reference.logprobs(rows(), 1.0), expected)
     assert torch.equal(adapted.logprobs(rows(), 1.0)[0], before)
 
 

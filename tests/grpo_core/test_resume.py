@@ -14,6 +14,7 @@ from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.machine import checkpoint
 from grpo_core.machine.checkpoint import State
+from grpo_core.machine.restore import load
 
 PROGRAM = Path(__file__).parent / "programs" / "killed_runs.py"
 KILLS = 20
@@ -49,7 +50,6 @@ def killed(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
     """Parameters bitwise; metrics (wall times aside) and completions line by line, none lost, none twice."""
@@ -62,7 +62,6 @@ def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_kills_hit_different_places(killed):
     """In the middle of the mathematics as well as of the writing of checkpoints."""
     places = {death["killed_in"].split(":")[0] for seen in killed.values() for death in seen["deaths"]}
@@ -102,9 +101,9 @@ def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
 def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
     """Cut off, empty, or another program's: no checkpoint is found, and nothing is raised."""
     checkpoint.save(tmp_path, State(step=1), {}, keep=1)
-    assert checkpoint.load(tmp_path).step == 1
+    assert load(tmp_path).step == 1
     (tmp_path / "step-00000001" / "state.json").write_text(damage)
-    assert checkpoint.load(tmp_path) is None
+    assert load(tmp_path) is None
 
 
 def test_a_run_is_resumed_as_it_was_begun(short_run):

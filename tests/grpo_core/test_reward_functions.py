@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.tasks import mathematics, reward_functions, rewards
+from grpo_core.tasks import mathematics, own_rewards, reward_functions
 from grpo_core.tasks.mathematics import math_answers
 from grpo_core.tasks.reward_functions import exact, letters_in_place, repetition, soft_overlong, tags
 from grpo_core.tasks.reward_model import RewardModel
@@ -73,7 +73,7 @@ def test_a_prompt_may_have_opened_the_thinking():
     ]
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)
 def test_the_format_of_a_hostile_text_takes_no_longer():
     """Megabytes of openings, on which a pattern with two lazy spans takes hours."""
     hostile = [
@@ -213,7 +213,7 @@ def test_mathematics_needs_its_column():
 
 def test_mathematics_needs_its_package(monkeypatch):
     """The message names the key and the package."""
-    monkeypatch.setattr(rewards.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(own_rewards.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):
         build_rewards(Config(reward=RewardConfig(functions=("math",))))
 

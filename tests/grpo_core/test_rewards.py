@@ -143,7 +143,7 @@ def three_torch_threads():
 
 def test_threads_change_nothing_but_who_calls(three_torch_threads):
     """Same bits with torch inside, in the functions' order; at the same time, each in its own thread."""
-    together, callers = threading.Barrier(3, timeout=60), set()
+    together, callers = threading.Barrier(3, timeout=500), set()
 
     def make(seed):
         def function(completions):

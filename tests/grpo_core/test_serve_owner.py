@@ -27,7 +27,7 @@ class GateEngine:
 
     def generate(self) -> str:
         self.begun.set()
-        assert self.end.wait(30)
+        assert self.end.wait(500)
         self.log.append(f"sampled {self.version}")
         return self.log[-1]
 
@@ -88,11 +88,11 @@ def test_a_call_over_its_time_is_ended_and_the_next_one_served():
     engine = GateEngine()
 
     async def scenario(owner):
-        with pytest.raises(HTTPException, match=r"ran for more than 0.2 s \(rollout.timeout_s\)") as caught:
+        with pytest.raises(HTTPException, match=r"ran for more than 3 s \(rollout.timeout_s\)") as caught:
             await owner.call(lambda held: held.generate())
         return caught.value.status_code, await owner.call(lambda held: held.quick())
 
-    assert at_an_owner(scenario, engine, call_s=0.2) == (503, "quick 0")
+    assert at_an_owner(scenario, engine, call_s=3.0) == (503, "quick 0")
 
 
 def test_a_call_that_waits_too_long_never_reaches_the_engine():

@@ -56,10 +56,10 @@ class Server:
         )
         where = json.loads(self.process.stdout.readline())
         self.host, self.port = where["host"], where["port"]
-        self.engine = RemoteEngine(self.host, self.port, timeout_s=60)
+        self.engine = RemoteEngine(self.host, self.port, timeout_s=500)
 
     def call(self, method, path, body=None):
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=500)
         with closing(connection):
             text = json.dumps(body).encode() if body is not None else b""
             connection.request(method, path, text, {"Content-Type": "application/json"})
@@ -75,7 +75,7 @@ class Server:
 def server(tmp_path_factory):
     server = Server(tmp_path_factory.mktemp("long"))
     yield server
-    end_child(server.process, grace_s=20)
+    end_child(server.process, grace_s=500)
     server.process.stdout.close()
 
 
@@ -243,7 +243,7 @@ def test_weights_end_a_running_call_which_says_so(server):
         running = pool.submit(server.call, "POST", "/generate", body)
         assert server.busy(1)
         server.engine.update_weights(weights.items(), 4)
-        status, answer = running.result(timeout=60)
+        status, answer = running.result(timeout=500)
     assert status == 200, answer
     (completion,) = answer["completions"]
     assert completion["finish_reason"] == "abort"

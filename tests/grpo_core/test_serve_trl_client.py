@@ -23,7 +23,7 @@ TOLERANCE = 1e-4  # of a log-prob in float32
 @pytest.fixture(scope="module")
 def server(model_dir):
     """Without a token: on loopback."""
-    process = ServerProcess(EngineSpec("transformers", str(model_dir), max_model_len=256), timeout_s=100)
+    process = ServerProcess(EngineSpec("transformers", str(model_dir), max_model_len=256), timeout_s=500)
     with closing(process):
         process.url = f"http://{process.host}:{process.port}"
         yield process

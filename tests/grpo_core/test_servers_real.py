@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
 from grpo_core.rollout.http.choose import engine_for
 from grpo_core.tasks.model import load_model
-from grpo_core.types import Request, SamplingParams
+from grpo_core.types import Request
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model
 from tests.servers import (
@@ -32,15 +31,13 @@ from tests.servers import (
     ROOT,
     check,
     free_port,
-    largest_difference,
     named_vllm,
     serving,
-    shaken,
     trl_command,
     vllm_command,
 )
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 SUITE = Path(__file__).parent / "conformance" / "suite.py"
 CELL = "vllm-0.31.0+trl-1.16.0"
@@ -66,7 +63,7 @@ def sync(request):
 def engine(served, sync, tmp_path):
     """A client, with the weights it was started on in the server again."""
     port, model_dir = served
-    built = VllmServerEngine("127.0.0.1", port, timeout_s=100, folder=tmp_path / "weights", sync=sync)
+    built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights", sync=sync)
     with closing(built):
         built.update_weights(load_model(model_dir).named_parameters(), 0)
         yield built
@@ -82,32 +79,6 @@ def test_log_probs_are_the_trainers_after_each_of_five_updates(engine, served):
         assert update["difference"] < TOLERANCE < update["moved"] / 100, update
 
 
-def test_a_completion_goes_on_behind_its_prefix_under_other_weights(engine, served):
-    """Two ids, an update, and the rest: each half has the log-probs of the weights that sampled it."""
-    trained = load_model(served[1])
-    begun = engine.generate([replace(request, budget=2) for request in REQUESTS], PARAMS)
-    assert largest_difference(trained, REQUESTS, begun) < TOLERANCE
-    unfinished = [
-        replace(request, prefix=part.ids)
-        for request, part in zip(REQUESTS, begun, strict=True)
-        if part.finish_reason == "abort"
-    ]
-    assert unfinished
-    engine.update_weights(shaken(trained, 5).named_parameters(), 5)
-    behind = [replace(r, prompt_ids=r.prompt_ids + r.prefix, prefix=()) for r in unfinished]
-    rest = engine.generate(unfinished, PARAMS)
-    assert largest_difference(trained, behind, rest) < TOLERANCE
-    assert all(len(r.prefix) + len(c.ids) <= PARAMS.max_tokens for r, c in zip(unfinished, rest, strict=True))
-
-
-def test_other_parameters_are_refused_whole(engine):
-    """By name; the engine keeps what it had."""
-    before = engine.generate(REQUESTS, PARAMS)
-    with pytest.raises(EngineError, match=r" is missing"):
-        engine.update_weights([], 9)
-    assert engine.generate(REQUESTS, PARAMS) == before
-
-
 def test_what_the_server_refuses_has_the_requests_name(engine, monkeypatch):
     """Where this side can't see the model's files, vLLM itself checks the ids."""
     monkeypatch.setattr(engine, "_vocabulary", 0)
@@ -116,31 +87,9 @@ def test_what_the_server_refuses_has_the_requests_name(engine, monkeypatch):
     assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
 
 
-def test_abort_ends_a_running_rollout(engine, monkeypatch):
-    """From another thread, long before it would end by itself; and the engine goes on working."""
-    params = SamplingParams(max_tokens=100)  # no stop id
-    asked = [Request(f"a{i}", (1, 2, 3), seed=i) for i in range(48)]
-    answers, begun, once = [], threading.Event(), engine._once
-
-    def noted(*arguments):
-        begun.set()
-        return once(*arguments)
-
-    monkeypatch.setattr(engine, "_once", noted)
-    thread = threading.Thread(target=lambda: answers.append(engine.generate(asked, params)))
-    thread.start()
-    assert begun.wait(30)
-    engine.abort()
-    thread.join(60)
-    (completions,) = answers
-    assert [completion.request_id for completion in completions] == [request.id for request in asked]
-    assert "abort" in {completion.finish_reason for completion in completions}
-    assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
-
-
 def test_weights_of_somebody_else_are_noticed(engine, served):
     """A server whose weights are another's mark is as good as one that went away."""
-    connection = HTTPConnection("127.0.0.1", served[0], timeout=60)
+    connection = HTTPConnection("127.0.0.1", served[0], timeout=500)
     body = json.dumps({"new_version": "somebody's"})
     connection.request("POST", "/update_weight_version", body, {"Content-Type": "application/json"})
     assert connection.getresponse().status == 200
@@ -152,7 +101,7 @@ def test_weights_of_somebody_else_are_noticed(engine, served):
 
 
 def test_it_passes_the_conformance_suite(served):
-    """All of it, by a process of its own."""
+    """All of it, by a process of its own: prefixes, aborts and refused updates among it."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
     command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{served[0]}", f"--model-dir={served[1]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
@@ -215,7 +164,7 @@ def test_trl_serves_vllm_and_takes_weights_by_files(tmp_path):
     )
     path = (ROOT, named_vllm(tmp_path / "metadata", "0.31.0+cpu"))
     with serving(command, tmp_path / "log", path=path):
-        options = RolloutConfig(server="trl", timeout_s=100)
+        options = RolloutConfig(server="trl", timeout_s=500)
         with closing(engine_for(options, "127.0.0.1", port, tmp_path / "weights")) as engine:
             seen = check(engine, tmp_path / "model")
     assert engine.name == "trl vllm-serve"

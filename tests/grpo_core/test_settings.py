@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from grpo_core.config import Config, ConfigError
-from grpo_core.settings import help_text, load
+from grpo_core.settings import load
+from grpo_core.usage import help_text
 
 
 def test_nothing_given_is_the_shipped_task():

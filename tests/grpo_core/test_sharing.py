@@ -17,8 +17,8 @@ from transformers import (
 
 from grpo_core.learn.logprobs import completion_logprobs
 from grpo_core.learn.sharing import can_share
+from grpo_core.rollout.embedded.alike import AlikeDecoder
 from grpo_core.rollout.embedded.decoding import Decoder
-from grpo_core.rollout.embedded.transformers import _Alike
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -109,7 +109,7 @@ def test_other_models_go_the_plain_way(kind, settings):
     if "attn_implementation" in settings:
         return
     with torch.no_grad():
-        decoder = _Alike(model, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3, 4)], 1)
+        decoder = AlikeDecoder(model, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3, 4)])
         decoder.follow(torch.tensor([9, 10, 11]))
         expected = model(torch.tensor([[1, 2, 3, 4, 9], [5, 6, 7, 8, 10], [1, 2, 3, 4, 11]])).logits[:, -1]
     torch.testing.assert_close(decoder.logits_BV, expected, rtol=0, atol=1e-5)

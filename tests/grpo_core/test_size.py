@@ -1,30 +1,49 @@
-"""Small enough to read in an afternoon: what a number passes through is counted, and so is each function."""
+"""Small enough to read in an evening: the core is counted, so is what one run reads of it, and there are no circles."""
 
 from __future__ import annotations
 
 import ast
 import io
+import os
+import subprocess
+import sys
 import tokenize
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import grpo_core
 
 ROOT = Path(grpo_core.__file__).parent
-# Around the trainer: what starts it, shows it, or reads what it wrote. No number of a training passes through these.
-AROUND = {
-    "__main__.py",
-    "interrupts.py",
-    "loggers.py",
-    "metrics.py",
-    "commands.py",
-    "curves.py",
-    "dumps.py",
-    "recording.py",
-    "probe.py",
-    "replay.py",
-    "settings.py",
-    "terminal.py",
-    "watchdog.py",
+# Code lines, where a reader begins and how much there is: what the way of a number takes, room by room.
+CORE = {
+    "types.py versions.py": 85,
+    "config.py settings.py rules.py usage.py": 430,
+    "tasks": 640,
+    "learn/advantages.py": 65,
+    "learn/loss.py learn/kl.py learn/reference.py learn/entropy.py": 235,
+    "learn/logprobs.py learn/batch.py learn/sharing.py": 220,
+    "learn/policy.py learn/adapters.py learn/memory.py": 190,
+    "learn/update.py": 165,
+    "learn/pool.py learn/staleness.py": 80,
+    "publish.py": 80,
+    "trainer.py evaluation.py": 275,
+    "modes": 330,
+    "machine run.py files.py metrics.py": 550,
+    "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 235,
+    "rollout/embedded": 225,
+    "__main__.py": 145,
+}
+# Of what a run in colocate mode has read when it ends, with the embedded engine, on the shipped task. Issue 13 asks for
+# 2,000, which it is not: see DECISIONS.md.
+RUN, COMMAND = 2400, 2850
+PROGRAMS = {
+    "run": "from grpo_core.config import Config, OutputConfig, TrainConfig; from grpo_core.run import train; "
+    "document = train(Config(train=TrainConfig(steps=2), output=OutputConfig(dir=sys.argv[1])), print); "
+    "assert document['outcome'] == 'ok'",
+    "command": "from grpo_core.__main__ import main; "
+    "assert main(['train', '--train.steps=2', '--output.dir', sys.argv[1]]) == 0",
 }
 
 
@@ -52,19 +71,79 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def counted() -> dict[str, int]:
-    """Code lines by part: `trainer`, `engines`, `around`, `serve`, `sync`."""
-    parts = {"trainer": 0, "engines": 0, "around": 0, "serve": 0, "sync": 0}
+def files(names: str) -> list[Path]:
+    """Those of some files and folders."""
+    paths = [ROOT / name for name in names.split()]
+    assert all(path.exists() for path in paths), names
+    return [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+
+
+@pytest.mark.parametrize(("names", "most"), CORE.items())
+def test_a_part_of_the_core_is_small(names, most):
+    """What grows over its size has to say what for."""
+    assert sum(map(code_lines, files(names))) <= most
+
+
+def test_the_core_is_small():
+    """All that a number passes through, beside the engines that are somewhere else."""
+    found = {file for names in CORE for file in files(names)}
+    assert sum(map(code_lines, found)) <= 3650
+
+
+@pytest.mark.parametrize(("kind", "most"), [("run", RUN), ("command", COMMAND)])
+def test_a_run_reads_what_it_needs(tmp_path, kind, most):
+    """Nothing of servers, child processes, records, other modes, data sets, KL, adapters; counted when it ends."""
+    program = (
+        f"import sys; {PROGRAMS[kind]}; "
+        "print(*[m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'grpo_core'], file=sys.stderr)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent), "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True, text=True, timeout=300, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    read = [Path(name) for name in done.stderr.splitlines()[-1].split()]
+    rooms = {path.relative_to(ROOT).as_posix() for path in read}
+    assert "rollout/embedded/transformers.py" in rooms
+    others = (
+        "records/",
+        "rollout/http/",
+        "rollout/serve/",
+        "rollout/child/",
+        "rollout/connect/",
+        "rollout/vllm/",
+    )
+    assert [name for name in rooms if name.startswith(others)] == []
+    assert sum(map(code_lines, read)) <= most, sorted((code_lines(path), path.name) for path in read)
+
+
+def test_there_are_no_circles():
+    """Between files, by any import: a late one or one for type checkers alone, too."""
+    graph = {}
     for path in ROOT.rglob("*.py"):
-        folder = path.relative_to(ROOT).parts[0]
-        part = folder if folder in parts else "around" if path.name in AROUND else "trainer"
-        parts[part] += code_lines(path)
-    return parts
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        graph[".".join(parts).removesuffix(".__init__")] = path
+    needed = {
+        name: {other for other in imported(path) if other in graph and other != name}
+        for name, path in graph.items()
+    }
+    assert needed["grpo_core.trainer"]
+    try:
+        TopologicalSorter(needed).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_what_a_number_passes_through_is_small():
-    """Prompts, rewards, advantages, loss, updates, modes, weights, checkpoints: about 2,500 lines of code."""
-    assert counted()["trainer"] < 2750, counted()
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, or takes a name from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
 
 
 def test_functions_are_short():

@@ -62,7 +62,7 @@ class Held:
 class Pair:
     """A sender and a receiver in one process; the control channel between them is a call of a function."""
 
-    def __init__(self, kind, root, timeout_s=20):
+    def __init__(self, kind, root, timeout_s=500):
         self.engine, self.receiver = Held(), Receiver(timeout_s=timeout_s, root=root)
         self.before = {}  # method -> what happens before it is called
         self.sender = open_sender(kind, self.call, timeout_s=timeout_s, root=root)
@@ -129,7 +129,7 @@ def test_a_refused_version_does_not_disturb_the_next(pair, tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_size_that_is_not_what_came_loads_nothing(pair, kind):
     """One byte less than was sent."""
-    both = pair(kind, timeout_s=3)
+    both = pair(kind, timeout_s=10)
     both.sender.send(weights(0).items(), 0)
     both.before["sync_load"] = lambda arguments: arguments.update(size=arguments["size"] - 1)
     with pytest.raises(EngineError, match=f"weight sync (inline|by {kind[:3]}|by shared memory)"):
@@ -296,11 +296,11 @@ def test_a_group_whose_other_rank_never_comes_is_an_error_in_time(pair):
 
 def test_a_group_whose_other_rank_stops_receiving_is_an_error_in_time(pair):
     """And the next version takes a new group."""
-    both = pair("gloo", timeout_s=2)
+    both = pair("gloo", timeout_s=10)
     both.sender.send(weights(0).items(), 0)
     call, both.sender._call = both.sender._call, lambda method, arguments, payload=None: {}
     large = {"large": torch.zeros(30_000_000)}  # more than sockets hold
-    with pytest.raises(EngineError, match=r"weight sync by gloo: version 1: .*in 2 s \(rollout.timeout_s\)"):
+    with pytest.raises(EngineError, match=r"weight sync by gloo: version 1: .*in 10 s \(rollout.timeout_s\)"):
         both.sender.send(large.items(), 1)
     both.sender._call = call
     both.sender.send(weights(2).items(), 2)
@@ -322,7 +322,7 @@ def test_two_groups_do_not_need_or_disturb_a_group_that_is_there(pair):
 def test_nccl_moves_weights_between_gpus(pair, tmp_path):
     """From the second to the first; they never pass through the CPU."""
     both = pair("nccl")
-    both.sender = open_sender("nccl", both.call, timeout_s=20, device="cuda:1")
+    both.sender = open_sender("nccl", both.call, timeout_s=500, device="cuda:1")
     for version in range(2):
         sent = {name: value.to("cuda:1") for name, value in weights(version).items()}
         both.sender.send(sent.items(), version)
@@ -404,7 +404,7 @@ def process(model_dir, tmp_path_factory):
     """An engine in a process of its own."""
     root = tmp_path_factory.mktemp("sync")
     spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
-    with closing(ProcessEngine(spec, timeout_s=60, root=root)) as engine:
+    with closing(ProcessEngine(spec, timeout_s=500, root=root)) as engine:
         engine.root = root
         yield engine
 
@@ -413,7 +413,7 @@ def process(model_dir, tmp_path_factory):
 def test_every_transport_reaches_another_process(process, model_dir, kind):
     """The digest of what the child holds is that of what was sent."""
     model = load_model(model_dir)
-    process._sender = open_sender(kind, process._call, timeout_s=60, root=process.root)
+    process._sender = open_sender(kind, process._call, timeout_s=500, root=process.root)
     for version in range(2):
         with torch.no_grad():
             for parameter in model.parameters():
@@ -430,7 +430,7 @@ def test_a_killed_receiver_is_named_and_leaves_nothing(model_dir, kind):
     """Killed when weights are on their way: an error that says so, within the time limit."""
     spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
     tensors = [("large", torch.zeros(30_000_000))]
-    with closing(ProcessEngine(spec, timeout_s=60, sync=kind)) as engine:
+    with closing(ProcessEngine(spec, timeout_s=500, sync=kind)) as engine:
         call, at = engine._call, {"shm": "sync_load", "gloo": "sync_begin"}[kind]
 
         def killed(method, arguments, payload=None):
@@ -450,7 +450,7 @@ import os, signal, sys, torch
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.child.process import ProcessEngine
 from grpo_core.rollout.weights.flat import Flat
-engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=60, sync=sys.argv[2])
+engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=500, sync=sys.argv[2])
 print(engine.pid, flush=True)
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -481,7 +481,7 @@ def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
     sender = subprocess.Popen(command, stdout=subprocess.PIPE)
     child = int(sender.stdout.readline())
     ended = os.pidfd_open(child)
-    assert sender.wait(timeout=60) == -signal.SIGKILL
+    assert sender.wait(timeout=500) == -signal.SIGKILL
     sender.stdout.close()
     # The child ends by itself, since its stdin does; a pid's descriptor can be read when it has.
     assert select.select([ended], [], [], 20)[0]
@@ -491,7 +491,7 @@ def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
 def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
     """As the trainer's side counts them, too."""
     sent = list(load_model(model_dir).named_parameters())
-    process._sender = open_sender("shm", process._call, timeout_s=60)
+    process._sender = open_sender("shm", process._call, timeout_s=500)
     process.update_weights(sent, 3)
     with pytest.raises(EngineError, match=r"nothing was loaded: .* is missing"):
         process.update_weights(sent[1:], 4)
@@ -504,7 +504,7 @@ def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
 
 def test_an_abort_reaches_a_process_that_is_sampling_nothing(process, model_dir):
     """It comes between two calls, from another thread, and disturbs neither."""
-    process._sender = open_sender("auto", process._call, timeout_s=60)
+    process._sender = open_sender("auto", process._call, timeout_s=500)
     stopper = threading.Thread(target=process.abort)
     stopper.start()
     stopper.join()

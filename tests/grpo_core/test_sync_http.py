@@ -22,11 +22,11 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http.upload import Upload
 from grpo_core.rollout.serve import uploads
 from grpo_core.rollout.serve.sync_routes import add_routes
-from grpo_core.rollout.weights.digest import Checksum
+from grpo_core.rollout.weights.checksum import Checksum
 from grpo_core.rollout.weights.flat import Flat
 from grpo_core.rollout.weights.send import open_sender
 
-TIMEOUT_S = 20
+TIMEOUT_S = 500
 
 
 def weights(seed: int, large: int = 300_000) -> dict[str, torch.Tensor]:
@@ -84,7 +84,7 @@ class Server:
 
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        config = uvicorn.Config(self.app, log_level="error", http=uploads.protocol(), lifespan="off")
+        config = uvicorn.Config(self.app, log_level="error", http=uploads.http_protocol(), lifespan="off")
         self.server = uvicorn.Server(config)
         self.running = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[self.socket])))
         self.running.start()

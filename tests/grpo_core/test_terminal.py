@@ -211,7 +211,7 @@ def on_a_terminal(columns: int, program: str, *arguments: str) -> str:
             break
         written += some
     os.close(ours)
-    assert child.wait(timeout=60) == 0
+    assert child.wait(timeout=500) == 0
     return written.decode()
 
 

@@ -63,7 +63,7 @@ def trl():
 
 
 def connected(server) -> TrlServerEngine:
-    return TrlServerEngine("127.0.0.1", server.port, timeout_s=10)
+    return TrlServerEngine("127.0.0.1", server.port, timeout_s=50000)
 
 
 def test_each_completion_is_one_call_with_its_own_seed(trl):
@@ -159,7 +159,7 @@ def test_our_own_server_is_not_taken_for_trls():
         simulated(handle) as server,
         pytest.raises(EngineError, match="expected `trl vllm-serve`, but `python -m"),
     ):
-        connect("127.0.0.1", server.port, timeout_s=5)
+        connect("127.0.0.1", server.port, timeout_s=500)
 
 
 @pytest.mark.parametrize("wanted", ["auto", "trl"])
@@ -173,5 +173,5 @@ def test_it_is_not_trained_with(trl, tmp_path, wanted):
         ),
     ):
         check_trainable(
-            engine_for(RolloutConfig(server=wanted, timeout_s=5), "127.0.0.1", server.port, tmp_path)
+            engine_for(RolloutConfig(server=wanted, timeout_s=500), "127.0.0.1", server.port, tmp_path)
         )

@@ -18,7 +18,6 @@ from tests.servers import PARAMS, REQUESTS, check, free_port, largest_difference
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.timeout(1200),
     pytest.mark.skipif(
         torch.cuda.device_count() < 2, reason="NCCL wants a GPU for each side: two are needed"
     ),
@@ -45,7 +44,7 @@ def test_it_takes_weights_from_trls_own_client(served, tmp_path):
     port, model_dir = served
     client = VLLMClient(host="127.0.0.1", server_port=port)
     client.init_communicator(device="cuda:1")
-    engine = VllmServerEngine("127.0.0.1", port, timeout_s=100, folder=tmp_path, name="trl vllm-serve")
+    engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
     trained = load_model(model_dir)
     with closing(engine):
         for version in range(5):
@@ -67,7 +66,7 @@ def load_on_gpu(trained):
 def test_it_is_an_engine_of_ours(served, tmp_path):
     """By files, as any `vllm serve` is."""
     port, model_dir = served
-    engine = VllmServerEngine("127.0.0.1", port, timeout_s=100, folder=tmp_path, name="trl vllm-serve")
+    engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
     with closing(engine):
         seen = check(engine, model_dir)
     assert max(update["difference"] for update in seen["updates"]) < TOLERANCE

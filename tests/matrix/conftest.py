@@ -93,7 +93,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _page(self, project: str) -> None:
         if self.index.hold is not None:
             self.index.asked.set()
-            self.index.hold.wait(60)
+            self.index.hold.wait(500)
         names = [
             path
             for path in sorted(self.index.folder.glob("*.whl"))
@@ -237,10 +237,10 @@ schema = "grpo-doctor.matrix.v1"
 platform = "x86_64-manylinux_2_28"
 
 [layers.import]
-timeout_s = 30
+timeout_s = 300
 [layers.scheduler]
 codes = ["SCH001"]
-timeout_s = 30
+timeout_s = 300
 
 [recipes.toy]
 about = "toy"
@@ -308,7 +308,7 @@ class World:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=500,
             check=False,
         )
 

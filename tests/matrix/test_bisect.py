@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.run.bisect import Verdict, bisect, contradictions
 
 NAMES = [f"0.{minor}" for minor in range(40)]

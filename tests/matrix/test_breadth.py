@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from diagnostics.facts.compat import load as load_compat
-from diagnostics.matrix.ask.layers import BY_NAME
-from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.ask.registry import BY_NAME, load
+from diagnostics.matrix.build.paths import ROOT
+from diagnostics.matrix.build.resolving import packages
 from diagnostics.matrix.plan import breadth, releases
-from diagnostics.matrix.plan.cells import load
 from diagnostics.matrix.plan.releases import Release, Releases
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.records.events import Event, from_line
@@ -116,7 +116,7 @@ def test_what_is_expected_follows_from_metadata_and_rules(matrix):
     own = '[CELL.expect.contract]\noutcome = "fail"\nreason = "its own"\n'
     cells = {cell.id: cell for cell in breadth.cells(matrix(more=own))}
     forbidden = cells["vllm-0.7+trl-1.1.0"]
-    assert {layer: forbidden.expectation(layer).outcome for layer in breadth.RESOLVING} == {
+    assert {layer: forbidden.expectation(layer).outcome for layer in ("resolve", "resolve:today")} == {
         "resolve": Outcome.UNRESOLVABLE, "resolve:today": Outcome.UNRESOLVABLE,
     }  # fmt: skip
     assert "declares vllm==0.5" in forbidden.expectation("resolve").reason
@@ -190,7 +190,8 @@ def test_the_project_s_breadth_covers_what_it_promises():
 
 def answered(item, outcome, *signs, lock="", started="2025-01-01T00:00:00Z"):
     """An event that answers a question."""
-    answer = Answer(outcome, "summary", Evidence.STATIC, signs=signs, excerpt=lock)
+    facts = (*packages(lock.split()), *(("missing", sign.partition(":")[0], "at import") for sign in signs))
+    answer = Answer(outcome, "summary", Evidence.STATIC, signs=signs, facts=facts, excerpt=lock)
     return Event(item.identity, item.cell.id, item.layer.name, answer, item.inputs, "", started, 0.1, "run")
 
 
@@ -421,9 +422,9 @@ def test_an_interrupt_ends_every_resolver(world, kit):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert world.index.asked.wait(60)
+    assert world.index.asked.wait(500)
     process.terminate()
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=500)
     left = [item for item in Path("/proc").glob("[0-9]*") if _bears(item, str(world.folder / "empty"))]
     world.index.hold.set()
     assert (process.returncode, left) == (143, []), errors

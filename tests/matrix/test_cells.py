@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import locks
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import load
 from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.run import selection
@@ -66,7 +66,7 @@ def test_locks_name_no_machine():
         ('vllm-1.0+trl-1.0"]', 'vllm1.0+trl-1.0"]', "expected an id of the form vllm-<version>+trl-<version>"),
         ('vllm-1.0+trl-1.0"]', 'vllm-1.x.0+trl-1.0"]', "expected a version of vllm where '1.x.0' stands"),
         ('"scheduler"]', '"scheduler", "scheduler"]', "expected each string once"),
-        ("timeout_s = 30", "timeout_s = -1", "timeout_s is -1: expected seconds above zero"),
+        ("timeout_s = 300", "timeout_s = -1", "timeout_s is -1: expected seconds above zero"),
         ("disk_gb = 0.01", "disk_gb = true", "disk_gb is True: expected a number"),
         ("{trl}", "{version}", "expected no braces but {vllm} and {trl}"),
         ("grpo-doctor.matrix.v1", "v2", "schema is 'v2': expected 'grpo-doctor.matrix.v1'"),

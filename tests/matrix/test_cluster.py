@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import load
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.run.cluster import bundle, node
 
@@ -146,7 +146,7 @@ def test_a_node_killed_during_a_layer_loses_nothing(toys, cluster):
             (hit,) = (name for name, folder in folders.items() if Path(home).is_relative_to(folder))
             before = _lines(toys.store)
             cluster.kill(hit)
-            output, _ = process.communicate(timeout=240)
+            output, _ = process.communicate(timeout=500)
         finally:
             process.kill()
             process.wait()
@@ -162,7 +162,7 @@ def test_a_node_killed_during_a_layer_loses_nothing(toys, cluster):
     assert [name for name in folders if (folders[name] / built).exists()] == sorted(folders)
     assert not (toys.store / "environments").exists()
     assert (toys.store / "logs" / "vllm-1.0+trl-1.0" / "import.log").exists()
-    _until(lambda: not _alive(int(pid)), 30)
+    _until(lambda: not _alive(int(pid)), 500)
     assert f"/{other}" not in str(after)
     # The same questions asked here: the same identities, the same table.
     here = toys.folder / "here"
@@ -185,9 +185,9 @@ def test_a_run_that_ends_early_ends_what_the_nodes_do(toys, cluster):
             process = _start(toys, stream, "--ray", cluster.address, "--drop", "--cells", "vllm-1.0+trl-1.0")
             _until_it_waits(process, waiting, errors)
             process.send_signal(number)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=500)
         assert process.returncode == code, errors.read_text()
-        _until(lambda: not _alive(int(waiting.read_text().split()[0])), 60)
+        _until(lambda: not _alive(int(waiting.read_text().split()[0])), 500)
         before = before or _lines(toys.store)
         assert (_lines(toys.store), len(before)) == (before, 3)
     assert "interrupted: what was finished is kept" in errors.read_text()
@@ -256,16 +256,16 @@ def test_the_guard_ends_what_a_killed_process_left(tmp_path):
     program = program.replace("'input()'", "'import signal; signal.pause()'")
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT)
     ledger = tmp_path / "running.json"
-    _until(lambda: ledger.exists() and ledger.read_text().endswith("}"), 30)
+    _until(lambda: ledger.exists() and ledger.read_text().endswith("}"), 500)
     pid = json.loads(ledger.read_text())["group"]
     assert _alive(pid)
     process.kill()
     process.wait()
-    _until(lambda: not _alive(pid), 30)
+    _until(lambda: not _alive(pid), 500)
 
 
 def _until_it_waits(process, waiting, errors):
-    _until(waiting.exists, 240, lambda: (process.poll() is None, errors.read_text()))
+    _until(waiting.exists, 500, lambda: (process.poll() is None, errors.read_text()))
 
 
 def _start(world, errors, *arguments):

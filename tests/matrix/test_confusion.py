@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from diagnostics.matrix.__main__ import main
-from diagnostics.matrix.ask.layers import BY_NAME
-from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import confusion, html, markdown
@@ -23,7 +21,8 @@ CPU = '[CELL.expect."peer:vllm"]\noutcome = "fail"\nreason = "no GPU"\nof_machin
 
 def said(*signs):
     """Doctor's answer."""
-    return Answer(Outcome.PASS, "said", Evidence.EXECUTED, signs=signs)
+    facts = tuple(("said", *sign.split()) for sign in signs)
+    return Answer(Outcome.PASS, "said", Evidence.EXECUTED, signs=signs, facts=facts)
 
 
 def seen(outcome, *codes):
@@ -39,7 +38,7 @@ def make(tmp_path, kit):
         head = kit.head.replace("disk_gb", 'without = ["x"]\ndisk_gb') if without else kit.head
         (tmp_path / "matrix.toml").write_text(head + kit.cell("1.0", "1.0", LAYERS, more=more))
         cell = load(tmp_path / "matrix.toml").cells[0]
-        codes = {"scheduler": (("codes", "SCH001 SCH002"),)}
+        codes = {"scheduler": (("codes", "SCH001 SCH002"),), "repro:CMP002": (("codes", "CMP002"),)}
         items = [
             Question(cell, BY_NAME[name], (("layer", name), *codes.get(name, ()))) for name in cell.layers
         ]
@@ -124,7 +123,7 @@ def test_known_issues_are_counted_by_code_where_they_were_asked(make):
     answers = {
         "doctor": said("without warning SCH001", "without warning SCH002"),
         "import": seen("pass"),
-        "scheduler": replace(seen("fail", "SCH001"), triaged=("ENG004",)),
+        "scheduler": seen("fail", "SCH001"),
         "repro:CMP002": seen("not_run"),
     }
     made = make(answers, '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"')

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan import cells as matrix_file
 from diagnostics.matrix.plan.verdicts import Answer, Outcome
 from diagnostics.matrix.records.events import Event, to_line
 from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.report.progress import Lines
 from diagnostics.matrix.run.board import Question, Standing
 from diagnostics.matrix.run.cluster.dispatch import ATTEMPTS, Dispatch, FailedError, LostError
 from diagnostics.matrix.run.cluster.placement import Node
-from diagnostics.matrix.run.progress import Lines
 from diagnostics.matrix.run.runner import Options, Run, ordered
 from diagnostics.tables import TableError
 
@@ -91,7 +90,7 @@ def table(tmp_path, kit):
     def make(*cells, head="", **options):
         path = tmp_path / "matrix.toml"
         path.write_text(kit.head + head + "".join(cells))
-        workplace = Workplace(matrix_file.load(path), Store(tmp_path / "store"))
+        workplace = Workplace(load(path), Store(tmp_path / "store"))
         workplace.store.folder.mkdir()
         due = ordered([
             Question(cell, BY_NAME[layer], (("cell", cell.id), ("layer", layer)))

@@ -10,23 +10,15 @@ from pathlib import Path
 import pytest
 
 from diagnostics.facts.compat import Compat
-from diagnostics.matrix.ask.layers import (
-    ALL,
-    conformance,
-    doctor,
-    in_cell,
-    logprobs,
-    peer,
-    repros,
-    scheduler,
-    serve,
-    train,
-)
+from diagnostics.matrix.ask import attempts, in_cell, layers, registry
+from diagnostics.matrix.ask.layers import conformance, doctor, logprobs, peer, serve, train
+from diagnostics.matrix.ask.registry import ALL, BY_NAME, in_order, load
 from diagnostics.matrix.build import environments
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import LAYERS, load
+from diagnostics.matrix.plan import cells
 from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.run.board import code_of
 from diagnostics.processes import Finished
 from diagnostics.report.findings import CheckResult, Finding, Report, Severity
 
@@ -49,7 +41,7 @@ def answers(place, monkeypatch):
     def _ask(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure", lambda *_, **__: None)
         monkeypatch.setattr(in_cell, "run", lambda *_, **__: Finished(code, output, 1.0, timed_out))
-        return scheduler.LAYER.ask(place, place.matrix.cells[0])
+        return BY_NAME["scheduler"].ask(place, place.matrix.cells[0])
 
     return _ask
 
@@ -60,7 +52,7 @@ def document(kit, *attempts, modified=()):
     upstream = {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}
     codes = {"SCH001": {"outcome": None, "attempts": list(attempts)}}
     return json.dumps(
-        {"schema": scheduler.SCHEMA, "versions": {"vllm": "1.0"}, "codes": codes, "upstream": upstream}
+        {"schema": "grpo-doctor.repro.v1", "versions": {"vllm": "1.0"}, "codes": codes, "upstream": upstream}
     )
 
 
@@ -86,7 +78,7 @@ def test_no_answer_is_blamed_on_whom_it_should(answers, output, code, outcome, s
 def test_a_program_out_of_time_is_a_timeout(answers):
     """Whatever it had printed."""
     answer = answers('{"schema": "grpo-doctor.repro.v1"}', -15, timed_out=True)
-    assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 30 s")
+    assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 300 s")
 
 
 def test_a_reproduced_crash_fails_with_its_code_and_place(answers, kit):
@@ -230,9 +222,53 @@ def test_a_server_that_does_not_start_fails_with_what_it_said_first(place):
     assert serve.read(in_cell.Reply({}, "", "", Path()), cell).outcome is Outcome.FAIL
 
 
-def test_every_layer_that_a_cell_may_name_is_there_in_that_order():
-    """`matrix.toml` knows the names, the layers what to do: neither without the other."""
-    assert tuple(layer.name for layer in ALL) == LAYERS
+def test_every_layer_stands_behind_what_it_needs_and_none_is_there_twice():
+    """Found by standing in the folder; a layer whose order is wrong is refused by name, with its file."""
+    names = [layer.name for layer in ALL]
+    assert {"resolve", "contract", "train:async", "repro:NUM001", "doctor"} <= set(names)
+    assert in_order(reversed(ALL)) == ALL
+    with pytest.raises(ValueError, match=r"engine needs install, import before it: .*layers\.engine"):
+        in_order([BY_NAME["engine"]])
+    with pytest.raises(ValueError, match="install is there twice"):
+        in_order([BY_NAME["install"]] * 2)
+
+
+NEW = """
+from diagnostics.matrix.ask import in_cell
+from diagnostics.matrix.plan import cells
+from diagnostics.matrix.plan.verdicts import Outcome
+
+def read(reply, cell):
+    return in_cell.answer(reply, cell, Outcome.PASS, f"it said {reply.document['word']}")
+
+LAYERS = (in_cell.layer("greeting", 55, "further", "Does it greet?", ("repro.questions.greeting",), "s", read),)
+"""
+
+
+def test_a_layer_is_one_file_that_stands_in_the_folder(tmp_path, monkeypatch, kit):
+    """With a line in the matrix file it is asked, in its place; nothing lists it, and what it rests on is found."""
+    (tmp_path / "greeting_of_a_test.py").write_text(NEW)
+    monkeypatch.setattr(layers, "__path__", [*layers.__path__, str(tmp_path)])
+    found = registry.in_order(registry._found())
+    names = [layer.name for layer in found]
+    assert set(names) - set(BY_NAME) == {"greeting"}
+    assert names.index("import") < names.index("greeting") < names.index("scheduler")
+    (tmp_path / "matrix.toml").write_text(
+        kit.head + kit.cell("1.0", "1.0", ("install", "import", "greeting"))
+    )
+    matrix = cells.load(tmp_path / "matrix.toml", found)
+    assert matrix.cells[0].layers == ("install", "import", "greeting")
+    layer = found[names.index("greeting")]
+    begin, words = code_of(layer, matrix.layer("greeting"), matrix.cells[0])
+    assert "repro.questions.greeting" in begin
+    assert list(words) == []
+
+
+def test_every_code_with_a_repro_is_a_layer():
+    """Listed nowhere but by the files of the repros."""
+    repros = {layer.name for layer in ALL if layer.name.startswith("repro:")}
+    assert repros == {f"repro:{code}" for code in attempts.MODULES}
+    assert {"SCH001", "NUM001", "CMP003"} <= set(attempts.MODULES)
 
 
 def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(place):
@@ -265,15 +301,6 @@ def test_log_probs_are_told_with_their_bound(place):
     wrong = {**found, "outcome": "failed", "error": "apart by up to 3.0e-01, more than 0.0001"}
     answer = logprobs.read(in_cell.Reply(wrong, "", "", Path()), cell)
     assert (answer.outcome, answer.summary) == (Outcome.FAIL, wrong["error"])
-
-
-def test_a_repro_s_answer_rests_on_its_own_files(place):
-    """On those of its code, and on nothing of another's; it is asked by its code."""
-    layer = next(item for item in repros.LAYERS if item.name == "repro:SYN001")
-    (place.matrix.path.parent / "locks").mkdir()
-    inputs = layer.inputs(place, place.matrix.cells[0])
-    other = repros.LAYERS[0].inputs(place, place.matrix.cells[0])
-    assert inputs["repros"] != other["repros"]
 
 
 def known(verdict, evidence):

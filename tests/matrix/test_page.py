@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-from diagnostics.matrix.ask.layers import BY_NAME
-from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import html

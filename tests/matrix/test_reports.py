@@ -12,8 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from diagnostics.matrix.ask.layers import BY_NAME
-from diagnostics.matrix.plan.cells import load
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Grid, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import html, junit, markdown, table, words

@@ -40,7 +40,7 @@ def test_releases_asked_for_at_once_are_all_kept(index, environ, tmp_path, monke
 
     def asked(*arguments):
         found = ask(*arguments)
-        together.wait(timeout=60)
+        together.wait(timeout=500)
         return found
 
     monkeypatch.setattr(sources, "_from_index", asked)

@@ -6,25 +6,30 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from diagnostics import catalogue, processes
-from diagnostics.matrix.build import sources
+from diagnostics.catalogue.model import Affected
+from diagnostics.matrix import __main__ as cli
+from diagnostics.matrix.ask import attempts
+from diagnostics.matrix.ask.registry import load
+from diagnostics.matrix.build import sources, wheels
+from diagnostics.matrix.build.environments import BuildError
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.plan.cells import load
-from diagnostics.matrix.records import closure as harness
 from diagnostics.matrix.records.store import Store
-from diagnostics.matrix.sweep import __main__ as command
-from diagnostics.matrix.sweep import environment, picture, results, run, wheels
-from diagnostics.matrix.sweep.plan import Sweep
+from diagnostics.matrix.report.progress import Lines
+from diagnostics.matrix.run.board import board
+from diagnostics.matrix.sweep import asking, command, environment, picture, results
+from diagnostics.matrix.sweep.plan import SWEEPS, Sweep
 from tests.matrix.conftest import CRASH, CURED, NOTHING, PYTHON, cell, toy_vllm
 
-SWEEP = Sweep("toy", "vllm", "1.0", ("SCH001",), PYTHON, ("beside",), (), "a toy", timeout_s=30)
+SWEEP = Sweep("toy", "vllm", "1.0", ("SCH001",), PYTHON, ("beside",), (), "a toy", timeout_s=500)
 
 
 @pytest.fixture
@@ -75,15 +80,34 @@ def test_releases_are_final_or_post_and_in_order(world):
     assert wheels.releases("vllm", "1.0", world.environ) == ["1.2", "1.2.post1", "1.10"]
 
 
-def _swept(place, versions, **options):
-    asked = run.questions(place, SWEEP, versions)
-    seen = []
-    known = run.answers(place, asked)
-    due = [item for item in asked if item.version not in known or not known[item.version].finished]
+def questions(place, versions):
+    """One question a release of the toy sweep."""
+    releases = dict.fromkeys(versions, SWEEP)
+    return asking.questions(place, releases, asking.of_repros, attempts.SCHEMA, attempts.told)
+
+
+class Seen(Lines):
+    """Notes which releases were answered."""
+
+    def __init__(self):
+        self.cells = []
+
+    def started(self, item, now, where=""):
+        """Nothing."""
+
+    def note(self, text):
+        """Nothing."""
+
+    def finished(self, square, now):
+        """Notes it."""
+        self.cells.append(square.question.cell.id)
+
+
+def _swept(place, versions, seen=None):
+    asked, seen = questions(place, versions), seen or Seen()
     with place.store.locked():
-        run.run(place, due, jobs=2, done=seen.append, **options)
-    document = results.document(SWEEP, versions, versions, run.answers(place, asked))
-    return document, [event.cell for event in seen]
+        found = asking.ask(place, asked, seen, fresh=False, jobs=2)
+    return results.document(SWEEP, versions, versions, asking.answers(found)), seen.cells
 
 
 def test_a_sweep_asks_once_and_tells_what_helps_where(world, place):
@@ -107,36 +131,25 @@ def test_a_sweep_asks_once_and_tells_what_helps_where(world, place):
     assert _swept(place, ["1.0", "1.1"])[1] == []
 
 
-def test_an_answer_rests_on_its_own_repro_and_on_no_other(tmp_path):
-    """Imports wherever they stand, and modules started by name; not the list of repros, not another's files."""
-    texts = {
-        "__main__": "from repro import fuzz",
-        "runner": "REGISTRY = 'repro.registry'",
-        "registry": "from repro.issues import mine, other",
-        "fuzz": "",
-        "issues/__init__": "",
-        "issues/mine": 'CODE = "X001"\ndef run():\n    from repro.parts import one\n    start("repro.program")',
-        "issues/other": 'CODE = "Y001"',
-        "program": "",
-        "parts/__init__": "",
-        "parts/one": "import repro.parts.two",
-        "parts/two": "",
+@pytest.mark.parametrize(
+    ("file", "asked"),
+    [
+        ("repro/issues/sch001.py", ["vllm"]),
+        ("repro/drivers/rollout/engine.py", ["verl"]),
+        ("repro/worker.py", ["verl", "vllm"]),
+        ("repro/issues/tok001.py", []),
+        ("diagnostics/matrix/build/wheels.py", ["verl", "vllm"]),
+        ("diagnostics/matrix/sweep/picture.py", []),
+    ],
+)
+def test_an_answer_rests_on_its_own_repro_and_on_no_other(file, asked):
+    """By what is imported: a release is asked again where its repro or the way there changed."""
+    code = Workplace(load(ROOT / "matrix.toml"), Store(ROOT)).code
+    found = {
+        name: code.files((asking.__name__, asking.ASKING, "repro", *asking.repros(sweep.codes)), ("run",))
+        for name, sweep in SWEEPS.items()
     }
-    (tmp_path / "repro" / "parts").mkdir(parents=True)
-    (tmp_path / "repro" / "issues").mkdir()
-    for name, text in texts.items():
-        (tmp_path / "repro" / f"{name}.py").write_text(text)
-    names = ("__main__", "issues/mine", "parts/__init__", "parts/one", "parts/two", "program", "runner")
-    assert harness.files(tmp_path, ["X001"]) == tuple(f"repro/{name}.py" for name in names)
-
-
-def test_every_known_failure_of_a_sweep_has_its_repro_counted():
-    """A code that no file names would leave the answers standing whatever its repro does."""
-    found = {name: harness.files(command.ROOT, sweep.codes) for name, sweep in command.SWEEPS.items()}
-    assert {"repro/issues/sch001.py", "repro/issues/sch002.py", "repro/drivers/configured.py"} <= set(
-        found["vllm"]
-    )
-    assert {"repro/issues/ray001.py", "repro/drivers/rollout/engine.py"} <= set(found["verl"])
+    assert [name for name in sorted(found) if file in found[name]] == asked
 
 
 def test_publishing_one_sweep_keeps_what_is_known_of_the_others(tmp_path, monkeypatch):
@@ -158,16 +171,22 @@ def test_an_interrupted_sweep_ends_what_runs_and_keeps_what_is_done(world, place
     hanging = f"import os; {note}; os.mkfifo('f'); open('f')"
     world.index.add("vllm", "1.1", toy_vllm("1.1", before=hanging))
 
-    def interrupt(_event):
-        while not (world.folder / "pid").exists() or not (world.folder / "pid").read_text():
-            os.sched_yield()
-        raise KeyboardInterrupt
+    class Interrupting(Seen):
+        def finished(self, square, now):
+            super().finished(square, now)
+            while not (world.folder / "pid").exists() or not (world.folder / "pid").read_text():
+                os.sched_yield()
+            os.kill(os.getpid(), signal.SIGINT)
 
-    asked = run.questions(place, SWEEP, ["1.0", "1.1"])
-    with place.store.locked(), pytest.raises(KeyboardInterrupt):
-        run.run(place, asked, jobs=2, done=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _swept(place, ["1.0", "1.1"], Interrupting())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert processes._start_time(int((world.folder / "pid").read_text())) is None
-    assert set(run.answers(place, asked)) == {"1.0"}
+    known = board(questions(place, ["1.0", "1.1"]), place.store.read())
+    assert set(asking.answers(known)) == {"1.0"}
 
 
 def test_a_repro_that_says_nothing_is_no_answer_of_the_release(world, place):
@@ -186,7 +205,7 @@ def test_the_catalogue_is_held_to_the_runs():
         "releases": ["1.0", "1.1", "1.2", "1.3"],
         "codes": {"X": {"outcomes": outcomes}},
     }
-    claim = SimpleNamespace(package="vllm", versions=">=1.1,<1.4", releases=())
+    claim = Affected("vllm", ">=1.1,<1.4", (), "static", "here")
     lines = results.disagreements(found, {"X": SimpleNamespace(affected=[claim])})
     assert [re.sub(":.*", "", line) for line in lines] == ["X, vllm 1.0", "X, vllm 1.2"]
 
@@ -205,7 +224,7 @@ def test_the_published_sweep_answers_for_every_release_and_agrees_with_the_catal
 
 def test_the_published_sweep_is_drawn_as_it_is():
     """The picture in the docs is the one of the committed results, and well-formed."""
-    drawn = (Path(command.ROOT) / "docs" / "sweep.svg").read_text(encoding="utf-8")
+    drawn = (ROOT / "docs" / "sweep.svg").read_text(encoding="utf-8")
     assert drawn == picture.svg(published())
     ET.fromstring(drawn)
 
@@ -242,14 +261,22 @@ def test_what_applies_to_no_release_has_no_row():
 def test_the_lock_is_asked_for_by_name_where_it_is_missing(place):
     """One line that says which command makes it."""
     other = dataclasses.replace(SWEEP, name="other")
-    with pytest.raises(environment.BuildError, match="--all-versions --sweep other --lock"):
-        run.questions(place, other, ["1.0"])
+    with pytest.raises(BuildError, match="--all-versions --sweep other --lock"):
+        environment.lock_digest(place, other)
 
 
 def test_bad_usage_is_one_line(capsys):
     """Exit code 2, and what was wrong."""
     for arguments in (["--jobs", "0"], ["--sweep", "nothing"], ["--publish", "--releases", "1"]):
-        with pytest.raises(SystemExit) as ended:
-            command.main(arguments)
-        assert ended.value.code == 2
+        try:
+            code = cli.main(["sweep", *arguments])
+        except SystemExit as ended:
+            code = ended.code
+        assert code == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_release_is_asked_again_by_the_command_that_its_answer_names(place):
+    """The sweep's, for that release alone."""
+    (item,) = questions(place, ["1.0"])
+    assert item.command == "nox -s repro -- --all-versions --sweep toy --releases 1.0 --fresh"

@@ -9,7 +9,10 @@ import sys
 import pytest
 
 from diagnostics import catalogue
-from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.ask.in_cell import Reply
+from diagnostics.matrix.build.paths import ROOT
+from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.records.events import Event, from_line, to_line
 from diagnostics.matrix.sweep import swift
 from repro.questions.swift_arguments import CASES
 
@@ -88,3 +91,19 @@ def test_an_unknown_case_is_refused_by_name():
         1,
         True,
     )
+
+
+def test_an_answer_is_kept_whole_and_a_fault_says_why(tmp_path):
+    """What a release said comes out of the store as it was printed; what failed is named, never left out."""
+    document = {
+        "schema": swift.ANSWERS,
+        "packages": {"torch": "2"},
+        "cases": {"one": {"said": "refuses", "text": "x"}},
+    }
+    answer = swift.read(Reply(document, "", "", tmp_path), ())
+    assert (answer.outcome, answer.summary) == (Outcome.PASS, "1 refuses")
+    event = from_line(to_line(Event("i", "ms-swift-3.5.3", "sweep:swift-3", answer, (), "", "", 1.0, "r")))
+    assert swift.report(event, swift.beside("3.5.3")) == {**document, "beside": "swift-3"}
+    late = Answer(Outcome.TIMEOUT, "no answer within 1200 s", Evidence.EXECUTED)
+    event = Event("i", "ms-swift-3.5.3", "sweep:swift-3", late, (), "", "", 1.0, "r")
+    assert swift.report(event, swift.beside("3.5.3")) == {"failed": "no answer within 1200 s"}

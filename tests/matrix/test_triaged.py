@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diagnostics import catalogue
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Expectation, Outcome, judge
-from diagnostics.matrix.run.triaged import codes, triaged
+from diagnostics.matrix.run.triaged import codes
 
 
 def test_every_signature_is_found_in_what_a_failure_showed():
@@ -16,9 +16,9 @@ def test_every_signature_is_found_in_what_a_failure_showed():
                 continue
             seen += 1
             failed = Answer(Outcome.FAIL, "exit code 1", Evidence.EXECUTED, excerpt=sample.text)
-            assert code in triaged(failed).triaged, (code, sample.about)
+            assert code in codes(failed), (code, sample.about)
             passed = Answer(Outcome.PASS, "exit code 0", Evidence.EXECUTED, excerpt=sample.text)
-            assert triaged(passed).triaged == ()
+            assert codes(passed) == ()
     assert seen
 
 
@@ -31,8 +31,8 @@ def test_what_is_triaged_does_not_judge():
         for sample in issue.signature.samples
         if sample.matches
     )
-    answer = triaged(Answer(Outcome.FAIL, "x", Evidence.EXECUTED, excerpt=sample))
-    assert answer.triaged
+    answer = Answer(Outcome.FAIL, "x", Evidence.EXECUTED, excerpt=sample)
+    assert codes(answer)
     assert judge(answer, Expectation(Outcome.FAIL, "known")).expected
 
 
@@ -45,5 +45,4 @@ def test_a_missing_name_that_was_read_bears_the_code_of_its_import():
     )
     read = [Answer(Outcome.FAIL, "1 name is not there", Evidence.STATIC, signs=(sign,)) for sign in signs]
     assert [codes(answer) for answer in read] == [("CMP002",), ("CMP002",), ()]
-    assert triaged(read[0]).triaged == ("CMP002",)
     assert codes(Answer(Outcome.PASS, "", Evidence.STATIC, signs=signs)) == ()

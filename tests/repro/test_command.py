@@ -20,13 +20,13 @@ COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1
 def repro(*arguments):
     """The command as a user calls it."""
     command = [sys.executable, "-m", "repro", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
 def toy_repro(*arguments):
     """The same command with the toys in place of the repros."""
     command = [sys.executable, "-c", COMMAND, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_search_that_dies_is_told():
         "except ChildProcessError: print('gone')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False
     )
     first, second, last = done.stdout.splitlines()
     assert "seed 0: the harness failed at" in first

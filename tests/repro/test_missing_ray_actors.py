@@ -118,7 +118,6 @@ LINES = {"verl-0.4.1": (57, "_init_executor"), "verl-0.5.0": (61, "_get_model_ru
 @pytest.mark.ray
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("environment", LINES)
 def test_the_new_cluster_and_the_address_that_prevents_it(environment):
     """verl's executor counts no actor in the cluster it started itself; with RAY_ADDRESS it finds and loads them."""

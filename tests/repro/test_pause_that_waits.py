@@ -46,7 +46,6 @@ def test_other_ends_are_told_apart():
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.heavy
-@pytest.mark.timeout(900)
 def test_new_weights_finish_what_the_old_ones_began():
     """On AsyncLLM: after the pause one completion goes on under new weights; each mitigation prevents that."""
     done = run_in_cell(

@@ -10,6 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.drivers import cuda_of
+from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install, uninstall
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
@@ -32,6 +33,11 @@ _SAME_MODULE = (
 _DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
 
 
+def _no_extensions(environment: Environment) -> str:
+    return "" if environment.extensions else "no compiled module of vLLM or flash-attn is here"
+
+
+@check("compiled modules", skip=_no_extensions)
 def extensions(environment: Environment) -> list[Finding]:
     """ENV910 where compiled modules ask for libraries that are not there; those of the driver don't count."""
     bad: dict[str, list[str]] = {}
@@ -69,6 +75,7 @@ def extensions(environment: Environment) -> list[Finding]:
     ]
 
 
+@check("system libraries")
 def libraries(environment: Environment, machine: Machine) -> list[Finding]:
     """ENV911 where glibc or libstdc++ is older than a wheel's tag or a compiled module asks for."""
     told = machine.libraries
@@ -122,6 +129,7 @@ def _older(have: str, wanted: str) -> bool:
         return False
 
 
+@check("mixed builds")
 def pythons(environment: Environment) -> list[Finding]:
     """ENV912 where a package excludes this Python."""
     found = []
@@ -149,6 +157,7 @@ def pythons(environment: Environment) -> list[Finding]:
     return found
 
 
+@check("mixed builds")
 def mixtures(environment: Environment) -> list[Finding]:
     """ENV913 for libraries of several CUDA releases, ENV914 for modules that two distributions provide."""
     found = []

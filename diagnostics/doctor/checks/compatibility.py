@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
+from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
@@ -25,6 +26,16 @@ _FAILED = {"fail", "expected_fail", "unresolvable"}
 _NAMED = 2
 
 
+def _nothing_to_look_up(environment: Environment, compat: Compat) -> str:
+    missing = [
+        name
+        for name, there in (("vLLM", environment.vllm), ("TRL", environment.packages.get("trl")))
+        if not there
+    ]
+    return f"{' and '.join(missing)} not installed" if missing else compat.problem
+
+
+@check("compatibility table", skip=_nothing_to_look_up)
 def compatibility(environment: Environment, compat: Compat) -> list[Finding]:
     """A finding where the pair failed, was only read, or is unknown; none where a run passed."""
     vllm, trl = environment.vllm, environment.packages.get("trl")

@@ -9,6 +9,8 @@ from packaging.utils import canonicalize_name
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.catalogue.releases import within
+from diagnostics.doctor.checks.known_issues import nothing_to_judge
+from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
 from diagnostics.frameworks import ENGINES, SHOWN, TRAINERS
 from diagnostics.report.findings import Evidence, Severity
@@ -30,6 +32,7 @@ _OPTIONAL = {
 }
 
 
+@check("declared requirements", skip=nothing_to_judge)
 def declared(environment: Environment) -> list[Finding]:
     """Findings where a declared range is left: the trainers' of vLLM, and the requirements of all of them."""
     found = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding
+from diagnostics.doctor.checks.registered import check
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from diagnostics.report.findings import Finding
 
 
+def _no_files(machine: Machine) -> str:
+    return "" if machine.configs else "there is none"
+
+
+@check("default files", skip=_no_files)
 def default_files(machine: Machine) -> list[Finding]:
     """ENV920 where accelerate's default file does not fit this machine, or NCCL's exists at all."""
     found = []

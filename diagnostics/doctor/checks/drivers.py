@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding, known
+from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
@@ -44,6 +45,12 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     return "", None
 
 
+def _no_driver(machine: Machine) -> str:
+    silent = machine.gpus.state == "none" and not machine.gpus.module and not machine.gpus.nodes
+    return "no NVIDIA driver found; that is no fault on a machine without GPUs" if silent else ""
+
+
+@check("GPU driver", skip=_no_driver)
 def drivers(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV908 for a driver in trouble, ENV006 for one too old, ENV014 for GPUs beside a PyTorch without CUDA."""
     gpus = machine.gpus
@@ -120,6 +127,14 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
     ]
 
 
+def _no_gpus(machine: Machine) -> str:
+    if machine.gpus.state == "ok":
+        return ""
+    problem = machine.gpus.problem or machine.gpus.state
+    return _no_driver(machine) or f"the driver told nothing of them: {problem}"
+
+
+@check("GPUs", skip=_no_gpus)
 def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV909 for GPUs that need a look, ENV008 for ones that are asked for and not there, MEM004 for used ones."""
     gpus = machine.gpus

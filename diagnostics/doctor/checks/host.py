@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding, known
+from diagnostics.doctor.checks.registered import check
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables
 
@@ -29,6 +30,7 @@ _VARIABLES = {
 }  # fmt: skip
 
 
+@check("shared memory")
 def shared_memory(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV001 where /dev/shm is tiny or full."""
     disk = machine.disk("shared memory")
@@ -68,6 +70,11 @@ def _more_shared_memory(machine: Machine) -> Remedy:
     )
 
 
+def _no_limits(machine: Machine) -> str:
+    return "" if machine.limits else "this system tells none"
+
+
+@check("limits", skip=_no_limits)
 def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV002 for few open files, ENV904 for few processes or little locked memory on InfiniBand."""
     found = []
@@ -124,6 +131,7 @@ def _number(limit: int | None) -> str:
     return "unlimited" if limit is None else str(limit)
 
 
+@check("disks")
 def disks(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV003 for file systems with little room, ENV917 for folders that cannot be written."""
     found: list[Finding] = []
@@ -180,6 +188,7 @@ def _not_writable(disk: Disk, *, silent: bool) -> Finding:
     )
 
 
+@check("memory")
 def memory(environment: Environment, machine: Machine) -> list[Finding]:
     """ENV905 where the host or the control group has little memory."""
     told = machine.memory

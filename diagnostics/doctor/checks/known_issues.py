@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import CONCERNED, UNREADABLE, affects
 from diagnostics.catalogue.offers import remedy
-from diagnostics.frameworks import configured_in
+from diagnostics.doctor.checks.registered import check
+from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
 from diagnostics.report.findings import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -18,29 +19,39 @@ if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
 
 
-def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
-    """Every active issue that the installed releases are concerned by.
-
-    A claim that nobody read in the source or ran, and that has no upper end, tells no release from another: on it alone
-    every environment would be warned. Such issues are left to `triage`, which sees whether they happened.
-    """
-    found = []
-    for issue in _active(issues):
-        concern = affects(issue, environment.releases)
-        if concern.answer == CONCERNED and any(map(_tells_releases_apart, concern.own)):
-            found.append(_finding(environment, issue, concern))
-    return found
+def nothing_to_judge(environment: Environment) -> str:
+    """Says that nothing is installed of which anything is known, or ""."""
+    known = {*ENGINES, *TRAINERS}
+    if known & set(environment.packages):
+        return ""
+    return f"none of {', '.join(sorted(known))} is installed in {environment.prefix}"
 
 
 def not_judged(environment: Environment, issues: dict[str, Issue]) -> str:
     """Of which packages nothing could be said, since their release is none; empty if there is none."""
-    concerns = [affects(issue, environment.releases) for issue in _active(issues)]
+    releases = environment.releases
+    concerns = [affects(issue, releases) for issue in _active(issues)]
     unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
     return f"not judged, since it is no release that can be read: {', '.join(unread)}" if unread else ""
 
 
 def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
     return (issue for issue in issues.values() if issue.status == "active")
+
+
+@check("known issues", skip=nothing_to_judge, not_judged=not_judged)
+def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
+    """Every active issue that the installed releases are concerned by.
+
+    A claim that nobody read in the source or ran, and that has no upper end, tells no release from another: on it alone
+    every environment would be warned. Such issues are left to `triage`, which sees whether they happened.
+    """
+    found, releases = [], environment.releases
+    for issue in _active(issues):
+        concern = affects(issue, releases)
+        if concern.answer == CONCERNED and any(map(_tells_releases_apart, concern.own)):
+            found.append(_finding(environment, issue, concern))
+    return found
 
 
 def _tells_releases_apart(claim: Affected) -> bool:

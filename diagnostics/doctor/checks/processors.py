@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding
+from diagnostics.doctor.checks.registered import check
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from diagnostics.report.findings import Finding
 
 
+@check("processors")
 def processors(environment: Environment, machine: Machine) -> list[Finding]:
     """ENV906 for more threads than processors, ENV907 for an affinity that leaves NUMA nodes out."""
     told = machine.processors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 _STOP = Run(("ray", "stop"))
 
 
+def _no_ray(environment: Environment) -> str:
+    return "Ray is not installed" if environment.version("ray") is None else ""
+
+
+@check("Ray", skip=_no_ray)
 def ray_clusters(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """RAY015 for a dead cluster's address, RAY012 for one that runs, RAY901 for another release."""
     found: list[Finding] = []
@@ -87,6 +93,7 @@ def _current(environment: Environment, cluster: RayCluster, issues: dict[str, Is
     ]
 
 
+@check("environment variables")
 def ray_settings(environment: Environment) -> list[Finding]:
     """RAY902 for settings that switch Ray's guards off."""
     seen = environment.variables

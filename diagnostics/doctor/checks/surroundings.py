@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
+from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install, uninstall
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, Unset
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from diagnostics.report.findings import Finding
 
 
+@check("package metadata")
 def broken_metadata(environment: Environment) -> list[Finding]:
     """One finding for all broken metadata folders, one for each package that is there twice or not whole."""
     found = []
@@ -68,6 +70,7 @@ def _damaged(environment: Environment, package: Package) -> Finding:
     )
 
 
+@check("environment variables")
 def variables(environment: Environment) -> list[Finding]:
     """Findings about environment variables of this process."""
     found = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import CONCERNED, affects
 from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.doctor.checks.registered import check
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
 
@@ -35,6 +36,7 @@ _SWITCHED_OFF = {
 _NOT_NOTICED = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 
 
+@check("environment variables")
 def proxies(environment: Environment) -> list[Finding]:
     """NET901 where a proxy would be asked for localhost."""
     seen = environment.variables
@@ -61,6 +63,7 @@ def proxies(environment: Environment) -> list[Finding]:
     ]
 
 
+@check("network devices")
 def devices_named(environment: Environment, machine: Machine) -> list[Finding]:
     """NET902 where a network device is named that is not there."""
     found = []
@@ -97,6 +100,7 @@ def devices_named(environment: Environment, machine: Machine) -> list[Finding]:
     return found
 
 
+@check("environment variables")
 def communication(environment: Environment) -> list[Finding]:
     """NET904 for ways that are switched off, and for failures that nobody would notice."""
     seen = environment.variables
@@ -113,6 +117,7 @@ def communication(environment: Environment) -> list[Finding]:
     return to_unset("NET904", Severity.WARNING, told, "Unset what is not needed on this machine.")
 
 
+@check("environment variables")
 def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
     """CFG112 where expandable segments meet a vLLM whose sleep mode refuses them."""
     name = next(
@@ -142,6 +147,7 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
     ]
 
 
+@check("environment variables")
 def unknown_to_vllm(environment: Environment) -> list[Finding]:
     """ENV915 for variables that this vLLM does not mention."""
     names, vllm = environment.vllm_variables, environment.vllm
@@ -169,6 +175,7 @@ def unknown_to_vllm(environment: Environment) -> list[Finding]:
     return found
 
 
+@check("environment variables")
 def launcher(environment: Environment) -> list[Finding]:
     """ENV916 where a launcher's variables are set outside a launched process."""
     seen = environment.variables
@@ -187,6 +194,7 @@ def launcher(environment: Environment) -> list[Finding]:
     ]
 
 
+@check("environment variables")
 def debugging(environment: Environment) -> list[Finding]:
     """ENV918 for settings that are for debugging."""
     seen = environment.variables
@@ -203,6 +211,7 @@ def debugging(environment: Environment) -> list[Finding]:
     return to_unset("ENV918", Severity.INFO, told, "Unset them for a real run.")
 
 
+@check("environment variables")
 def elsewhere(environment: Environment) -> list[Finding]:
     """ENV919 where modules or libraries of another place come first."""
     seen = environment.variables
@@ -231,6 +240,7 @@ def elsewhere(environment: Environment) -> list[Finding]:
     ]  # fmt: skip
 
 
+@check("disks")
 def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV004 where the hub may not be asked and nothing is in its cache."""
     seen = environment.variables

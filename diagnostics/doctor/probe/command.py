@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.doctor.checks.tried import not_looked_at
 from diagnostics.doctor.probe import tiers
 from diagnostics.doctor.probe.children import Children
+from diagnostics.doctor.probe.outcomes import not_looked_at
 from diagnostics.report.findings import CheckResult
 from diagnostics.triage.rules import Rules
 

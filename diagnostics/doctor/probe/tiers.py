@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.doctor.checks import tried
-from diagnostics.doctor.checks.tried import Tried
+from diagnostics.doctor.probe import outcomes
+from diagnostics.doctor.probe.outcomes import Tried
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.report.findings import CheckResult
 
@@ -42,7 +42,7 @@ def probe(
 ) -> list[CheckResult]:
     """Imports what is installed and asks what it would run on, each in a process of its own."""
     started = children.ask("interpreter", "imports", "sys", limit_s=PLATFORM_S)
-    results = [tried.result(Tried(started, "ENV921", environment), rules)]
+    results = [outcomes.result(Tried(started, "ENV921", environment), rules)]
     if not started.ok:
         return [*results, CheckResult("imports, platforms", "skipped", "the interpreter does not start")]
     said: dict[str, str] = {}
@@ -50,7 +50,7 @@ def probe(
         what = f"import {module.replace(':', ': ')}"
         say(f"{what} (at most {IMPORT_S:.0f} s)")
         ended = children.ask(what, "imports", module, limit_s=IMPORT_S)
-        results.append(tried.result(Tried(ended, "ENV921", environment), rules, said))
+        results.append(outcomes.result(Tried(ended, "ENV921", environment), rules, said))
         if ended.timed_out and module == "torch":
             # Everything else imports it, and would wait as long.
             return [*results, CheckResult("other imports, platforms", "skipped", f"{what} did not end")]
@@ -69,7 +69,7 @@ def probe(
     against = "platforms against the machine"
     if not any(ended.ok for ended in asked.values()):
         return [*results, CheckResult(against, "skipped", "neither named one")]
-    found = tried.platforms(asked.get("torch"), asked.get("vllm"), environment, machine, issues)
+    found = outcomes.platforms(asked.get("torch"), asked.get("vllm"), environment, machine, issues)
     return [*results, CheckResult(against, "findings" if found else "ok", "", tuple(found))]
 
 
@@ -91,7 +91,7 @@ def _modules(environment: Environment) -> list[str]:
 def _platform(asked: Tried, rules: Rules, said: dict[str, str]) -> CheckResult:
     """The outcome of asking for a platform, with what was answered."""
     ended = asked.ended
-    result = tried.result(asked, rules, said)
+    result = outcomes.result(asked, rules, said)
     if not ended.ok:
         return result
     seen = ended.answer
@@ -136,14 +136,14 @@ def _engine(
         return [CheckResult(engine, "skipped", reason), CheckResult(parity, "skipped", reason)]
     say(f"{engine} (at most {ENGINE_S:.0f} s)")
     ended = children.ask(engine, "engine", str(children.folder()), limit_s=ENGINE_S, offline=True)
-    result = tried.result(Tried(ended, "ENG901", environment), rules)
+    result = outcomes.result(Tried(ended, "ENG901", environment), rules)
     if not ended.ok:
         return [result, CheckResult(parity, "skipped", "the engine did not sample")]
     seen = ended.answer
     where = "the GPU" if seen["device"] == "cuda" else f"the {str(seen['device']).upper()}"
     told = f"vLLM {seen['version']}, engine {seen['engine']}, on {where}: {seen['tokens']} tokens"
-    found = tried.parity(ended)
-    limit = tried.TOLERANCES.get(str(seen["device"]), tried.TOLERANCES["cpu"])
+    found = outcomes.parity(ended)
+    limit = outcomes.TOLERANCES.get(str(seen["device"]), outcomes.TOLERANCES["cpu"])
     difference = f"largest difference {seen['largest']:.1e}, allowed {limit:g}"
     return [
         CheckResult(engine, "ok", f"{told}, {ended.seconds:.0f} s"),
@@ -171,5 +171,5 @@ def _collectives(
         say(f"{what} (at most {COLLECTIVE_S:.0f} s)")
         meeting = children.folder() / "meeting"
         ended = children.ask(what, "collective", backend, str(meeting), limit_s=COLLECTIVE_S)
-        results.append(tried.result(Tried(ended, "NET903", environment), rules))
+        results.append(outcomes.result(Tried(ended, "NET903", environment), rules))
     return results

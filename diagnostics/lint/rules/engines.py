@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.affects import CONCERNED, UNKNOWN, UNREADABLE, affects, subject
-from diagnostics.lint.rules.base import found, values, with_config
+from diagnostics.catalogue.affects import (
+    CONCERNED,
+    UNKNOWN,
+    UNREADABLE,
+    affects,
+    claims_of,
+    of_package,
+    subject,
+)
+from diagnostics.catalogue.offers import occurring
+from diagnostics.lint.rules.base import entry_of, found, values, with_config
 from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Evidence, Finding, Severity
 from diagnostics.report.remedies import Remedy
@@ -14,6 +23,9 @@ if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.versions import Versions
+
+
+_OVERLONG = {"overlong_prompt", "overlong_dropped", "overlong_poisons_next"}
 
 
 @rule("SCH002", check="engine")
@@ -25,16 +37,17 @@ def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
         filters = plan.values.get("data.filters_overlong")
         if filters is not None or plan.framework not in {"verl", "easyr1"}:
             return []
-    gate = _v0(plan, versions)
-    # From 0.8.4 on the engine refuses an over-long prompt before the scheduler sees it.
-    if gate is not True or versions.within("vllm", ">=0.6,<0.8.4") is False:
+    if _v0(plan, versions) is not True:
         return []
+    entry = entry_of("SCH002")
+    gate = concerned(entry, versions)
+    # From 0.8.4 on the engine refuses an over-long prompt before the scheduler sees it.
+    ways = tuple(name for name in occurring(entry, versions.releases) if name in _OVERLONG)
     return found(
         plan, "SCH002", Severity.WARNING,
         "Chunked prefill with async output on the V0 engine: a prompt over max_model_len gets in and stops the run.",
         values(plan, "engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
-        gate=versions.within("vllm", ">=0.6,<0.8.4"), package="vllm",
-        triggers=("overlong_prompt", "overlong_dropped", "overlong_poisons_next"),
+        gate=gate and bool(ways), package="vllm", triggers=ways,
     )  # fmt: skip
 
 
@@ -56,7 +69,7 @@ def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
         or plan.get("train.evaluates") is not True
     ):
         return []
-    gate = versions.within("ms-swift", ">=3.3.0,<3.5.0")
+    gate = _known(of_package(claims_of(entry_of("SCH001"), "ms-swift"), versions.releases.get("ms-swift"))[0])
     if gate is None and "num_infer_workers" not in plan.settings.items:
         return []
     return found(
@@ -120,5 +133,8 @@ def concerned(entry: Issue, versions: Versions) -> bool | None:
 
     Of a release at which nobody looked nothing is said: a rule that may or may not hold is noise.
     """
-    answer = affects(entry, versions.releases).answer
+    return _known(affects(entry, versions.releases).answer)
+
+
+def _known(answer: str) -> bool | None:
     return None if answer in {UNKNOWN, UNREADABLE} else answer == CONCERNED

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from diagnostics.matrix.build import pylock
-from diagnostics.matrix.build.resolving import Resolution, declared, kept, pins, runnable
+from diagnostics.matrix.build.resolving import Resolution, declared, kept, packages, pins, runnable
 from diagnostics.matrix.records.identity import text_digest
 
 if TYPE_CHECKING:
@@ -15,17 +18,8 @@ if TYPE_CHECKING:
 
     from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.plan.cells import Cell
-    from diagnostics.matrix.run.board import Board
 
 TIMEOUT_S = 300.0
-# The digests of the generated cells' locks, a line a cell.
-GENERATED = "breadth.txt"
-_GENERATED_HEAD = """\
-# Of each generated cell that has a solution: its date cut and the digest of its lock with the hashes of all files.
-# Made by: nox -s lock -- --profile breadth
-# A whole lock, resolved again: nox -s lock -- --profile breadth --cells CELL --into DIR
-"""
-_LOCKED = re.compile(r"lock: (sha256:[0-9a-f]{64}); (\d+) packages")
 
 
 def path(workplace: Workplace, cell: Cell, *, runs: bool) -> Path:
@@ -79,16 +73,35 @@ def refresh(workplace: Workplace, cells: Iterable[Cell], *, keep: bool = False) 
     return problems
 
 
-def digests(board: Board) -> str:
-    """Returns the digests of the locks that the store's answers to `resolve` name, as the committed file has them."""
-    lines = []
-    for row in board.rows:
-        square = row.square("resolve")
-        details = square.event.answer.details if square and square.event and square.event.finished else ()
-        said = next(filter(None, map(_LOCKED.match, details)), None)
-        if said is not None:
-            lines.append(f"{row.cell.id}  {row.cell.exclude_newer}  {said[2]} packages  {said[1]}\n")
-    return _GENERATED_HEAD + "".join(lines)
+def problems(workplace: Workplace, cells: Iterable[Cell]) -> list[str]:
+    """Returns one line for each lock that is missing, made for something else, or nobody's."""
+    found, known = [], set()
+    for cell in cells:
+        expected = cell.expectation("resolve")
+        for runs in (False, True)[: 1 if cell.recipe is None else 2]:
+            file = path(workplace, cell, runs=runs)
+            known.add(file.name)
+            why = _problem(workplace, cell, file, runs=runs)
+            if why and not (expected and not runs and not file.exists()):
+                found.append(f"{file}: {why}: `nox -s lock -- --cells '{cell.id}'` makes it")
+    others = sorted(file for file in workplace.locks.glob("vllm-*.txt") if file.name not in known)
+    return [*found, *(f"{file}: no cell of {workplace.matrix.path.name} has this lock" for file in others)]
+
+
+def _problem(workplace: Workplace, cell: Cell, file: Path, *, runs: bool) -> str:
+    if not file.exists():
+        return "is not there"
+    if file.read_text(encoding="utf-8").partition("\n")[0] != _about(cell, runs=runs):
+        return f"was not made for this: expected {_about(cell, runs=runs)!r}"
+    if not runs or cell.recipe is None:
+        return ""
+    locked = {name: version for _kind, name, version in packages(read(workplace, cell, runs=True))}
+    asked = map(Requirement, itertools.chain(*cell.recipe.filled(cell)))
+    for item in asked:
+        version = locked.get(canonicalize_name(item.name))
+        if version is None or not item.specifier.contains(version, prereleases=True):
+            return f"has {item.name} {version or 'nowhere'} where the recipe asks for {item}"
+    return ""
 
 
 def _write(workplace: Workplace, cell: Cell, found: Resolution, *, runs: bool) -> list[str]:
@@ -105,11 +118,15 @@ def _write(workplace: Workplace, cell: Cell, found: Resolution, *, runs: bool) -
 
 
 def _head(cell: Cell, found: Resolution, *, runs: bool) -> str:
+    made = f"nox -s lock -- --cells '{cell.id}'"
+    return f"{_about(cell, runs=runs)}\n# Made by: {made}\n# {pylock.coverage(found.packages)}.\n"
+
+
+def _about(cell: Cell, *, runs: bool) -> str:
+    """Returns what a lock is made for, as its first line says it."""
     what = f"trl[vllm]=={cell.trl} with vllm=={cell.vllm}, as declared"
     cut = cell.exclude_newer
     if runs and cell.recipe is not None:
         what = f"{cell.id} by the recipe {cell.recipe.name!r} of matrix.toml"
         cut = cell.recipe.exclude_newer or cut
-    made = f"nox -s lock -- --cells '{cell.id}'"
-    about = f"# {what}; Python {cell.python}; nothing newer than {cut}.\n# Made by: {made}\n"
-    return f"{about}# {pylock.coverage(found.packages)}.\n"
+    return f"# {what}; Python {cell.python}; nothing newer than {cut}."

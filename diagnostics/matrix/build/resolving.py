@@ -16,7 +16,7 @@ from diagnostics.matrix.build.uv import torch_arguments
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from diagnostics.matrix.build.pylock import Locked
     from diagnostics.matrix.build.workplace import Workplace
@@ -218,6 +218,19 @@ def pins(text: str) -> tuple[str, ...]:
     return tuple(sorted(line for line in lines if line))
 
 
+def packages(found: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Returns pins as facts of an answer.
+
+    >>> packages(("numpy==2.4.6", "torch==2.13.0+cpu ; sys_platform == 'linux'"))
+    (('package', 'numpy', '2.4.6'), ('package', 'torch', '2.13.0+cpu'))
+    """
+    lines = (line.partition(";")[0].partition("==") for line in found)
+    return tuple(
+        ("package", canonicalize_name(name.partition("[")[0].strip()), version.strip())
+        for name, _, version in lines
+    )
+
+
 def version_of(found: tuple[str, ...], package: str) -> str:
     """Returns the pinned version of a package, '' if it isn't pinned.
 
@@ -225,11 +238,7 @@ def version_of(found: tuple[str, ...], package: str) -> str:
     '2.13.0+cpu'
     """
     wanted = canonicalize_name(package)
-    for line in found:
-        name, _, version = line.partition("==")
-        if canonicalize_name(name.partition("[")[0].strip()) == wanted:
-            return version.partition(";")[0].strip()
-    return ""
+    return next((version for _kind, name, version in packages(found) if name == wanted), "")
 
 
 def drift(committed: tuple[str, ...], found: tuple[str, ...]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 # pip's setting, uv's, and how several values are separated: (pip's variable, uv's variable, joined by).
 _SETTINGS = (
@@ -89,13 +89,22 @@ def torch_arguments(
     A folder of wheels that holds such a build for this Python (and version) is enough; otherwise uv is told
     to use PyTorch's own index for CPUs. Without either the build for CUDA comes, gigabytes for nothing.
     """
+    offered = _offered(environ, python)
+    return [] if offered and version in {None, *offered} else ["--torch-backend", "cpu"]
+
+
+def torch_offered(
+    environ: Mapping[str, str], *, python: tuple[int, int] = sys.version_info[:2]
+) -> str | None:
+    """Returns the newest release of torch, as 2.13.0+cpu, that a folder of wheels has for CPUs and this Python."""
+    offered = _offered(environ, python)
+    newest = max(
+        offered, key=lambda version: [int(part) for part in version.split(".") if part], default=None
+    )
+    return f"{newest}+cpu" if newest else None
+
+
+def _offered(environ: Mapping[str, str], python: tuple[int, int]) -> list[str]:
     names = (wheel.name for folder in find_links(environ) for wheel in folder.glob("torch-*.whl"))
-    return [] if _offers(names, python, version) else ["--torch-backend", "cpu"]
-
-
-def _offers(names: Iterable[str], python: tuple[int, int], version: str | None) -> bool:
-    for name in names:
-        wheel = _TORCH_WHEEL.match(name)
-        if wheel and wheel["tag"] == f"cp{python[0]}{python[1]}" and version in {None, wheel["version"]}:
-            return True
-    return False
+    found = (_TORCH_WHEEL.match(name) for name in names)
+    return [wheel["version"] for wheel in found if wheel and wheel["tag"] == f"cp{python[0]}{python[1]}"]

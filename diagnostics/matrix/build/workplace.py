@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from diagnostics.matrix.build.paths import OURS, ROOT, STAGED
 from diagnostics.matrix.build.uv import find_uv, uv_environment
-from diagnostics.matrix.records.identity import code_digest, text_digest
+from diagnostics.matrix.records.closure import Code
+from diagnostics.matrix.records.identity import code_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from diagnostics.matrix.plan.cells import Cell, Matrix
     from diagnostics.matrix.records.store import Store
 
-# The project: the folder that holds diagnostics, grpo_core and repro.
-ROOT = Path(__file__).resolve().parents[3]
-# What runs inside cells. Copied aside, so that a cell sees these and nothing else of ours.
-STAGED = ("grpo_core", "repro")
 # All that a program in a cell inherits: no tokens, no proxies, no PYTHONPATH, no settings of a user's own
 # vLLM.
 _INHERITED = (
@@ -66,10 +62,9 @@ class Workplace:
     """Shows what is being done at the moment."""
     locks_aside: Path | None = None
     """A folder of locks for pairs that stand in no file; None for the committed ones."""
-    running: set[subprocess.Popen[str]] = field(default_factory=set)
-    """Resolvers at work, so that an interrupted run can end them."""
+    running: set[subprocess.Popen[Any]] = field(default_factory=set)
+    """Programs of several questions at work, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    _digests: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
     def locks(self) -> Path:
@@ -81,10 +76,6 @@ class Workplace:
         path = self.store.folder.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
         return path
-
-    def log(self, cell: Cell, layer: str) -> Path:
-        """Returns the file for a layer's log."""
-        return self.folder("logs", cell.id) / f"{layer.replace(':', '-')}.log"
 
     @cached_property
     def uv(self) -> Path:
@@ -155,17 +146,18 @@ class Workplace:
         )
         return Path(done.stdout.strip()) if done.returncode == 0 else None
 
-    def code(self, parts: tuple[str, ...]) -> str:
-        """Returns the digest of our own code below these paths, read once a run."""
-        if parts not in self._digests:
-            staged = tuple(part for part in parts if part.partition("/")[0] in STAGED)
-            ours = tuple(part for part in parts if part not in staged)
-            self._digests[parts] = text_digest(code_digest(self.programs, staged) + code_digest(ROOT, ours))
-        return self._digests[parts]
+    @cached_property
+    def code(self) -> Code:
+        """Our own code as it is in this run, of which each answer rests on a part."""
+        return Code({name: self.programs if name in STAGED else ROOT for name in (*STAGED, *OURS)})
+
+    @cached_property
+    def _staged(self) -> str:
+        return code_digest(self.programs, STAGED)
 
     def stage(self) -> Path:
         """Returns a folder that holds copies of grpo_core and repro as they are now."""
-        target = self.store.folder / "stage" / self.code(STAGED)
+        target = self.store.folder / "stage" / self._staged
         if not target.exists():
             for old in self.folder("stage").iterdir():
                 shutil.rmtree(old, ignore_errors=True)
@@ -195,19 +187,3 @@ class Workplace:
             **ours,
             **dict(cell.recipe.environment if cell and cell.recipe else ()),
         }
-
-
-def machine() -> str:
-    """Returns the platform that executed verdicts hold for, as 'linux-x86_64'."""
-    return f"{platform.system()}-{platform.machine()}".lower()
-
-
-def shareable(text: str, workplace: Workplace) -> str:
-    """Returns a text without the paths of this machine and without credentials in addresses."""
-    for path, name in (
-        (workplace.store.folder.resolve(), "<store>"),
-        (ROOT, "<project>"),
-        (Path.home(), "~"),
-    ):
-        text = text.replace(os.fspath(path), name)
-    return re.sub(r"//[^/@\s:]+:[^/@\s]+@", "//", text)

@@ -7,13 +7,12 @@ what is expected follows from the metadata and from rules over ranges of version
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from diagnostics.matrix.plan.cells import Cell, expectation_of
+from diagnostics.matrix.plan.cells import Cell
 from diagnostics.matrix.plan.releases import fits, python_fits
 from diagnostics.matrix.plan.verdicts import Expectation, Outcome
 
@@ -21,95 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from diagnostics.matrix.plan.cells import Matrix
+    from diagnostics.matrix.plan.layers import Kind
     from diagnostics.matrix.plan.releases import Release, Releases
-    from diagnostics.tables import Table
+    from diagnostics.matrix.plan.rules import Breadth, Rule
 
 PROFILE = "breadth"
-LAYERS = ("resolve", "resolve:today", "contract")
-RESOLVING = LAYERS[:2]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What is expected of a layer in all generated cells of two ranges of versions."""
-
-    layer: str
-    trl: SpecifierSet
-    vllm: SpecifierSet
-    expectation: Expectation
-
-    def holds(self, layer: str, trl: str, vllm: str) -> bool:
-        """Tells whether it speaks of this layer of this pair."""
-        return layer == self.layer and self.trl.contains(trl) and self.vllm.contains(vllm)
-
-
-@dataclass(frozen=True)
-class Breadth:
-    """The table `[breadth]`."""
-
-    python: str
-    trl_since: str
-    vllm_since: str
-    aside: int
-    """vLLM releases looked at on each side of what TRL allows."""
-    resolved: int
-    """How many of the allowed releases of a TRL are resolved; all of them are read."""
-    days: int
-    """Days after the later upload of a pair at which its date cut lies."""
-    rules: tuple[Rule, ...]
-
-
-def settings(table: Table) -> Breadth | None:
-    """Reads the table; None if there is none.
-
-    Raises:
-        TableError: one line naming the value and what was expected.
-    """
-    if not table.values:
-        return None
-    found = Breadth(
-        python=table.take("python", str, required=True),
-        trl_since=_version(table, "trl_since"),
-        vllm_since=_version(table, "vllm_since"),
-        aside=_count(table, "aside", 2),
-        resolved=_count(table, "resolved", 6),
-        days=_count(table, "days", 14),
-        rules=tuple(_rule(item) for item in table.items("expect")),
-    )
-    table.close()
-    return found
-
-
-def _version(table: Table, key: str) -> str:
-    text: str = table.take(key, str, required=True)
-    try:
-        Version(text)
-    except InvalidVersion:
-        raise table.refuse(key, "a version, as '0.14'") from None
-    return text
-
-
-def _count(table: Table, key: str, default: int) -> int:
-    number: int = table.take(key, int, default)
-    if number < 0:
-        raise table.refuse(key, "a number from 0 on")
-    return number
-
-
-def _rule(table: Table) -> Rule:
-    layer = table.take("layer", str, required=True)
-    if layer not in LAYERS:
-        raise table.refuse("layer", f"one of {', '.join(LAYERS)}")
-    rule = Rule(layer, _range(table, "trl"), _range(table, "vllm"), expectation_of(table))
-    table.close()
-    return rule
-
-
-def _range(table: Table, key: str) -> SpecifierSet:
-    try:
-        return SpecifierSet(table.take(key, str, ">=0"))
-    except InvalidSpecifier:
-        raise table.refuse(key, "a range of versions, as '>=0.12,<0.14'") from None
 
 
 def cells(matrix: Matrix) -> tuple[Cell, ...]:
@@ -189,9 +104,10 @@ def _cell(
     matrix: Matrix, trainer: Release, engine: Release, written: dict[str, Cell], *, resolve: bool
 ) -> Cell:
     assert matrix.breadth is not None
-    layers = LAYERS if resolve else LAYERS[2:]
+    asked = [kind for kind in matrix.layers if kind.of_pairs and (resolve or not kind.solves)]
+    layers = tuple(kind.name for kind in asked)
     made = pair(matrix, trainer, engine, layers)
-    expected = dict(_expected(matrix.breadth.rules, trainer, engine, layers))
+    expected = dict(_expected(matrix.breadth.rules, trainer, engine, asked))
     known = written.get(made.id)
     if known is None:
         return replace(made, expectations=tuple(expected.items()))
@@ -208,18 +124,18 @@ def _cell(
 
 
 def _expected(
-    rules: Iterable[Rule], trainer: Release, engine: Release, layers: Sequence[str]
+    rules: Iterable[Rule], trainer: Release, engine: Release, layers: Sequence[Kind]
 ) -> Iterable[tuple[str, Expectation]]:
     declared = trainer.vllm or ""
     forbidden = not fits(declared, engine.version)
     for layer in layers:
-        if layer in RESOLVING and forbidden:
+        if layer.solves and forbidden:
             reason = f"TRL {trainer.version} declares vllm{declared}."
-            yield layer, Expectation(Outcome.UNRESOLVABLE, reason)
+            yield layer.name, Expectation(Outcome.UNRESOLVABLE, reason)
             continue
         for rule in rules:
-            if rule.holds(layer, trainer.version, engine.version):
-                yield layer, rule.expectation
+            if rule.holds(layer.name, trainer.version, engine.version):
+                yield layer.name, rule.expectation
                 break
 
 

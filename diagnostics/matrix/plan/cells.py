@@ -10,54 +10,21 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.matrix.plan import releases, rules
+from diagnostics.matrix.plan.expectations import expectation_of
+from diagnostics.matrix.plan.layers import family
 from diagnostics.matrix.plan.needs import Needs
-from diagnostics.matrix.plan.verdicts import Expectation, Outcome
 from diagnostics.tables import Source, Table, TableError, close_matches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from diagnostics.matrix.plan.breadth import Breadth
-    from diagnostics.matrix.plan.releases import Releases
+    from diagnostics.matrix.plan.layers import Kind
+    from diagnostics.matrix.plan.verdicts import Expectation
 
 SCHEMA = "grpo-doctor.matrix.v1"
-LAYERS = (
-    "resolve",
-    "resolve:today",
-    "contract",
-    "install",
-    "import",
-    "scheduler",
-    "engine",
-    "logprobs",
-    "peer:alone",
-    "peer:vllm",
-    "train:colocate",
-    "train:async",
-    "train:server",
-    "conformance",
-    "serve:vllm",
-    "serve:trl",
-    *(
-        f"repro:{code}"
-        for code in (
-            "CMP002",
-            "CMP003",
-            "NUM001",
-            "NUM002",
-            "NUM003",
-            "NUM004",
-            "SYN001",
-            "SYN002",
-            "SYN003",
-            "TOK001",
-        )
-    ),
-    "doctor",
-)
 PROFILES = ("quick", "full")
-# Layers that run something in the cell's environment: they need a recipe that says how to build one.
-EXECUTED = LAYERS[3:]
 _ID = re.compile(r"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+trl-(?P<trl>[0-9][0-9a-z.]*)")
 
 
@@ -148,9 +115,11 @@ class Matrix:
     """uv's name of the platform for which declared environments are resolved."""
     cells: tuple[Cell, ...]
     settings: tuple[tuple[str, LayerSettings], ...]
-    breadth: Breadth | None = None
+    layers: tuple[Kind, ...]
+    """Those that there are, in the order in which a cell is asked."""
+    breadth: rules.Breadth | None = None
     """Which further cells are generated."""
-    releases: Releases | None = None
+    releases: releases.Releases | None = None
     """The releases they are generated from; None if no list is committed."""
     quick_without: tuple[str, ...] = ()
     """Layers that the profile `quick` leaves out; a name before a colon stands for all that begin with it."""
@@ -169,15 +138,16 @@ class Matrix:
         return dict(self.settings)[name]
 
 
-def load(path: Path) -> Matrix:
+def load(path: Path, layers: Sequence[Kind]) -> Matrix:
     """Reads and checks a matrix file.
+
+    Args:
+        path: Of the file.
+        layers: Those that there are, in order.
 
     Raises:
         TableError: one line naming file, line, key, value and what was expected.
     """
-    from diagnostics.matrix.plan import releases
-    from diagnostics.matrix.plan.breadth import settings as breadth_settings
-
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -191,16 +161,17 @@ def load(path: Path) -> Matrix:
         raise top.refuse("schema", repr(SCHEMA))
     platform = top.take("platform", str, required=True)
     recipes = {name: _recipe(name, table) for name, table in top.table("recipes").tables()}
-    settings = _settings(top.table("layers"))
-    cells = tuple(_cell(name, table, recipes) for name, table in top.table("cells").tables())
-    breadth = breadth_settings(top.table("breadth"))
-    families = dict.fromkeys((*LAYERS, *(name.partition(":")[0] for name in LAYERS)))
+    names = [layer.name for layer in layers]
+    settings = _settings(top.table("layers"), names)
+    cells = tuple(_cell(name, table, recipes, layers) for name, table in top.table("cells").tables())
+    breadth = rules.settings(top.table("breadth"), [layer.name for layer in layers if layer.of_pairs])
+    families = dict.fromkeys((*names, *map(family, names)))
     quick_without = top.choices("quick_without", families)
     top.close()
     if not cells:
         raise TableError(f"{path}: cells: expected at least one")
     known = releases.load(path.parent / "locks" / releases.FILE)
-    return Matrix(path, platform, cells, settings, breadth, known, quick_without)
+    return Matrix(path, platform, cells, settings, tuple(layers), breadth, known, quick_without)
 
 
 def _recipe(name: str, table: Table) -> Recipe:
@@ -237,9 +208,9 @@ def _pairs(table: Table) -> tuple[tuple[str, str], ...]:
     return tuple((key, table.take(key, str)) for key in table.values)
 
 
-def _settings(table: Table) -> tuple[tuple[str, LayerSettings], ...]:
+def _settings(table: Table, names: Sequence[str]) -> tuple[tuple[str, LayerSettings], ...]:
     found = []
-    for name in LAYERS:
+    for name in names:
         layer = table.table(name)
         timeout_s = layer.take("timeout_s", float, 600.0)
         if timeout_s <= 0:
@@ -266,7 +237,7 @@ def _needs(layer: Table) -> Needs:
     return needs
 
 
-def _cell(name: str, table: Table, recipes: dict[str, Recipe]) -> Cell:
+def _cell(name: str, table: Table, recipes: dict[str, Recipe], known: Sequence[Kind]) -> Cell:
     versions = _ID.fullmatch(name)
     if versions is None:
         raise table.source.refuse(table.keys, None, "an id of the form vllm-<version>+trl-<version>")
@@ -277,11 +248,11 @@ def _cell(name: str, table: Table, recipes: dict[str, Recipe]) -> Cell:
             raise table.source.refuse(
                 table.keys, None, f"a version of {package} where {version!r} stands"
             ) from None
-    layers = table.choices("layers", LAYERS, required=True)
+    layers = table.choices("layers", [kind.name for kind in known], required=True)
     wanted = table.take("recipe", str)
     if wanted is not None and wanted not in recipes:
         raise table.refuse("recipe", f"one of {', '.join(recipes)}{close_matches(wanted, recipes)}")
-    if wanted is None and set(layers) & set(EXECUTED):
+    if wanted is None and any(kind.heavy for kind in known if kind.name in layers):
         raise table.refuse("layers", "a recipe beside layers that run in an environment")
     python = table.take("python", str, required=True)
     if not re.fullmatch(r"3\.\d+", python):
@@ -293,7 +264,7 @@ def _cell(name: str, table: Table, recipes: dict[str, Recipe]) -> Cell:
         python=python,
         exclude_newer=table.take("exclude_newer", datetime.date, required=True),
         recipe=recipes[wanted] if wanted else None,
-        layers=tuple(layer for layer in LAYERS if layer in layers),
+        layers=tuple(kind.name for kind in known if kind.name in layers),
         profiles=table.choices("profiles", PROFILES, required=True),
         expectations=_expectations(table.table("expect"), layers),
         note=table.take("note", str, ""),
@@ -310,23 +281,3 @@ def _expectations(table: Table, layers: tuple[str, ...]) -> tuple[tuple[str, Exp
         found.append((layer, expectation_of(expect)))
         expect.close()
     return tuple(found)
-
-
-def expectation_of(table: Table) -> Expectation:
-    """Reads one expectation; the caller closes the table.
-
-    Raises:
-        TableError: naming the value and what was expected.
-    """
-    allowed = {"fail", "unresolvable", "not_run"}
-    outcome = table.take("outcome", str, required=True)
-    if outcome not in allowed:
-        raise table.refuse("outcome", f"one of {', '.join(sorted(allowed))}; a pass needs no entry")
-    return Expectation(
-        outcome=Outcome(outcome),
-        reason=table.take("reason", str, required=True),
-        codes=table.strings("codes"),
-        shows=table.strings("shows"),
-        link=table.take("link", str, ""),
-        of_machine=table.take("of_machine", bool, default=False),
-    )

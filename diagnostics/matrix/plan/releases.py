@@ -11,11 +11,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from diagnostics.matrix.build import sources
 from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
@@ -105,51 +103,6 @@ def render(found: Releases) -> str:
 
     head = f'"schema": "{SCHEMA}",\n "read": "{found.read.isoformat()}"'
     return f'{{{head},\n "trl": [\n  {listed(found.trl)}\n ],\n "vllm": [\n  {listed(found.vllm)}\n ]}}\n'
-
-
-def fetch(
-    environ: Mapping[str, str], today: datetime.date, *, since: Mapping[str, str] | None = None
-) -> Releases:
-    """Asks the index.
-
-    Args:
-        environ: the machine's settings, which name the index.
-        today: the day to note.
-        since: the oldest version wanted of `trl` and `vllm`.
-
-    Raises:
-        SourceError: the index can't be asked.
-    """
-    since = since or {}
-    trl = [
-        Release(item.version, item.uploaded, item.python, _extra(item.version, environ))
-        for item in _listed("trl", environ, since.get("trl", "0"))
-    ]
-    return Releases(today, tuple(trl), tuple(_listed("vllm", environ, since.get("vllm", "0"))))
-
-
-def _listed(distribution: str, environ: Mapping[str, str], since: str) -> list[Release]:
-    found: dict[Version, Release] = {}
-    for version, uploaded, python in sources.uploads(distribution, environ):
-        try:
-            parsed = Version(version)
-        except InvalidVersion:
-            continue
-        if parsed.is_prerelease or parsed < Version(since):
-            continue
-        known = found.get(parsed)
-        if known is None or uploaded < known.uploaded:
-            found[parsed] = Release(version, uploaded, python)
-    return [found[version] for version in sorted(found)]
-
-
-def _extra(version: str, environ: Mapping[str, str]) -> str:
-    """Returns which vLLM the vllm extra of this TRL allows."""
-    for text in sources.requirements("trl", version, environ):
-        item = Requirement(text)
-        if item.name == "vllm" and (item.marker is None or item.marker.evaluate({"extra": "vllm"})):
-            return str(item.specifier)
-    return ""
 
 
 def fits(specifier: str, version: str) -> bool:

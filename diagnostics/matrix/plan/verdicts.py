@@ -83,10 +83,10 @@ class Answer:
     evidence: Evidence
     codes: tuple[str, ...] = ()
     """Known issues observed."""
-    triaged: tuple[str, ...] = ()
-    """Known issues of the catalogue whose signature is found in what a failure showed."""
     signs: tuple[str, ...] = ()
     """The observation in short lines that expectations can name."""
+    facts: tuple[tuple[str, ...], ...] = ()
+    """The observation for programs: what each is comes first, as ("package", "torch", "2.8.0")."""
     details: tuple[str, ...] = ()
     """Further lines for the page."""
     grids: tuple[Grid, ...] = ()
@@ -99,6 +99,15 @@ class Answer:
     """The tail of the log, or the resolver's explanation."""
     log: str = ""
     """The log's path, below the store's folder."""
+
+    def told(self, what: str) -> list[tuple[str, ...]]:
+        """Returns the facts of one kind, without its name."""
+        return [fact[1:] for fact in self.facts if fact[0] == what]
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """The versions of a solution, or of what was installed."""
+        return {fact[0]: fact[1] for fact in self.told("package")}
 
 
 @dataclass(frozen=True)

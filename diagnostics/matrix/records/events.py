@@ -63,6 +63,7 @@ def _answer(value: dict[str, Any]) -> Answer:
             "outcome": Outcome(value["outcome"]),
             "evidence": Evidence(value["evidence"]),
             "ran_with": _pairs(value["ran_with"]),
+            "facts": tuple(tuple(fact) for fact in value.get("facts", ())),
             "grids": tuple(_grid(item) for item in value["grids"]),
         }
     )

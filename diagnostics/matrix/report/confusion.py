@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.ask.layers.doctor import TOLD, WITHHELD
 from diagnostics.matrix.plan.verdicts import Evidence, Outcome
-from diagnostics.matrix.report.publish import of_issues
 from diagnostics.matrix.run import triaged
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def confusion(board: Board, when: str) -> Confusion:
         if square.event is None or square.event.answer.outcome is not Outcome.PASS:
             unknown.append(f"{row.cell.id}: doctor has not answered")
             continue
-        said = [sign.split() for sign in square.event.answer.signs if sign.startswith(f"{when} ")]
+        said = [fact for fact in square.event.answer.told("said") if fact[0] == when]
         grave = [f"{severity} {code}" for _when, severity, code in said if severity in _GRAVE]
         if departs(row) and (known := [text for text in grave if text.endswith(_OF_RECIPE)]):
             aside.append(f"{row.cell.id}: {', '.join(dict.fromkeys(known))}")
@@ -114,7 +113,7 @@ def _ran(row: Row) -> list[Square]:
         and square.event.answer.evidence is Evidence.EXECUTED
         and square.event.answer.outcome in {Outcome.PASS, Outcome.FAIL}
         and square.question.layer.name not in {"install", "doctor"}
-        and not of_issues(square.question.layer.name)
+        and not square.of_issues
     ]
 
 
@@ -161,20 +160,16 @@ def _shown(square: Square) -> Sequence[str]:
     """
     if square.event is None or square.question.layer.name == "doctor" or square.of_machine:
         return ()
-    return square.event.answer.codes if of_issues(square.question.layer.name) else square.codes
+    return square.event.answer.codes if square.of_issues else square.codes
 
 
 def _asked(square: Square) -> Iterable[str]:
     """The codes that a layer asked about and answered; what was not run counts where that was expected."""
-    name, event = square.question.layer.name, square.event
-    if event is None or not of_issues(name):
+    event = square.event
+    if event is None:
         return ()
     settled = event.answer.outcome in {Outcome.PASS, Outcome.FAIL} or square.judged.expected
-    if not settled:
-        return ()
-    if name.startswith("repro:"):
-        return (name.removeprefix("repro:"),)
-    return dict(square.question.inputs).get("codes", "").split()
+    return square.asked_about if settled else ()
 
 
 def counts(cases: Iterable[Case]) -> dict[str, int]:

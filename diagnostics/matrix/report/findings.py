@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from diagnostics.matrix.ask.layers.resolve import SHOWN
-from diagnostics.matrix.build.resolving import pins
 from diagnostics.matrix.plan import breadth
 from diagnostics.matrix.plan.verdicts import Outcome, Verdict
 from diagnostics.matrix.report import words
@@ -123,7 +122,7 @@ def _most_common(rows: Iterable[Row]) -> str:
     for row in rows:
         square = row.square("contract")
         if square and square.event:
-            names.update({sign.partition(":")[0] for sign in square.event.answer.signs})
+            names.update({name for name, _when in square.event.answer.told("missing")})
     return ", ".join(name for name, _count in names.most_common(2))
 
 
@@ -171,8 +170,7 @@ def _solution(row: Row, layer: str) -> dict[str, str]:
     square = row.square(layer)
     if outcome(row, layer) is not Outcome.PASS or square is None or square.event is None:
         return {}
-    lines = (line.partition("==") for line in pins(square.event.answer.excerpt))
-    return {name: version for name, _, version in lines}
+    return square.event.answer.packages
 
 
 def summary_of_moved(found: Sequence[Moved]) -> list[str]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics.matrix.ask.layers.resolve import SHOWN
-from diagnostics.matrix.build.resolving import pins, version_of
 from diagnostics.matrix.plan.breadth import allowed
 from diagnostics.matrix.plan.verdicts import Evidence, Outcome, Verdict
 from diagnostics.matrix.report import confusion, findings, words
@@ -22,7 +21,7 @@ from diagnostics.matrix.report.changes import NO_CHANGES
 from diagnostics.matrix.report.publish import verdict as cell_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from diagnostics.matrix.report.changes import Changes
     from diagnostics.matrix.run.board import Board, Row, Square
@@ -33,7 +32,6 @@ MAP_FROM = 12
 # From so many cells on, the page leaves out what its rows and panels tell already.
 MANY = 100
 _OPEN = "could not be followed to its end"
-_LOCKED = ("resolve", "resolve:today", "install")
 # A generated pair that its TRL's metadata does not allow, by what was read: class, symbol, words.
 _BEYOND = {
     Outcome.PASS: ("partial", "○", "not allowed, all names there"),
@@ -249,30 +247,28 @@ def _excerpt(square: Square, row: Row) -> dict[str, Any]:
     """
     answer, layer = square.event.answer if square.event else None, square.question.layer.name
     text = answer.excerpt if answer else ""
-    if layer in _LOCKED and square.judged.verdict is Verdict.PASS:
+    packages = answer.packages if answer else {}
+    if packages and square.judged.verdict is Verdict.PASS:
         own = row.square("resolve")
-        if layer != "resolve:today" or not (own and own.event and own.event.answer.outcome is Outcome.PASS):
+        before = own.event.answer.packages if own and own.event else {}
+        if layer != "resolve:today" or not before:
             return {"shown": text, "about": "The lock", "folded": True}
-        return {"shown": _differing(own.event.answer.excerpt, text), "about": "Today's lock", "folded": False}
+        return {"shown": _differing(before, packages), "about": "Today's lock", "folded": False}
     said = (
         square.summary and square.summary in " ".join(text.split()) and len(text) < 1.5 * len(square.summary)
     )
-    about = "The resolver's words" if layer in _LOCKED[:2] else "End of the log"
+    about = "The resolver's words" if square.question.layer.solves else "End of the log"
     return {"shown": "" if said else text, "about": about, "folded": False}
 
 
-def _differing(own: str, today: str) -> str:
+def _differing(own: Mapping[str, str], today: Mapping[str, str]) -> str:
     """Says in which packages a lock differs from another; by name those that a reader asks for first."""
-    one, other = pins(own), pins(today)
-    names = {line.partition("==")[0] for line in set(one) ^ set(other)}
+    names = {name for name, _version in own.items() ^ today.items()}
     if not names:
         return "the same as at the pair's own date"
     named = (name for name in SHOWN if name in names)
-    lines = [
-        f"{name} {version_of(one, name) or 'absent'} → {version_of(other, name) or 'absent'}"
-        for name in named
-    ]
-    return "\n".join((f"{len(names)} of {len(other)} packages differ from the pair's own date", *lines))
+    lines = [f"{name} {own.get(name, 'absent')} → {today.get(name, 'absent')}" for name in named]
+    return "\n".join((f"{len(names)} of {len(today)} packages differ from the pair's own date", *lines))
 
 
 def _evidence(lines: tuple[str, ...]) -> list[str]:

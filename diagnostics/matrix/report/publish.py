@@ -6,19 +6,20 @@ import json
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.matrix.build.resolving import pins, version_of
-from diagnostics.matrix.plan.verdicts import Evidence, Outcome, Verdict
+from diagnostics.matrix.ask.layers.contract import AT_IMPORT
+from diagnostics.matrix.ask.registry import BY_NAME
+from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.run import triaged
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from diagnostics.matrix.plan.cells import Cell
     from diagnostics.matrix.run.board import Board, Row, Square
 
 SCHEMA = "grpo-doctor.compat.v1"
-
-
-def of_issues(layer: str) -> bool:
-    """Tells whether a layer shows known issues of a pair: one that was made to happen doesn't stop the pair."""
-    return layer == "scheduler" or layer.startswith("repro:")
+_FAILED = frozenset({"fail", "expected_fail", "flaky"})
+_PASSED = frozenset({"pass", "unexpected_pass"})
 
 
 def compat(board: Board, generated: str, wide: Board | None = None) -> str:
@@ -35,15 +36,25 @@ def compat(board: Board, generated: str, wide: Board | None = None) -> str:
     `partial` otherwise (something was not run, a known issue of the release was reproduced, or what has no solution
     ran). A known issue that a setting decides, made to happen by `repro:CODE`, says nothing about the pair.
     """
-    document: dict[str, Any] = {
+    return text_of(document(board, generated, wide))
+
+
+def document(board: Board, generated: str, wide: Board | None = None) -> dict[str, Any]:
+    """Returns the same for programs."""
+    made: dict[str, Any] = {
         "schema": SCHEMA,
         "generated": generated,
         "harness": _harness(),
         "cells": [_cell(row) for row in board.rows],
     }
     if wide is not None:
-        document["breadth"] = breadth(wide)
-    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+        made["breadth"] = breadth(wide)
+    return made
+
+
+def text_of(made: Mapping[str, Any]) -> str:
+    """Returns the file."""
+    return json.dumps(made, ensure_ascii=False, indent=1) + "\n"
 
 
 def breadth(board: Board) -> dict[str, Any]:
@@ -77,25 +88,21 @@ def _said(square: Square) -> str:
     """Returns an outcome and, of a failure, what is missing first: at import before what is met later."""
     assert square.event is not None
     answer = square.event.answer
-    missing = sorted(answer.signs, key=lambda sign: ("at import" not in sign, sign))
+    missing = sorted(answer.told("missing"), key=lambda fact: (fact[1] != AT_IMPORT, fact[0]))
     first = missing[:1] if answer.outcome is Outcome.FAIL else []
-    return " ".join((answer.outcome.value, *(sign.partition(":")[0] for sign in first)))
+    return " ".join((answer.outcome.value, *(name for name, _when in first)))
 
 
 def _cell(row: Row) -> dict[str, Any]:
     resolved = row.square("resolve")
-    found = (
-        pins(resolved.event.answer.excerpt)
-        if resolved and resolved.event and resolved.event.answer.outcome is Outcome.PASS
-        else ()
-    )
+    found = resolved.event.answer.packages if resolved and resolved.event else {}
     return {
         "id": row.cell.id,
         "vllm": row.cell.vllm,
         "trl": row.cell.trl,
         "python": row.cell.python,
-        "transformers": version_of(found, "transformers") or None,
-        "torch": version_of(found, "torch") or None,
+        "transformers": found.get("transformers"),
+        "torch": found.get("torch"),
         "verdict": verdict(row),
         "note": row.cell.note or None,
         "layers": {square.question.layer.name: _layer(square) for square in row.squares},
@@ -104,48 +111,56 @@ def _cell(row: Row) -> dict[str, Any]:
 
 def verdict(row: Row) -> str:
     """Returns what the cell's layers come to together."""
-    outcomes = {
-        square.question.layer.name: square.event.answer.outcome for square in row.squares if square.event
-    }
-    if not outcomes:
+    return verdict_of(row.cell, {square.question.layer.name: _layer(square) for square in row.squares})
+
+
+def verdict_of(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns what a cell's layers come to together, as they stand in the table."""
+    answered = {name: layer for name, layer in layers.items() if layer["date"]}
+    if not answered:
         return "unknown"
-    if Outcome.UNRESOLVABLE in outcomes.values() and not _works(row):
+    if any(layer["verdict"] == "unresolvable" for layer in answered.values()) and not _works(answered):
         return "unresolvable"
     if any(
-        square.event.answer.outcome is Outcome.FAIL
-        for square in row.squares
-        if square.event and not square.of_machine and not of_issues(square.question.layer.name)
+        layer["verdict"] in _FAILED and not _of_machine(cell, name, layer) and not _of_issues(name)
+        for name, layer in answered.items()
     ):
         return "fail"
-    ran = any(square.evidence.value == "executed" for square in row.squares)
-    everything = all(_settled(square) for square in row.squares)
+    ran = any(layer["evidence"] == "executed" for layer in layers.values())
+    everything = all(_settled(name, layer) for name, layer in layers.items())
     return "pass" if everything and ran else "partial"
 
 
-def _works(row: Row) -> bool:
+def _of_machine(cell: Cell, name: str, layer: Mapping[str, Any]) -> bool:
+    expectation = cell.expectation(name)
+    return bool(expectation and expectation.of_machine and layer["expected"])
+
+
+def _of_issues(name: str) -> bool:
+    return name in BY_NAME and BY_NAME[name].codes is not None
+
+
+def _works(answered: Mapping[str, Mapping[str, Any]]) -> bool:
     """Tells whether something of the pair ran and passed: then it can be had together, whatever it declares."""
     return any(
-        square.event is not None
-        and square.event.answer.outcome is Outcome.PASS
-        and square.event.answer.evidence is Evidence.EXECUTED
-        and square.question.layer.name not in {"install", "doctor"}
-        and not of_issues(square.question.layer.name)
-        for square in row.squares
+        layer["verdict"] in _PASSED
+        and layer["evidence"] == "executed"
+        and name not in {"install", "doctor"}
+        and not _of_issues(name)
+        for name, layer in answered.items()
     )
 
 
-def _settled(square: Square) -> bool:
+def _settled(name: str, layer: Mapping[str, Any]) -> bool:
     """Tells whether a question passed, or was asked and found not to apply, as expected."""
-    inapplicable = (
-        square.event is not None and square.judged.verdict is Verdict.NOT_RUN and square.judged.expected
-    )
-    return square.judged.verdict is Verdict.PASS or inapplicable or _by_setting(square)
+    inapplicable = layer["date"] and layer["verdict"] == "not_run" and layer["expected"]
+    return layer["verdict"] == "pass" or bool(inapplicable) or (_of_issues(name) and _by_setting(layer))
 
 
-def _by_setting(square: Square) -> bool:
-    """Tells whether a repro made happen, as announced, what a setting decides and not the pair."""
-    layer, _, code = square.question.layer.name.partition(":")
-    return layer == "repro" and triaged.by_setting(code) and square.judged.expected
+def _by_setting(layer: Mapping[str, Any]) -> bool:
+    """Tells whether what was made to happen, as announced, is what a setting decides and not the pair."""
+    codes = layer["codes"] if layer["verdict"] == "expected_fail" else ()
+    return bool(codes) and all(map(triaged.by_setting, codes))
 
 
 def _layer(square: Square) -> dict[str, Any]:

@@ -6,19 +6,23 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.ask.attempts import MODULES
+from diagnostics.matrix.ask.registry import BY_NAME
 from diagnostics.matrix.plan.verdicts import Evidence, Judged, Outcome, Verdict, blocked, judge
 from diagnostics.matrix.records import store
 from diagnostics.matrix.records.identity import digest
 from diagnostics.matrix.run import triaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from diagnostics.matrix.ask.layers.base import Layer
+    from diagnostics.matrix.ask.layer import Layer
     from diagnostics.matrix.build.workplace import Workplace
-    from diagnostics.matrix.plan.cells import Cell
+    from diagnostics.matrix.plan.cells import Cell, LayerSettings
     from diagnostics.matrix.records.events import Event
+
+# What runs a layer and takes its answer: every answer rests on it.
+ASKING = "diagnostics.matrix.run.asking"
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,20 @@ class Square:
     def codes(self) -> tuple[str, ...]:
         """Known issues: those observed, or else those whose signature what was seen bears.
 
-        What was read is triaged by today's catalogue: reading a pair again would show the same.
+        Triaged by today's catalogue: asking again would show the same. What a repro's log bears besides the issue
+        that it made happen is nobody's failure.
         """
-        if self.event is None:
-            return ()
-        answer = self.event.answer
-        today = triaged.codes(answer) if answer.evidence is Evidence.STATIC else ()
-        # What a repro's log bears besides the issue that it made happen is nobody's failure.
-        return answer.codes or tuple(dict.fromkeys((*answer.triaged, *today)))
+        return self.event.answer.codes or triaged.codes(self.event.answer) if self.event else ()
+
+    @property
+    def asked_about(self) -> tuple[str, ...]:
+        """Known issues that its layer makes happen."""
+        return tuple(dict(self.question.inputs).get("codes", "").split())
+
+    @property
+    def of_issues(self) -> bool:
+        """Whether it shows known issues of a pair: one that was made to happen doesn't stop the pair."""
+        return self.question.layer.codes is not None
 
     @property
     def of_machine(self) -> bool:
@@ -118,15 +128,33 @@ class Board:
 
 def question(workplace: Workplace, cell: Cell, layer: str) -> Question:
     """Returns a question with all that its answer depends on, as it is now."""
-    asked = BY_NAME[layer]
+    asked, settings = BY_NAME[layer], workplace.matrix.layer(layer)
+    program, codes = asked.program(settings, cell), _codes(asked, settings)
     inputs = {
         "layer": layer,
         "vllm": cell.vllm,
         "trl": cell.trl,
         **asked.inputs(workplace, cell),
-        "code": workplace.code(asked.harness),
+        **({"program": " ".join(program)} if program else {}),
+        **({"codes": " ".join(codes)} if codes else {}),
+        "code": workplace.code.digest(*code_of(asked, settings, cell)),
     }
     return Question(cell, asked, tuple(inputs.items()))
+
+
+def code_of(layer: Layer, settings: LayerSettings, cell: Cell) -> tuple[list[str], Sequence[str]]:
+    """Returns the modules at which what we wrote of an answer begins, and the words of the program's command line."""
+    program = layer.program(settings, cell)
+    return [*layer.modules, ASKING, *program[:1], *repros(_codes(layer, settings))], program[1:]
+
+
+def _codes(layer: Layer, settings: LayerSettings) -> Sequence[str]:
+    return layer.codes(settings) if layer.codes else ()
+
+
+def repros(codes: Iterable[str]) -> list[str]:
+    """Returns the modules of these codes' repros."""
+    return [MODULES[code] for code in codes if code in MODULES]
 
 
 def board(questions: Iterable[Question], events: list[Event]) -> Board:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from diagnostics.matrix.build import disk, environments
-from diagnostics.matrix.build.workplace import Workplace, shareable
-from diagnostics.matrix.plan.verdicts import Answer, Outcome
-from diagnostics.matrix.records.events import Event
+from diagnostics.matrix.run.asking import ask, now
 from diagnostics.matrix.run.board import Board, Question, Standing, obstacle_of
-from diagnostics.matrix.run.triaged import triaged
 from diagnostics.processes import GRACE_S, end_left_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from diagnostics.matrix.build.workplace import Workplace
+    from diagnostics.matrix.records.events import Event
     from diagnostics.matrix.run.progress import Progress
-
-# An infrastructure fault is tried once more within a run.
-ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -202,63 +197,11 @@ class Run:
             raise self._errors[0]
 
 
-def _place(item: Question) -> tuple[bool, Version, Version]:
+def _place(item: Question) -> tuple[int, tuple[Version, ...]]:
     """Where a light question stands: reading source first, by release of vLLM, so that each is parsed once."""
-    return item.layer.name != "contract", Version(item.cell.vllm), Version(item.cell.trl)
-
-
-def ask(
-    workplace: Workplace,
-    item: Question,
-    run_name: str,
-    stopped: threading.Event,
-    attempts: int = ATTEMPTS,
-) -> Event:
-    """Asks one question here and returns the answer with all it rests on; an infrastructure fault is tried again.
-
-    Args:
-        workplace: where.
-        item: the question.
-        run_name: of the run that asks.
-        stopped: set by an interrupt; nothing is tried again then.
-        attempts: how often it is tried in all.
-    """
-    started, clock = now(), time.monotonic()
-    for attempt in range(1, attempts + 1):
-        try:
-            answer = item.layer.ask(workplace, item.cell)
-        except Exception as error:  # noqa: BLE001 - a bug in a layer is a verdict of its own, and the run goes on
-            answer = Answer(
-                Outcome.INFRA_ERROR,
-                f"the layer failed itself: {type(error).__name__}: {error}",
-                item.layer.evidence,
-            )
-        if answer.outcome is not Outcome.INFRA_ERROR or stopped.is_set():
-            break
-        if attempt < attempts:
-            workplace.say(f"trying once more: {answer.summary[:80]}")
-    return Event(
-        identity=item.identity,
-        cell=item.cell.id,
-        layer=item.layer.name,
-        answer=_clean(triaged(answer), workplace),
-        inputs=item.inputs,
-        command=item.command,
-        started=started,
-        seconds=round(time.monotonic() - clock, 2),
-        run=run_name,
-    )
-
-
-def _clean(answer: Answer, workplace: Workplace) -> Answer:
-    """Takes this machine's paths out of everything that reports show."""
-    return replace(
-        answer,
-        summary=" ".join(shareable(answer.summary, workplace).split()),
-        signs=tuple(shareable(text, workplace) for text in answer.signs),
-        details=tuple(shareable(text, workplace) for text in answer.details),
-        excerpt=shareable(answer.excerpt, workplace),
-    )
+    if not item.layer.reads:
+        return 1, ()
+    return 0, (Version(item.cell.vllm), Version(item.cell.trl))
 
 
 def _make_room(workplace: Workplace, item: Question, budget_gb: float | None, progress: Progress) -> None:
@@ -281,8 +224,3 @@ def _same_environment(item: Question, later: Question) -> bool:
 def _drop(workplace: Workplace, item: Question, progress: Progress) -> None:
     if item.layer.heavy and environments.remove(workplace, item.cell):
         progress.note(f"removed the environment of {item.cell.id}")
-
-
-def now() -> str:
-    """Returns the time as events have it: UTC, ISO 8601, to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

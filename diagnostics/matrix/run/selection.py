@@ -5,9 +5,10 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.ask.registry import BY_NAME
 from diagnostics.matrix.plan import breadth
-from diagnostics.matrix.plan.cells import LAYERS, PROFILES, Cell, Matrix
+from diagnostics.matrix.plan.cells import PROFILES, Cell, Matrix
+from diagnostics.matrix.plan.layers import family
 from diagnostics.matrix.plan.releases import FILE
 from diagnostics.tables import TableError, close_matches
 
@@ -70,10 +71,10 @@ def layers(lists: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         # A layer's own name means it alone: `resolve` does not stand for `resolve:today`.
-        matching = [name] if name in LAYERS else [layer for layer in LAYERS if layer.startswith(f"{name}:")]
+        matching = [name] if name in BY_NAME else [layer for layer in BY_NAME if layer.startswith(f"{name}:")]
         if not matching:
             raise TableError(
-                f"unknown layer {name!r}{close_matches(name, LAYERS)}; there are {', '.join(LAYERS)}"
+                f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {', '.join(BY_NAME)}"
             )
         found += matching
     return tuple(dict.fromkeys(found))
@@ -86,9 +87,7 @@ def of_profile(matrix: Matrix, globs: Sequence[str], profile: str | None) -> tup
     """
     if globs or (profile or "quick") != "quick" or not matrix.quick_without:
         return ()
-    return tuple(
-        layer for layer in LAYERS if not {layer, layer.partition(":")[0]} & set(matrix.quick_without)
-    )
+    return tuple(layer for layer in BY_NAME if not {layer, family(layer)} & set(matrix.quick_without))
 
 
 def with_needs(cell: Cell, wanted: Sequence[str]) -> list[str]:

@@ -1,9 +1,11 @@
-"""Looks for the catalogue's signatures in what a failed layer showed, so that its code stands in the table."""
+"""Looks for the catalogue's signatures in what a failed layer showed, so that its code stands in the table.
+
+Looked for when it is shown and not when it is asked: an answer rests on nothing in the catalogue.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,6 @@ FAILED = frozenset({Outcome.FAIL, Outcome.UNRESOLVABLE, Outcome.TIMEOUT})
 # How `contract` writes what is missing.
 _NAME = re.compile(r"[\w.]+: no (?P<name>\w+) in (?P<module>vllm[\w.]*) \(")
 _MODULE = re.compile(r"[\w.]+: no module (?P<module>vllm[\w.]*) \(")
-
-
-def triaged(answer: Answer) -> Answer:
-    """Returns the answer with the codes of the known issues whose signature it bears; a pass as it is."""
-    return replace(answer, triaged=codes(answer)) if answer.outcome in FAILED else answer
 
 
 def codes(answer: Answer) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.build.environments import BuildError, check_disk, cpu_torch, uv
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.resolving import pins
-from diagnostics.matrix.build.workplace import ROOT
 from diagnostics.matrix.records.identity import text_digest
 
 if TYPE_CHECKING:
@@ -38,10 +38,14 @@ def lock(workplace: Workplace, sweep: Sweep) -> None:
             command = ["pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate"]
             command += ["--python-version", sweep.python, *cpu_torch(workplace, sweep.python), *more, "-"]
             text += uv(workplace, command, given="\n".join(lines))
-    made = f"nox -s repro -- --all-versions --sweep {sweep.name} --lock"
+    made = f"{sweep.command} --lock"
     head = f"# What runs beside every release of {sweep.package}; Python {sweep.python}.\n# Made by: {made}\n"
-    found = sorted(set(pins(text)))
+    found = [pin for pin in sorted(set(pins(text))) if sweep.locks_itself or _name(pin) != sweep.package]
     lock_path(workplace, sweep).write_text(head + "".join(f"{pin}\n" for pin in found), encoding="utf-8")
+
+
+def _name(pin: str) -> str:
+    return pin.partition("==")[0]
 
 
 def _pinned(sweep: Sweep) -> list[str]:
@@ -57,28 +61,37 @@ def lock_digest(workplace: Workplace, sweep: Sweep) -> str:
     path = lock_path(workplace, sweep)
     if not path.exists():
         raise BuildError(
-            f"no lock {path.name}: make it with nox -s repro -- --all-versions --sweep {sweep.name} --lock",
+            f"no lock {path.name}: make it with {sweep.command} --lock",
             infrastructure=True,
         )
     return text_digest("\n".join(pins(path.read_text(encoding="utf-8"))))
 
 
-def ensure(workplace: Workplace, sweep: Sweep) -> Path:
-    """Returns the interpreter of the environment, which is built unless it is there whole.
+def ensure(workplace: Workplace, sweep: Sweep) -> None:
+    """Builds the environment unless it is there whole.
 
     Raises:
         BuildError: too little disk, no lock, or uv failed.
     """
-    target = workplace.store.folder / "environments" / f"sweep-{sweep.name}"
-    python, marker, digest = target / "bin" / "python", target / MARKER, lock_digest(workplace, sweep)
-    if marker.exists() and marker.read_text(encoding="utf-8") == digest and python.exists():
-        return python
+    target, own = folder(workplace, sweep), python(workplace, sweep)
+    marker, digest = target / MARKER, lock_digest(workplace, sweep)
+    if marker.exists() and marker.read_text(encoding="utf-8") == digest and own.exists():
+        return
     shutil.rmtree(target, ignore_errors=True)
     check_disk(workplace, NEEDED_GB)
     workplace.say(f"building the environment beside every release of {sweep.package}")
     interpreter, _version = workplace.interpreter(sweep.python, fetch=True)
     uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
-    arguments: list[str | Path] = ["pip", "sync", "--quiet", "--no-config", "--python", python]
+    arguments: list[str | Path] = ["pip", "sync", "--quiet", "--no-config", "--python", own]
     uv(workplace, [*arguments, *cpu_torch(workplace, sweep.python), lock_path(workplace, sweep)])
     marker.write_text(digest, encoding="utf-8")
-    return python
+
+
+def folder(workplace: Workplace, sweep: Sweep) -> Path:
+    """Returns where the environment is, or would be."""
+    return workplace.store.folder / "environments" / f"sweep-{sweep.name}"
+
+
+def python(workplace: Workplace, sweep: Sweep) -> Path:
+    """Returns its interpreter."""
+    return folder(workplace, sweep) / "bin" / "python"

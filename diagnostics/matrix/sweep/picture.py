@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.matrix.ask.attempts import UNMITIGATED, WHOLE
 from diagnostics.matrix.sweep import results
-from diagnostics.matrix.sweep.results import UNMITIGATED, WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

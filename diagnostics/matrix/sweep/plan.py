@@ -22,7 +22,9 @@ class Sweep:
         environment: Variables of the programs that run in it.
         timeout_s: For one release.
         attempt_s: For one attempt.
+        locks_itself: Whether the lock may hold the package; where it was only asked for what it needs, it may not.
         at_a_time: How many releases may run at once at most; None where only the machine limits that.
+        family: What the command calls it, where several of them are asked together; "" for its name.
     """
 
     name: str
@@ -38,6 +40,13 @@ class Sweep:
     attempt_s: float = 60.0
     pinned: str = ""
     at_a_time: int | None = None
+    locks_itself: bool = True
+    family: str = ""
+
+    @property
+    def command(self) -> str:
+        """Asks it."""
+        return f"nox -s repro -- --all-versions --sweep {self.family or self.name}"
 
 
 SWEEPS = {

@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue.affects import CONCERNED, claims_of, of_package
-from diagnostics.matrix.sweep.wheels import ranges
+from diagnostics.matrix.ask.attempts import UNMITIGATED, WHOLE
+from diagnostics.matrix.build.wheels import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from diagnostics.matrix.sweep.plan import Sweep
 
 SCHEMA = "grpo-doctor.sweep.v1"
-UNMITIGATED = "unmitigated"
-WHOLE = "*"
-"""Stands for all triggers, where a release hasn't the code at all."""
 
 Found = dict[str, dict[str, dict[str, dict[str, list[str]]]]]
 """Code -> trigger -> mitigation -> outcome -> releases."""
@@ -40,7 +38,8 @@ def document(
     found: Found = {}
     places: dict[str, dict[str, list[str]]] = {}
     for version in asked:
-        for code, trigger, mitigation, outcome, where in _signs(finished.get(version)):
+        event = finished.get(version)
+        for code, trigger, mitigation, outcome, where in event.answer.told("attempt") if event else ():
             outcomes = found.setdefault(code, {}).setdefault(trigger, {}).setdefault(mitigation, {})
             outcomes.setdefault(outcome, []).append(version)
             if mitigation == UNMITIGATED and where:
@@ -57,13 +56,6 @@ def document(
             code: {"places": places.get(code, {}), "outcomes": triggers} for code, triggers in found.items()
         },
     }
-
-
-def _signs(event: Event | None) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yields (code, trigger, mitigation, outcome, where) of each attempt."""
-    for sign in event.answer.signs if event else ():
-        code, trigger, mitigation, outcome, *where = sign.split(" ", 4)
-        yield code, trigger, mitigation, outcome, where[0] if where else ""
 
 
 def to_text(found: Mapping[str, Any], generated: str) -> str:

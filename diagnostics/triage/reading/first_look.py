@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from diagnostics.triage.rules import Rules
-    from diagnostics.triage.scan import Hits
+    from diagnostics.triage.seen import Hits
 
 # An anchor seen so often says nothing new: it is no longer looked for, and its count is a lower bound.
 MOST_HITS = 400

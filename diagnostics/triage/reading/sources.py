@@ -10,13 +10,11 @@ import stat
 import sys
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from diagnostics.triage.reading.folders import Passed
+    from collections.abc import Iterator
+    from pathlib import Path
 
 BLOCK = 1 << 20
 # A line longer than this is looked at in pieces; the overlap keeps what stands on a cut.
@@ -153,47 +151,3 @@ def _blocks(stream: _Stream) -> Iterator[Block]:
         line += whole.count(b"\n")
     if rest:
         yield Block(rest, line)
-
-
-def find(arguments: Sequence[str], passed: Passed | None = None) -> list[Source]:
-    """The logs that the command line names: `-` is standard input, a folder means the logs below it.
-
-    Args:
-        arguments: What was named.
-        passed: Takes up what was passed over in folders, and why.
-
-    Raises:
-        SourceError: Something named is not there, or a folder has no log.
-    """
-    from diagnostics.triage.reading.folders import in_folder
-
-    found: list[Source] = []
-    for argument in arguments:
-        path = Path(argument)
-        if argument == "-":
-            found.append(Source("<stdin>", None))
-        elif _is_folder(path):
-            found += in_folder(path, passed)
-        else:
-            found.append(Source(path.name, path))
-    named: dict[str, int] = {}
-    for source in found:
-        named[source.name] = named.get(source.name, 0) + 1
-    return [
-        Source(str(source.path), source.path) if named[source.name] > 1 and source.path else source
-        for source in found
-    ]
-
-
-def _is_folder(path: Path) -> bool:
-    """Whether a folder is named, or a file.
-
-    Raises:
-        SourceError: Neither is there.
-    """
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except FileNotFoundError:
-        raise SourceError(f"{path}: no such file or folder") from None
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

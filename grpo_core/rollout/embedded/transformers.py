@@ -137,8 +137,7 @@ class TransformersEngine:
         """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
         if self._aborted.is_set():
             return [self._completion(request, [], [], params) for request in requests]
-        begin = Decoder if can_share(self._model) else _Alike
-        decoder = begin(self._model, [request.prompt_ids + request.prefix for request in requests], most)
+        decoder = _decoder(self._model, [request.prompt_ids + request.prefix for request in requests], most)
         draws_BT = _draws(requests, most).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
@@ -170,24 +169,13 @@ class TransformersEngine:
         return Completion(request.id, kept, tuple(logprobs[:end]), (self._version,) * len(kept), reason)
 
 
-class _Alike:
-    """As `Decoder`, for every model that has a cache: rows behind prompts of one length."""
+def _decoder(model: Any, prompts: list[tuple[int, ...]], room: int) -> Any:
+    """The fast way, where the model allows it."""
+    if can_share(model):
+        return Decoder(model, prompts, room)
+    from grpo_core.rollout.embedded.alike import AlikeDecoder
 
-    def __init__(self, model: Any, prompts: list[tuple[int, ...]], _: int) -> None:
-        places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
-        rows_B = torch.tensor([places[ids] for ids in prompts], device=model.device)
-        out = model(torch.tensor(list(places), device=model.device), use_cache=True)
-        self._model, self._cache = model, out.past_key_values
-        if isinstance(self._cache, tuple):  # as older models of transformers 4.48 keep them
-            self._cache = model._reorder_cache(self._cache, rows_B)  # noqa: SLF001
-        else:
-            self._cache.reorder_cache(rows_B)
-        self.logits_BV = out.logits[:, -1][rows_B]
-
-    def follow(self, id_B: torch.Tensor) -> None:
-        """Goes on behind one more token of each row."""
-        out = self._model(id_B[:, None], past_key_values=self._cache, use_cache=True)
-        self.logits_BV = out.logits[:, -1]
+    return AlikeDecoder(model, prompts)
 
 
 def choose(

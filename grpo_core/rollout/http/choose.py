@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_core.rollout.connect import connector
+from grpo_core.extras import extra
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http.client import HttpClient
 from grpo_core.rollout.http.identify import SERVERS, identify
@@ -42,7 +42,7 @@ def engine_for(
         )
     if found == "grpo-core":
         return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token, sync=options.sync)
-    engine: Engine = connector("trl" if options.server == "trl" else found).connect(
+    engine: Engine = extra("trl" if options.server == "trl" else found).connect(
         host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
     )
     return engine

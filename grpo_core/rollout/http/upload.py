@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_core.rollout.weights.digest import Checksum
+from grpo_core.rollout.weights.checksum import Checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

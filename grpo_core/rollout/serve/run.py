@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import json
 import os
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.determinism import settle
 from grpo_core.rollout.build import build_engine, engine_spec
-from grpo_core.rollout.connect import connector
 from grpo_core.rollout.http.identify import PROTOCOL
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name; a command line would show the token to all
 _GRACE_S = 5
+# An extra that every server has. In full: what a server's answers rest on is computed from such names.
+_TRL = "grpo_core.rollout.connect.trl.endpoints"
 
 
 def serve(config: Config, announce: Callable[[str], None], *, exit_with_stdin: bool) -> None:
@@ -73,7 +75,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     import uvicorn
 
     from grpo_core.rollout.serve.app import Limits, create_app
-    from grpo_core.rollout.serve.uploads import protocol
+    from grpo_core.rollout.serve.uploads import http_protocol
 
     model, on_update = config.model, config.rollout.on_update
     if on_update == "abort" and not engine.capabilities.abort:
@@ -83,12 +85,11 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
         )
     limits = Limits(weights_bytes=_largest_upload(Path(model.path)), call_s=config.rollout.timeout_s)
     app = create_app(engine, thread, token=token, limits=limits, on_update=on_update)
-    connector("trl endpoints").add_routes(
-        app, app.state.owner, model.path, model.max_length, config.train.seed
-    )
+    trl = importlib.import_module(_TRL)
+    trl.add_routes(app, app.state.owner, model.path, model.max_length, config.train.seed)
     options = uvicorn.Config(
         app,
-        http=protocol(),
+        http=http_protocol(),
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,

@@ -1,9 +1,9 @@
 """Weights in the body of a POST, the server's side (the client's is `grpo_core.rollout.http.upload`).
 
 Under uvicorn the socket reads into the memory that the engine is then given, around the HTTP parser, which would copy
-each byte four times. `protocol` is uvicorn's own class for a connection, that also tells the application of itself; the
-application, when it has let a request pass, swaps the transport's protocol for one that reads into memory until the
-body is there, as uvicorn itself does for WebSockets. Without it, or where the framing is any other than a
+each byte four times. `http_protocol` is uvicorn's own class for a connection, that also tells the application of
+itself; the application, when it has let a request pass, swaps the transport's protocol for one that reads into memory
+until the body is there, as uvicorn itself does for WebSockets. Without it, or where the framing is any other than a
 Content-Length on a connection that then closes, the body comes through the parser as usual.
 """
 
@@ -22,7 +22,8 @@ import torch
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from grpo_core.rollout.weights.digest import BLOCK, Checksum
+from grpo_core.rollout.weights.checksum import Checksum
+from grpo_core.rollout.weights.digest import BLOCK
 from grpo_core.rollout.weights.flat import PIECE, FlatError, tensors_in
 
 if TYPE_CHECKING:
@@ -208,11 +209,11 @@ class _Into(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
 
-def protocol() -> type[asyncio.Protocol]:
+def http_protocol() -> type[asyncio.Protocol]:
     """For `uvicorn.Config(http=...)`: uvicorn's own class, whose requests can find their connection."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    class Connection(AutoHTTPProtocol):
+    class ToldConnection(AutoHTTPProtocol):
         """One connection."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -225,7 +226,7 @@ def protocol() -> type[asyncio.Protocol]:
 
             self.app = app
 
-    return Connection
+    return ToldConnection
 
 
 assert PIECE % BLOCK == 0  # the checksum is of whole blocks

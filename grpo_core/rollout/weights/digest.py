@@ -1,4 +1,4 @@
-"""What proves that weights arrived: a digest cheap enough for every sync, and a checksum of every byte.
+"""What proves that weights arrived: a digest cheap enough for every sync, beside a checksum of every byte (`checksum`).
 
 Both cut bytes into blocks of 4 KiB and take of each block the sum, modulo 2**64, of its 512 words of 8 bytes, each word
 times a fixed odd number of its own; BLAKE2b over all sums, in their order, is the result. Integers wrap alike
@@ -50,14 +50,14 @@ def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every
     with torch.no_grad():
         for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
             digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            ends, between = _sample(_words(tensor), version, every)
+            ends, between = _sample(words_of(tensor), version, every)
             if tensor.element_size() == 8:
                 ends, between = torch.cat([ends, ends >> 32]), torch.cat([between, between >> 32])
             small.append(ends)
             if len(between):
-                sums.append(_block_sums(between))
+                sums.append(block_sums(between))
         if small:  # together: one operation on much costs less than many on little
-            sums.append(_block_sums(torch.cat([part.to(small[0].device) for part in small])))
+            sums.append(block_sums(torch.cat([part.to(small[0].device) for part in small])))
         if sums:
             digest.update(torch.cat([part.to(sums[-1].device) for part in sums]).cpu().numpy())
     return f"spot{every}-v{version}-{digest.hexdigest()}"
@@ -102,7 +102,7 @@ def exact_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     return spot_digest(tensors, 0, every=1)
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor:
+def words_of(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's bytes as words of 8, in their order and without a copy wherever they lie like that."""
     if not tensor.numel():
         return torch.empty(0, dtype=torch.int64, device=tensor.device)
@@ -118,63 +118,31 @@ def _sample(words: torch.Tensor, version: int, every: int) -> tuple[torch.Tensor
     """The blocks [N, 512] that are read: those at the ends, or all of a small tensor; and those between."""
     (count, rest), begin, phase = divmod(words.numel(), _WORDS), words.storage_offset(), version % every
     if count <= every:
-        return _blocks(words), words.new_empty(0, _WORDS)
+        return blocks_of(words), words.new_empty(0, _WORDS)
     ends = words.as_strided((2, _WORDS), ((count - 1) * _WORDS, 1), begin)
     if rest:
-        ends = torch.cat([ends, _blocks(words.as_strided((rest,), (1,), begin + count * _WORDS))])
+        ends = torch.cat([ends, blocks_of(words.as_strided((rest,), (1,), begin + count * _WORDS))])
     size = ((count - phase + every - 1) // every, _WORDS)
     return ends, words.as_strided(size, (every * _WORDS, 1), begin + phase * _WORDS)
 
 
-def _blocks(words: torch.Tensor) -> torch.Tensor:
+def blocks_of(words: torch.Tensor) -> torch.Tensor:
     """All words as blocks [N, 512], the last one filled up with zeros."""
     words = words.view(-1)
     missing = -len(words) % _WORDS
     return (torch.nn.functional.pad(words, (0, missing)) if missing else words).view(-1, _WORDS)
 
 
-def _block_sums(blocks: torch.Tensor) -> torch.Tensor:
+def block_sums(blocks: torch.Tensor) -> torch.Tensor:
     """The sums [N] of blocks of words [N, 512]."""
     odd = _multipliers(blocks.device)
     # Other devices have no product of integer matrices.
     return torch.mv(blocks, odd) if blocks.is_cpu else (blocks * odd).sum(1)
 
 
-class Checksum:
-    """Over all bytes of a stream, as they come.
-
-    >>> whole, parts = Checksum(), Checksum()
-    >>> whole.update(memoryview(bytearray(b"a" * 5000)))
-    >>> parts.update(memoryview(bytearray(b"a" * 4096)))
-    >>> parts.update(memoryview(bytearray(b"a" * 904)))
-    >>> whole.digest() == parts.digest()
-    True
-    """
-
-    SIZE = 16
-
-    def __init__(self) -> None:
-        self._digest, self._length = hashlib.blake2b(digest_size=self.SIZE), 0
-
-    def update(self, piece: memoryview) -> None:
-        """Takes the next bytes, writable memory: all pieces but the last are whole blocks of 4 KiB."""
-        if self._length % BLOCK:
-            raise ValueError(f"a piece behind {self._length} bytes, which are no whole blocks of {BLOCK}")
-        self._length += len(piece)
-        if len(piece):
-            self._digest.update(
-                _block_sums(_blocks(_words(torch.frombuffer(piece, dtype=torch.uint8)))).numpy()
-            )
-
-    def digest(self) -> bytes:
-        """16 bytes, of the length and of all that came."""
-        whole = self._digest.copy()
-        whole.update(self._length.to_bytes(8, "little"))
-        return whole.digest()
-
-
 @functools.lru_cache
 def _multipliers(device: torch.device) -> torch.Tensor:
     """512 odd numbers of 64 bits, from SHAKE-256: the same in every release of anything."""
-    numbers = bytearray(hashlib.shake_256(b"grpo_core.rollout.weights.digest 1").digest(BLOCK))
+    seed = b"grpo_core.sync.digest 1"  # no module any more: recorded digests rest on these very bytes
+    numbers = bytearray(hashlib.shake_256(seed).digest(BLOCK))
     return (torch.frombuffer(numbers, dtype=torch.int64) | 1).to(device)

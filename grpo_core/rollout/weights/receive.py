@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.rollout.connect import MODULES, connector
+from grpo_core.extras import MODULES, extra
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.base import KINDS
 from grpo_core.rollout.weights.inline import InlineReceiver
@@ -71,6 +71,6 @@ def open_receiver(
     if kind == "shm":
         return ShmReceiver(arguments)
     if kind in KINDS and kind in MODULES:
-        found: Incoming = connector(kind).open_receiver(kind, arguments, timeout_s=timeout_s, root=root)
+        found: Incoming = extra(kind).open_receiver(kind, arguments, timeout_s=timeout_s, root=root)
         return found
     raise EngineError(f"weight sync: no receiver is called {kind!r}; there are shm, gloo, nccl and files")

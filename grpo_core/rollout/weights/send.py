@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from grpo_core.rollout.connect import MODULES, connector
+from grpo_core.extras import MODULES, extra
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.weights.base import KINDS, SetUpError
 from grpo_core.rollout.weights.inline import InlineSender
@@ -49,7 +49,7 @@ def open_sender(
     if kind == "shm":
         return ShmSender(call)
     if kind in KINDS and kind in MODULES:
-        sender: Sender = connector(kind).open_sender(
+        sender: Sender = extra(kind).open_sender(
             kind, call, timeout_s=timeout_s, root=root, device=device, host=host
         )
         return sender

@@ -23,6 +23,7 @@ import torch
 from grpo_core.config import ModelConfig
 from grpo_core.rollout.build import EngineSpec, build_engine
 from grpo_core.tasks.model import load_model, make_tiny
+from tests.grpo_core.conformance.fake import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -199,6 +200,8 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
     if "://" in rest:
         url = urlsplit(rest)
         return connect(where, url.hostname or "", url.port or 80, stack)
+    if where == "fake":  # serves tests alone
+        return FakeEngine(model_dir, max_model_len=MAX_MODEL_LEN)
     return build_engine(replace(spec, engine=where))
 
 

@@ -56,13 +56,13 @@ SETTINGS = [
     "--output.completions_every=1",
     "--output.record_every=1",
 ]
-LOOKING_S = 20.0
+LOOKING_S = 120.0
 """rollout.reconnect_s of the cases that may look for the server again."""
 LASTING_S = 1.0
 """The same where it can't be found."""
-SLACK_S = 1.5
+SLACK_S = 30.0
 """A call may take this much longer than its time-out: other processes want the processor, too."""
-BOUND_S = 60.0
+BOUND_S = 500.0
 """A run that takes longer hangs: twice what any wait in it may take."""
 
 
@@ -113,7 +113,7 @@ class Bench:
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
         """Of a run on this bench."""
-        own = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 20}
+        own = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 100}
         own |= {"output.dir": self.folder, "output.name": name}
         return [*SETTINGS, *(f"--{key}={value}" for key, value in {**own, **settings}.items())]
 

@@ -31,7 +31,7 @@ POSTS = ("upload", "probe", "generate", "evaluation")
 SAMPLED = ("probe", "generate", "evaluation")
 """Phases that are answered with completions."""
 _POINT = {"upload": "update_weights", "fingerprint": "fingerprint"}
-TIMEOUT_S = 2.0
+TIMEOUT_S = 4.0
 """What a run with a fault that ends in a time-out allows a call."""
 
 
@@ -257,7 +257,7 @@ def _queue_full(link, bench, draw) -> None:
     calls += [threading.Thread(target=_ask_fingerprint, args=(bench, refused)) for _ in range(40)]
     for call in calls[1:]:
         call.start()
-    assert refused.wait(30), "forty calls are waiting, and none was refused"
+    assert refused.wait(500), "forty calls are waiting, and none was refused"
     # A server may let an upload pass the queue; it waits for the engine, which is let go for it after a while.
     later = threading.Timer(0.5, switch.let_go)
     later.start()
@@ -267,7 +267,7 @@ def _queue_full(link, bench, draw) -> None:
 
 
 def _ask_fingerprint(bench, refused: threading.Event) -> None:
-    connection = http.client.HTTPConnection(*bench.proxy.upstream, timeout=60)
+    connection = http.client.HTTPConnection(*bench.proxy.upstream, timeout=500)
     connection.request("GET", "/fingerprint")
     if connection.getresponse().status == http.client.SERVICE_UNAVAILABLE:
         refused.set()
@@ -292,7 +292,7 @@ def _flipped(body: bytes, draw: Draw) -> bytes:
 
 def _other_client(link, bench, draw) -> None:
     """Somebody else loads weights of their own, under this run's version or another, and samples; then this call."""
-    engine = RemoteEngine(*bench.proxy.upstream, timeout_s=60)
+    engine = RemoteEngine(*bench.proxy.upstream, timeout_s=500)
     version = max(0, engine.policy_version) if draw.index < 2 else 10**6
     tensors = dict(load_model(bench.model_dir).named_parameters())
     generator = torch.Generator().manual_seed(draw.randrange(2**32))

@@ -91,7 +91,7 @@ class Link:
     def forward(self, request: Message | None = None) -> Message | None:
         """Delivers the request (or another one) to the server, and returns the answer; None: the server is gone."""
         try:
-            with socket.create_connection(self.proxy.upstream, timeout=60) as server:
+            with socket.create_connection(self.proxy.upstream, timeout=500) as server:
                 server.sendall((request or self.request).raw)
                 return read_message(server)
         except OSError:
@@ -101,7 +101,7 @@ class Link:
         """Sends the server the beginning of something, and no more."""
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(self.proxy.upstream, timeout=60) as server,
+            socket.create_connection(self.proxy.upstream, timeout=500) as server,
         ):
             server.sendall(data)
 
@@ -178,7 +178,7 @@ class Proxy:
     def settle(self) -> None:
         """Waits until no call is under way any more."""
         while self._calls:
-            self._calls.pop().join(timeout=90)
+            self._calls.pop().join(timeout=500)
 
     def refuse(self, seconds: float) -> None:
         """Stops listening for a while: connections are refused by the kernel."""

@@ -76,7 +76,7 @@ class Server:
 
     def __init__(self, python: str, folder: str) -> None:
         environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
-        subprocess.run([python, "-c", MODEL, folder], env=environment, check=True, timeout=120)
+        subprocess.run([python, "-c", MODEL, folder], env=environment, check=True, timeout=500)
         options = ["--model.path", folder, "--model.max_length", "64"]
         self.process = subprocess.Popen(
             [python, "-m", "grpo_core", "serve", "--exit-with-stdin", *options],
@@ -90,11 +90,11 @@ class Server:
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def fingerprint(self) -> str:
-        return requests.get(f"{self.url}/fingerprint", timeout=60).json()["fingerprint"]
+        return requests.get(f"{self.url}/fingerprint", timeout=500).json()["fingerprint"]
 
     def end(self) -> int:
         self.process.stdin.close()
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=500)
 
 
 def folded(value, name=""):
@@ -124,7 +124,7 @@ def described(operation, kind, examples, session, seen) -> None:
     def send(case):
         if kind == "folded" and isinstance(case.body, dict):
             case.body = folded(case.body)
-        response = case.call(session=session, timeout=120)
+        response = case.call(session=session, timeout=500)
         seen.add(operation.label, response.status_code)
         try:
             case.validate_response(response, checks=CHECKS)
@@ -151,7 +151,7 @@ def nearly_right(server, examples, session, seen) -> None:
             body[place] = value
         digest = hashlib.sha256(body).hexdigest()
         headers = {"X-Policy-Version": "5", "X-Content-SHA256": digest}
-        response = session.post(f"{server.url}/weights", data=bytes(body), headers=headers, timeout=120)
+        response = session.post(f"{server.url}/weights", data=bytes(body), headers=headers, timeout=500)
         seen.add("POST /weights (nearly right)", response.status_code)
         if response.status_code >= 500:
             seen.faults.append(f"POST /weights, cut at {length}, {flips}: {response.text}"[:2000])

@@ -85,7 +85,7 @@ def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
     """What one server did."""
     row: dict = {"server": kind.name}
     log, started = stage / f"{re.sub(r'[^a-z0-9.]+', '-', kind.name)}.log", time.monotonic()
-    options = RolloutConfig(server=kind.server, sync=kind.sync, timeout_s=100)
+    options = RolloutConfig(server=kind.server, sync=kind.sync, timeout_s=500)
     try:
         with serving(kind.command, log, path=kind.path, timeout_s=timeout_s):
             row["start_s"] = round(time.monotonic() - started)

@@ -8,9 +8,9 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.ask.layers import in_cell
-from diagnostics.matrix.ask.layers.base import Layer, infrastructure
-from diagnostics.matrix.build.workplace import ROOT
+from diagnostics.matrix.ask import in_cell
+from diagnostics.matrix.ask.layer import Layer, infrastructure
+from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
@@ -18,17 +18,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from diagnostics.matrix.build.workplace import Workplace
-    from diagnostics.matrix.plan.cells import Cell
+    from diagnostics.matrix.plan.cells import Cell, LayerSettings
     from diagnostics.processes import Finished
 
 SUITE = "tests/grpo_core/conformance"
+PLUGIN = "tests.grpo_core.conformance.plugin"
 # Installed beside the cell, not into it, and without what a cell has anyway (packaging).
 PYTEST = ("pytest==8.3.5", "pluggy==1.6.0", "iniconfig==2.1.0")
 OUTCOMES = "outcomes.json"
 
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
-    return {**in_cell.inputs(workplace, cell, "conformance"), "pytest": " ".join(PYTEST)}
+    return {**in_cell.inputs(workplace, cell), "pytest": " ".join(PYTEST)}
+
+
+def _program(settings: LayerSettings, _cell: Cell) -> list[str]:
+    options = ["-q", "-c", os.devnull, "--rootdir", ".", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    return [
+        "pytest",
+        *options,
+        "-p",
+        PLUGIN,
+        f"{SUITE}/suite.py",
+        "--outcomes",
+        OUTCOMES,
+        *settings.arguments,
+    ]
 
 
 def _ask(workplace: Workplace, cell: Cell) -> Answer:
@@ -36,12 +51,8 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
         tools = _tools(workplace, cell)
     except (OSError, subprocess.SubprocessError) as error:
         return infrastructure(f"pytest could not be installed beside the cell: {error}", Evidence.EXECUTED)
-    options = ["-q", "-c", os.devnull, "--rootdir", ".", "--import-mode=importlib", "-p", "no:cacheprovider"]
-    options += ["-p", f"{SUITE.replace('/', '.')}.plugin", f"{SUITE}/suite.py", "--outcomes", OUTCOMES]
-    options += workplace.matrix.layer("conformance").arguments
-    ended = in_cell.execute(
-        workplace, cell, "conformance", ["pytest", *options], beside=(tools,), files=_copy
-    )
+    program = _program(workplace.matrix.layer("conformance"), cell)
+    ended = in_cell.execute(workplace, cell, "conformance", program, beside=(tools,), files=_copy)
     return ended if isinstance(ended, Answer) else _answer(ended, cell)
 
 
@@ -107,13 +118,17 @@ def _why(item: Mapping[str, str]) -> str:
     return f" ({item['why']})" if item.get("why") else ""
 
 
-LAYER = Layer(
-    name="conformance",
-    question="Does the real engine pass the conformance suite that every engine passes?",
-    evidence=Evidence.EXECUTED,
-    needs=("install", "import", "engine"),
-    heavy=True,
-    harness=("diagnostics/matrix/ask/layers/conformance.py", *in_cell.HARNESS, "grpo_core", SUITE),
-    inputs=_inputs,
-    ask=_ask,
+LAYERS = (
+    Layer(
+        name="conformance",
+        order=120,
+        group="engine",
+        question="Does the real engine pass the conformance suite that every engine passes?",
+        evidence=Evidence.EXECUTED,
+        needs=(*in_cell.USABLE, "engine"),
+        inputs=_inputs,
+        program=_program,
+        ask=_ask,
+        modules=(PLUGIN, f"{PLUGIN.rpartition('.')[0]}.suite"),
+    ),
 )

@@ -10,12 +10,12 @@ from packaging.version import Version
 
 from diagnostics.matrix.ask.contract.compare import Contract, Missing, compare
 from diagnostics.matrix.ask.contract.surface import Surface
-from diagnostics.matrix.ask.layers.base import Layer, infrastructure
+from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build.sources import SourceError, find_wheel
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from diagnostics.matrix.build.sources import WheelSources
     from diagnostics.matrix.build.workplace import Workplace
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Parsed sources of so many releases are kept: each takes tens of megabytes, and neighbours ask for the same.
 KEPT = 2
+LATE, AT_IMPORT = "when called", "at import"
 
 
 class _Surfaces:
@@ -46,10 +47,6 @@ class _Surfaces:
 
 
 _surfaces = _Surfaces()
-
-
-def _inputs(_workplace: Workplace, _cell: Cell) -> Mapping[str, str]:
-    return {}
 
 
 def _ask(workplace: Workplace, cell: Cell) -> Answer:
@@ -86,6 +83,7 @@ def _answer(found: Contract) -> Answer:
             first,
             Evidence.STATIC,
             signs=tuple(_line(item) for item in blocking),
+            facts=tuple(_fact(item) for item in blocking),
             details=details,
         )
     parts = [f"all {found.checked} names that TRL uses are there"]
@@ -97,22 +95,25 @@ def _answer(found: Contract) -> Answer:
     return Answer(Outcome.PASS, "; ".join(parts), Evidence.STATIC, details=details)
 
 
+def _fact(item: Missing) -> tuple[str, ...]:
+    return "missing", item.use.text, LATE if item.use.late else AT_IMPORT
+
+
 def _line(item: Missing) -> str:
-    when = "when called" if item.use.late else "at import"
+    when = LATE if item.use.late else AT_IMPORT
     return f"{item.use.text}: {item.why} ({item.where}, {when})"
 
 
-LAYER = Layer(
-    name="contract",
-    question="Are the names, attributes and arguments that TRL takes from vLLM in this vLLM's source?",
-    evidence=Evidence.STATIC,
-    needs=(),
-    heavy=False,
-    harness=(
-        "diagnostics/matrix/ask/layers/contract.py",
-        "diagnostics/matrix/ask/contract",
-        "diagnostics/matrix/build/sources.py",
+LAYERS = (
+    Layer(
+        name="contract",
+        order=30,
+        group="read",
+        question="Are the names, attributes and arguments that TRL takes from vLLM in this vLLM's source?",
+        evidence=Evidence.STATIC,
+        heavy=False,
+        of_pairs=True,
+        reads=True,
+        ask=_ask,
     ),
-    inputs=_inputs,
-    ask=_ask,
 )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.doctor import examine as doctor
 from diagnostics.facts import compat, environment
-from diagnostics.matrix.ask.layers.base import Layer
-from diagnostics.matrix.ask.layers.install import environment_inputs
+from diagnostics.matrix.ask import in_cell
+from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.build import environments
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 from diagnostics.matrix.records.identity import text_digest
@@ -32,10 +32,8 @@ _BAD = {"fail", "expected_fail"}
 
 
 def _inputs(workplace: Workplace, cell: Cell) -> Mapping[str, str]:
-    assert cell.recipe is not None
     return {
-        **environment_inputs(workplace, cell),
-        "variables": str(cell.recipe.environment),
+        **in_cell.inputs(workplace, cell),
         "table": text_digest(json.dumps(_stable(compat.load()), sort_keys=True)),
     }
 
@@ -91,12 +89,13 @@ def read(reports: Mapping[str, Report]) -> Answer:
         return Answer(
             Outcome.FAIL, f"doctor failed itself: {crashed[0]}", Evidence.EXECUTED, signs=tuple(crashed)
         )
-    signs, details = [], []
+    signs, details, facts = [], [], []
     for when, report in reports.items():
         for check in report.checks:
             if check.outcome == "skipped":
                 details.append(f"{when} the runs of this cell: {check.check} skipped: {check.reason}")
             for finding in check.findings:
+                facts.append(("said", when, finding.severity.word, finding.code))
                 signs.append(f"{when} {finding.severity.word} {finding.code}")
                 details.append(
                     f"{when} the runs of this cell: {finding.severity.word} {finding.code} {finding.title}: "
@@ -110,6 +109,7 @@ def read(reports: Mapping[str, Report]) -> Answer:
         Evidence.EXECUTED,
         signs=tuple(dict.fromkeys(signs)),
         details=tuple(details),
+        facts=tuple(dict.fromkeys(facts)),
     )
 
 
@@ -121,20 +121,15 @@ def _said(report: Report) -> str:
     return f"{worst.word} {' '.join(codes)}" if codes else "nothing"
 
 
-LAYER = Layer(
-    name="doctor",
-    question="What does doctor say of this environment, not knowing what was run in it, and knowing it?",
-    evidence=Evidence.EXECUTED,
-    needs=("install",),
-    heavy=True,
-    harness=(
-        "diagnostics/matrix/ask/layers/doctor.py",
-        "diagnostics/doctor/examine.py",
-        "diagnostics/report/findings.py",
-        "diagnostics/doctor/checks",
-        "diagnostics/facts",
-        "diagnostics/catalogue",
+LAYERS = (
+    Layer(
+        name="doctor",
+        order=150,
+        group="harness",
+        question="What does doctor say of this environment, not knowing what was run in it, and knowing it?",
+        evidence=Evidence.EXECUTED,
+        needs=("install",),
+        inputs=_inputs,
+        ask=_ask,
     ),
-    inputs=_inputs,
-    ask=_ask,
 )

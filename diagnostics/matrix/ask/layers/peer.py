@@ -4,50 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.matrix.ask.layers import in_cell
-from diagnostics.matrix.ask.layers.base import Layer
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.ask import in_cell
+from diagnostics.matrix.plan.verdicts import Answer, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.plan.cells import Cell
 
 SCHEMA = "grpo-doctor.peer.v1"
 ENGINES = {"alone": "sampling with transformers", "vllm": "sampling with vLLM in its own process"}
-# Of repro, all that the program goes through.
-PROGRAM = tuple(
-    f"repro/{name}.py"
-    for name in (
-        "__init__",
-        "questions/trl_steps",
-        "drivers/tiny_trl",
-        "drivers/whole_engine",
-        "upstream",
-        "base",
-    )
-)
-
-
-def _layer(engine: str, about: str) -> Layer:
-    name = f"peer:{engine}"
-
-    def ask(workplace: Workplace, cell: Cell) -> Answer:
-        arguments = workplace.matrix.layer(name).arguments
-        reply = in_cell.ask(workplace, cell, name, ["repro.questions.trl_steps", engine, *arguments], SCHEMA)
-        return reply.instead or read(reply, cell)
-
-    return Layer(
-        name=name,
-        question=f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
-        evidence=Evidence.EXECUTED,
-        needs=("install", "import"),
-        heavy=True,
-        harness=("diagnostics/matrix/ask/layers/peer.py", *in_cell.HARNESS, *PROGRAM),
-        inputs=lambda workplace, cell: in_cell.inputs(workplace, cell, name),
-        ask=ask,
-    )
 
 
 def read(reply: in_cell.Reply, cell: Cell) -> Answer:
@@ -58,21 +24,16 @@ def read(reply: in_cell.Reply, cell: Cell) -> Answer:
     if document.get("where"):
         error += f" ({document['where']})"
     passed = outcome is Outcome.PASS
-    return Answer(
-        outcome,
-        _steps(document) if passed else error[:300],
-        Evidence.EXECUTED,
-        signs=() if passed else (error,),
-        details=tuple(
+    lines = (
+        *(
             f"{key}: {value}"
             for key, value in document.items()
             if key not in {"versions", "schema", "logged"}
-        )
-        + tuple(f"{key}, by step: {value}" for key, value in _logged(document).items()),
-        ran_with=in_cell.ran_with(cell, document.get("versions")),
-        excerpt="" if passed else reply.excerpt,
-        log=reply.log,
+        ),
+        *(f"{key}, by step: {value}" for key, value in _logged(document).items()),
     )
+    said, signs = (_steps(document), ()) if passed else (error, (error,))
+    return in_cell.answer(reply, cell, outcome, said, signs=signs, details=lines)
 
 
 def _steps(document: Mapping[str, Any]) -> str:
@@ -90,4 +51,15 @@ def _logged(document: Mapping[str, Any]) -> Mapping[str, list[float]]:
     return logged if isinstance(logged, dict) else {}
 
 
-LAYERS = tuple(_layer(engine, about) for engine, about in ENGINES.items())
+LAYERS = tuple(
+    in_cell.layer(
+        f"peer:{engine}",
+        90,
+        "training",
+        f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
+        ("repro.questions.trl_steps", engine),
+        SCHEMA,
+        read,
+    )
+    for engine, about in ENGINES.items()
+)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.ask.layers.base import Layer, infrastructure
+from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build import locks, pylock
-from diagnostics.matrix.build.resolving import Resolution, declared, drift, version_of
+from diagnostics.matrix.build.resolving import Resolution, declared, drift, packages, version_of
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 
 if TYPE_CHECKING:
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.plan.cells import Cell
 
-HARNESS = (
-    "diagnostics/matrix/ask/layers/resolve.py",
-    "diagnostics/matrix/build/resolving.py",
-    "diagnostics/matrix/build/pylock.py",
-)
 # The packages whose versions a reader asks for first.
 SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
 
@@ -78,17 +73,22 @@ def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> 
         Evidence.STATIC,
         signs=tuple(versions),
         details=(*changes, f"lock: {pylock.digest(found.packages)}; {pylock.coverage(found.packages)}"),
+        facts=(*packages(found.pins), ("lock", pylock.digest(found.packages), str(len(found.packages)))),
         excerpt=found.text,
     )
 
 
-LAYER = Layer(
-    name="resolve",
-    question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
-    evidence=Evidence.STATIC,
-    needs=(),
-    heavy=False,
-    harness=HARNESS,
-    inputs=_inputs,
-    ask=_ask,
+LAYERS = (
+    Layer(
+        name="resolve",
+        order=10,
+        group="read",
+        question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
+        evidence=Evidence.STATIC,
+        heavy=False,
+        of_pairs=True,
+        solves=True,
+        inputs=_inputs,
+        ask=_ask,
+    ),
 )

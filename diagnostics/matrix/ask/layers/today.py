@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.ask.layers import resolve
-from diagnostics.matrix.ask.layers.base import Layer
 from diagnostics.matrix.build.resolving import declared
 from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
 
@@ -36,13 +36,17 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
     return resolve.answer(declared(workplace, cell, timeout_s=limit, cut=releases.read))
 
 
-LAYER = Layer(
-    name="resolve:today",
-    question="Have the declared requirements of this pair a solution with the packages of today?",
-    evidence=Evidence.STATIC,
-    needs=(),
-    heavy=False,
-    harness=(*resolve.HARNESS, "diagnostics/matrix/ask/layers/today.py"),
-    inputs=_inputs,
-    ask=_ask,
+LAYERS = (
+    Layer(
+        name="resolve:today",
+        order=20,
+        group="read",
+        question="Have the declared requirements of this pair a solution with the packages of today?",
+        evidence=Evidence.STATIC,
+        heavy=False,
+        of_pairs=True,
+        solves=True,
+        inputs=_inputs,
+        ask=_ask,
+    ),
 )

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.ask.layers import in_cell
-from diagnostics.matrix.ask.layers.base import Layer
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.ask import in_cell
+from diagnostics.matrix.plan.verdicts import Answer, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.plan.cells import Cell
 
 SCHEMA = "grpo-doctor.train.v1"
@@ -26,44 +24,12 @@ MODES = {
 }
 
 
-def _layer(mode: str, about: str) -> Layer:
-    name = f"train:{mode}"
-
-    def ask(workplace: Workplace, cell: Cell) -> Answer:
-        arguments = workplace.matrix.layer(name).arguments
-        reply = in_cell.ask(
-            workplace, cell, name, ["grpo_core", "train", "--rollout.mode", mode, *arguments], SCHEMA
-        )
-        return reply.instead or read(reply, cell)
-
-    return Layer(
-        name=name,
-        question=f"Does the reference trainer train with it when {about}?",
-        evidence=Evidence.EXECUTED,
-        needs=("install", "import", "engine"),
-        heavy=True,
-        harness=("diagnostics/matrix/ask/layers/train.py", *in_cell.HARNESS, "grpo_core"),
-        inputs=lambda workplace, cell: in_cell.inputs(workplace, cell, name),
-        ask=ask,
-    )
-
-
 def read(reply: in_cell.Reply, cell: Cell) -> Answer:
     """Makes the answer of a training run's document."""
     document = reply.document
-    ran_with = in_cell.ran_with(cell, document.get("versions"))
-    details = tuple(f"{key}: {value}" for key, value in document.items() if key not in {"versions", "schema"})
     problem = _problem(document)
     if problem:
-        return Answer(
-            Outcome.FAIL,
-            problem,
-            Evidence.EXECUTED,
-            details=details,
-            ran_with=ran_with,
-            excerpt=reply.excerpt,
-            log=reply.log,
-        )
+        return in_cell.answer(reply, cell, Outcome.FAIL, problem)
     summary = (
         f"{document.get('steps')} steps with {document.get('engine')}: "
         f"reward {_number(document.get('reward_first'))} → {_number(document.get('reward_last'))}; "
@@ -71,15 +37,7 @@ def read(reply: in_cell.Reply, cell: Cell) -> Answer:
         f"staleness ≤ {document.get('max_staleness')}"
     )
     curve = rewards(reply.folder / str(document.get("metrics")))
-    return Answer(
-        Outcome.PASS,
-        summary,
-        Evidence.EXECUTED,
-        details=details,
-        curve=curve,
-        ran_with=ran_with,
-        log=reply.log,
-    )
+    return in_cell.answer(reply, cell, Outcome.PASS, summary, curve=curve)
 
 
 def rewards(metrics: Path) -> tuple[float, ...]:
@@ -97,7 +55,7 @@ def rewards(metrics: Path) -> tuple[float, ...]:
 def _problem(document: Mapping[str, object]) -> str:
     """Returns why the run doesn't count as training, '' if it does."""
     if document.get("outcome") != "ok":
-        return " ".join(str(document.get("error") or f"outcome {document.get('outcome')!r}").split())[:300]
+        return " ".join(str(document.get("error") or f"outcome {document.get('outcome')!r}").split())
     if not document.get("steps"):
         return "no step was taken"
     if document.get("syncs_proven") != document.get("syncs"):
@@ -112,4 +70,16 @@ def _number(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, int | float) else "?"
 
 
-LAYERS = tuple(_layer(mode, about) for mode, about in MODES.items())
+LAYERS = tuple(
+    in_cell.layer(
+        f"train:{mode}",
+        100 + place,
+        "training",
+        f"Does the reference trainer train with it when {about}?",
+        ("grpo_core", "train", "--rollout.mode", mode),
+        SCHEMA,
+        read,
+        needs=(*in_cell.USABLE, "engine"),
+    )
+    for place, (mode, about) in enumerate(MODES.items())
+)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from diagnostics.matrix.plan.cells import Cell, Matrix
 
 TEMPLATE = Path(__file__).with_name("workflow.yml.j2")
+# The command that makes the committed file.
+MAKES = "workflow --output .github/workflows/matrix.yml"
+CPU, GPU = "ubuntu-latest", "self-hosted,gpu"
 # GitHub ends a job after six hours.
 LONGEST_MINUTES = 360
 # A self-hosted runner may take five days; a day is enough.
@@ -60,12 +63,24 @@ def workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str, gpu: Sequence[s
     whole = sum(minutes(matrix, cell, cell.layers) for cell in cells)
     text: str = template.render(
         source=matrix.path.name,
+        makes=MAKES,
         cells=listed,
         cpu=cpu,
         gpu=list(gpu),
         gpu_minutes=min(LONGEST_GPU_MINUTES, _TESTS_MINUTES + whole),
     )
     return text
+
+
+def usual(matrix: Matrix) -> str:
+    """Returns the workflow of all cells, for the runners that are meant unless others are named."""
+    return workflow(matrix, matrix.cells, cpu=CPU, gpu=GPU.split(","))
+
+
+def committed(matrix: Matrix) -> Path | None:
+    """Returns the workflow that lies beside the matrix file, None if there is none."""
+    path = matrix.path.parent / ".github" / "workflows" / "matrix.yml"
+    return path if path.is_file() else None
 
 
 def without_gpu(matrix: Matrix, cell: Cell) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.build.workplace import ROOT, STAGED
+from diagnostics.matrix.ask.layers.conformance import SUITE
+from diagnostics.matrix.build.paths import ROOT, STAGED
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from diagnostics.matrix.build.workplace import Workplace
 
 MATRIX = "matrix.toml"
@@ -21,6 +21,10 @@ def write(workplace: Workplace, folder: Path) -> Path:
     shutil.copytree(ROOT / "diagnostics", folder / "diagnostics", ignore=ignore)
     for name in STAGED:
         shutil.copytree(workplace.programs / name, folder / name, ignore=ignore)
+    shutil.copytree(ROOT / SUITE, folder / SUITE, ignore=ignore)
+    for package in Path(SUITE).parents:
+        if (ROOT / package / "__init__.py").is_file():
+            shutil.copy(ROOT / package / "__init__.py", folder / package)
     shutil.copyfile(workplace.matrix.path, folder / MATRIX)
     if workplace.locks.is_dir():
         shutil.copytree(workplace.locks, folder / "locks", ignore=ignore)

@@ -11,12 +11,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from diagnostics.matrix.ask.layers.base import infrastructure
+from diagnostics.matrix.ask.layer import infrastructure
 from diagnostics.matrix.plan.needs import Needs
 from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.events import Event, from_line
+from diagnostics.matrix.run.asking import now
 from diagnostics.matrix.run.cluster.placement import Load, Node, most
-from diagnostics.matrix.run.runner import now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

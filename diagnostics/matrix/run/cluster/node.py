@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import disk, environments
-from diagnostics.matrix.build.workplace import ROOT, InterpreterError, Workplace
+from diagnostics.matrix.build.paths import ROOT
+from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan import breadth
-from diagnostics.matrix.plan.cells import Cell, load
 from diagnostics.matrix.records.events import to_line
 from diagnostics.matrix.records.store import Store, StoreBusyError, StoreError
-from diagnostics.matrix.run import runner
+from diagnostics.matrix.run import asking
 from diagnostics.matrix.run.board import Question, question
 from diagnostics.matrix.run.cluster.bundle import MATRIX
 from diagnostics.matrix.run.cluster.guard import guarded
@@ -28,6 +29,8 @@ from diagnostics.processes import end_left_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from diagnostics.matrix.plan.cells import Cell
 
 # Names a node's folder, in the environment of `ray start` there.
 VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
@@ -130,7 +133,7 @@ def _differs(item: Question, wanted: Mapping[str, str]) -> str:
 
 
 def _reply(workplace: Workplace, item: Question, run_name: str) -> dict[str, Any]:
-    event = runner.ask(workplace, item, run_name, threading.Event(), attempts=1)
+    event = asking.ask(workplace, item, run_name, threading.Event(), attempts=1)
     return {"line": to_line(event), "log": _log(workplace, event.answer.log)}
 
 

@@ -19,7 +19,7 @@ import torch
 
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.base import SetUpError
-from grpo_core.rollout.weights.digest import Checksum
+from grpo_core.rollout.weights.checksum import Checksum
 from grpo_core.rollout.weights.flat import PIECE, Flat, received
 
 if TYPE_CHECKING:

@@ -262,7 +262,7 @@ class VllmServerEngine:
         check_temperature(params, self.name)
 
 
-connect = VllmServerEngine  # see `grpo_core.rollout.connect`
+connect = VllmServerEngine  # see `grpo_core.extras`
 
 
 def capabilities(server: VllmServer, no_update: str) -> Capabilities:

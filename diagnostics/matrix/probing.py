@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.matrix.ask.layers import BY_NAME
+from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.build import locks
 from diagnostics.matrix.plan.breadth import pair
-from diagnostics.matrix.plan.cells import LAYERS, load
 from diagnostics.matrix.plan.verdicts import exit_code
-from diagnostics.matrix.report import words
+from diagnostics.matrix.report import ci, words
+from diagnostics.matrix.report.progress import shown
 from diagnostics.matrix.report.table import render
 from diagnostics.matrix.run import selection
 from diagnostics.matrix.run.bisect import Verdict, bisect, contradictions
 from diagnostics.matrix.run.board import Board, Square, board, question
-from diagnostics.matrix.run.progress import shown
 from diagnostics.matrix.run.runner import Options, run
 from diagnostics.tables import TableError, close_matches
 
@@ -69,9 +68,13 @@ def added(options: argparse.Namespace, workplace: Workplace) -> int:
     cell = pair(workplace.matrix, trl, vllm, READ)
     written = any(item.id == cell.id for item in workplace.matrix.cells)
     if options.write and not written:
-        path = workplace.matrix.path
+        path, workflow = workplace.matrix.path, ci.committed(workplace.matrix)
+        current = workflow is not None and workflow.read_text(encoding="utf-8") == ci.usual(workplace.matrix)
         path.write_text(f"{path.read_text(encoding='utf-8').rstrip()}\n\n{table(cell)}", encoding="utf-8")
         workplace = replace(workplace, matrix=load(path))
+        if workflow is not None and current:  # one made for other runners is left to whoever made it
+            workflow.write_text(ci.usual(workplace.matrix), encoding="utf-8")
+            print(workflow, file=sys.stderr)
     cell = next((item for item in workplace.matrix.cells if item.id == cell.id), replace(cell, declares=None))
     with workplace.store.locked(), shown() as progress:
         if options.write:
@@ -141,7 +144,7 @@ def _cell(workplace: Workplace, vllm: str, trl: str, layer: str, recipe: str | N
         needed = set(BY_NAME[open_.pop()].needs) - wanted
         wanted |= needed
         open_ += needed
-    layers = tuple(name for name in LAYERS if name in wanted)
+    layers = tuple(name for name in BY_NAME if name in wanted)
     found = pair(workplace.matrix, _release(releases, "trl", trl), _release(releases, "vllm", vllm), layers)
     if not BY_NAME[layer].heavy:
         return found

@@ -4,6 +4,7 @@ It serves a Llama without layers, of which the next token depends on the last al
 transformers runs the same model, so the trainer's log-probs are the fake's, and a weight update shows in both.
 """
 
+# ruff: noqa: N806 - shapes in names
 from __future__ import annotations
 
 import json

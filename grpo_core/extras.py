@@ -1,0 +1,32 @@
+"""Extras: what the three modes do without, found by name and imported when a setting asks for it.
+
+Nothing else names their modules. They are named relative to this package, so whoever follows imports, to load less
+or to learn what a program rests on, stops here: a program that asks for an extra says so itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+MODULES = {
+    # Engines behind servers of others: `connect`, which gives the engine.
+    "vllm": "rollout.connect.vllm_serve.engine",
+    "trl": "rollout.connect.trl.client",
+    # Ways for weights: `open_sender` and `open_receiver`.
+    "gloo": "rollout.connect.transports.group",
+    "nccl": "rollout.connect.transports.group",
+    "files": "rollout.connect.transports.files",
+    # What else is written of a run: `Recorder`, `build_loggers`.
+    "recorder": "records.recording",
+    "loggers": "show.loggers",
+}
+
+
+def extra(name: str) -> Any:
+    """The module of one of `MODULES`.
+
+    >>> extra("files").__name__
+    'grpo_core.rollout.connect.transports.files'
+    """
+    return importlib.import_module(f"{__package__}.{MODULES[name]}")

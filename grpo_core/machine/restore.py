@@ -1,0 +1,80 @@
+"""Reading what `grpo_core.machine.checkpoint` wrote, by a run that goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grpo_core.config import ConfigError
+from grpo_core.machine.checkpoint import SCHEMA, State, folders
+from grpo_core.types import Completion
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+# A resumed run may differ in these: none of them moves a number of the training.
+_FREE = (
+    *("output.", "checkpoint.", "eval.", "train.steps", "train.stall_s", "reward.threads"),
+    *("rollout.timeout_s", "rollout.host", "rollout.port", "rollout.reconnect_s"),
+)
+
+
+def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """Holds a run that goes on to the settings it began with.
+
+    Raises:
+        ConfigError: It would be another run.
+    """
+    plain = json.loads(json.dumps(now))  # tuples are lists in the file
+    for section, table in plain.items():
+        for key, value in table.items():
+            old, dotted = before.get(section, {}).get(key, value), f"{section}.{key}"
+            if old != value and not dotted.startswith(_FREE):
+                raise ConfigError(
+                    f"{dotted} = {value!r}: the run in {folder} has {old!r}; a run is resumed as it was begun. "
+                    "Set it back, or give another output.name"
+                )
+
+
+def load(folder: Path) -> State | None:
+    """The newest checkpoint that is whole, and sets the generators; None: there is none."""
+    for path in folders(folder):
+        try:
+            state = _read(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"grpo_core: {path} is damaged ({error}) and is passed over", file=sys.stderr)
+            continue
+        generators = state.tensors.pop("generators")
+        torch.set_rng_state(generators["torch"])
+        version, *numbers = generators["python"].tolist()
+        random.setstate((version, tuple(numbers), None))
+        return state
+    return None
+
+
+def _read(path: Path) -> State:
+    import safetensors.torch
+
+    document = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if document.pop("schema") != SCHEMA:
+        raise ValueError(f"expected {SCHEMA}")
+    tensors = {}
+    for name, expected in document.pop("checksums").items():
+        payload = (path / f"{name}.safetensors").read_bytes()
+        if hashlib.sha256(payload).hexdigest() != expected:
+            raise ValueError(f"{name}.safetensors has another checksum than it was written with")
+        tensors[name] = safetensors.torch.load(payload)
+    return State(**document, tensors=tensors)
+
+
+def completion_from(entry: Mapping[str, Any]) -> Completion:
+    """A completion from its dictionary."""
+    ids, logprobs, versions = (tuple(entry[name]) for name in ("ids", "logprobs", "versions"))
+    return Completion(entry["request_id"], ids, logprobs, versions, entry["finish_reason"])

@@ -1,0 +1,47 @@
+"""Reward functions that don't come with the trainer: the user's own, and mathematics, which needs a package."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import ConfigError
+from grpo_core.tasks.mathematics import math_answers
+from grpo_core.tasks.reward_functions import BUILT_IN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def function(spec: str) -> Callable[..., Any]:
+    """That of `file.py:function`, or math-verify's.
+
+    Raises:
+        ConfigError: It is not there.
+    """
+    if spec == "math" and importlib.util.find_spec("math_verify") is None:
+        raise ConfigError("reward.functions: 'math' needs math-verify; pip install 'math-verify>=0.8'")
+    file, colon, name = spec.rpartition(":")
+    try:
+        there = _run(Path(file).resolve()) if colon else KNOWN
+    except Exception as error:
+        shown = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"reward.functions: {spec!r}: running {file} raised {shown}") from error
+    if not callable(there.get(name)):
+        known = ", ".join(key for key, value in there.items() if inspect.isfunction(value)) or "none"
+        where = file if colon else "what is built in (others are written file.py:function)"
+        raise ConfigError(f"reward.functions: {spec!r}: no function {name!r} in {where}; there are: {known}")
+    return there[name]
+
+
+@functools.lru_cache
+def _run(path: Path) -> dict[str, Any]:
+    """What a file defines; run once, under its own path as a name, which no other module has."""
+    return runpy.run_path(str(path), run_name=str(path))
+
+
+KNOWN = dict(sorted({**BUILT_IN, "math": math_answers}.items()))

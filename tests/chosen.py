@@ -1,0 +1,198 @@
+"""Which tests rest on a file: those whose imports, or the modules that they start by name, lead to it.
+
+Standard library only: the noxfile asks before anything is installed. Read from the sources, nothing is imported.
+`python -m tests.chosen FILE...` prints them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
+# Who imports one of these needs the trainer's environment; hundreds of megabytes that nobody else needs.
+HEAVY = frozenset({"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"})
+FEW = 2
+_NAMED = re.compile(r"(?:^|\b(?:import|from)\s+)((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)(?=$|\s|;)")
+_STARTED = re.compile(r"-m ((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)")
+
+
+def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False) -> list[Path]:
+    """Returns the files of tests that rest on one of these files or on something in one of these folders.
+
+    A Python file is looked for as far as imports lead. Of data and of a folder everything rests on everything soon,
+    so these are looked for a few imports away.
+
+    Args:
+        paths: of sources, of data, or of tests, which are chosen themselves.
+        tests: to choose from; all there are if None.
+        near: only those of the same part that name a module themselves, not through other modules.
+    """
+    found = set()
+    for path in map(Path.resolve, paths):
+        files = _files(path)
+        wanted = {owner for file in files for owner in _owners(file)}
+        depth = 1 if near else None if path.suffix == ".py" else FEW
+        for test in all_tests() if tests is None else tests:
+            if test in files or (closure(test, depth) & wanted and not (near and _part(test) != _part(path))):
+                found.add(test)
+    return sorted(found)
+
+
+def needs_torch(tests: Sequence[Path]) -> bool:
+    """Tells whether one of these tests, or what it reaches, imports what only the trainer's environment has."""
+    return any(_read(file)[1] for test in tests for file in closure(test))
+
+
+@functools.cache
+def all_tests() -> tuple[Path, ...]:
+    """All files of tests."""
+    return tuple(sorted((ROOT / "tests").rglob("test_*.py")))
+
+
+@functools.cache
+def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
+    """Returns the files of ours that a file leads to, itself and the conftests above it included.
+
+    Args:
+        file: a Python file.
+        depth: of imports to follow; all if None. What a package hands on counts as the package.
+    """
+    found: set[Path] = set()
+    due = [(path, 0) for path in (file, *_conftests(file))]
+    while due:
+        path, far = due.pop(0)
+        if path in found:
+            continue
+        found.add(path)
+        if depth is not None and far >= depth and path.name != "__init__.py":
+            continue
+        due += [(target, far + 1) for name in _read(path)[0] for target in _modules(name)]
+    return frozenset(found)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return [file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+
+
+def _owners(file: Path) -> set[Path]:
+    """Who reads a file: itself if it is Python, and the files that name it; of data, or else its folder."""
+    owners = {file} if file.suffix == ".py" else set()
+    if not file.name.startswith("__"):
+        owners |= _naming(file.name)
+    if _top(file) == "tests":
+        return owners.union(*(_naming(folder) for folder in file.relative_to(ROOT).parts[2:-1]))
+    return owners if any(_top(owner) != "tests" for owner in owners) else owners | _naming(file.parent.name)
+
+
+def _naming(name: str) -> set[Path]:
+    return {source for source in _sources() if name in _read(source)[2]}
+
+
+@functools.cache
+def _sources() -> tuple[Path, ...]:
+    return tuple(path for top in OURS for path in sorted((ROOT / top).rglob("*.py")))
+
+
+def _conftests(file: Path) -> Iterator[Path]:
+    for folder in file.parents:
+        if folder == ROOT:
+            return
+        if (folder / "conftest.py").is_file():
+            yield folder / "conftest.py"
+
+
+@functools.cache
+def _modules(name: str) -> tuple[Path, ...]:
+    """The files that are run when a module of ours is imported: its own and its packages'; those of no other."""
+    parts = name.split(".")
+    if parts[0] not in OURS:
+        return ()
+    places = [ROOT.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+    files = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
+    return tuple(path for path in files if path.is_file())
+
+
+@functools.cache
+def _read(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
+    """Returns the modules that a file names, whether one is heavy, and the last parts of the paths it names."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    modules, names, is_test = set(), set(), _top(file) == "tests"
+    for node in _run(tree):
+        modules |= _imported(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # What a source names of another part, as a layer of the matrix a program for cells, runs elsewhere.
+            named = (name for name in _NAMED.findall(node.value) if is_test or name.startswith(_top(file)))
+            modules |= {name for name in named if _is_file(name)}
+            names.add(node.value.rstrip("/").rpartition("/")[2])
+            # A test starts our commands; in a source a command is more often told of than started.
+            modules |= {f"{name}.__main__" for name in _STARTED.findall(node.value) if is_test}
+        elif isinstance(node, ast.List | ast.Tuple | ast.Call) and is_test:
+            modules |= {f"{name}.__main__" for name in _started(node)}
+    # A source imports late what only some need of it; a test imports what it uses.
+    at_once = modules if is_test else {name for node in tree.body for name in _imported(node)}
+    heavy = any(module.partition(".")[0] in HEAVY for module in at_once)
+    return frozenset(modules), heavy, frozenset(names)
+
+
+def _imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return set()
+
+
+def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
+    """Yields the modules behind a "-m" in the words of a command line."""
+    words = node.args if isinstance(node, ast.Call) else node.elts
+    said = [word.value if isinstance(word, ast.Constant) else None for word in words]
+    yield from (name for option, name in itertools.pairwise(said) if option == "-m" and isinstance(name, str))
+
+
+def _part(path: Path) -> str:
+    """The folder of tests that a path belongs to: the matrix has one of its own."""
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "tests":
+        return "/".join(parts[1:2])
+    return (
+        "matrix"
+        if parts[:2] == ("diagnostics", "matrix") or parts[0] in {"locks", "matrix.toml"}
+        else parts[0]
+    )
+
+
+def _top(file: Path) -> str:
+    return file.relative_to(ROOT).parts[0]
+
+
+def _is_file(name: str) -> bool:
+    return ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """Walks a tree without what only type checkers read, and without docstrings."""
+    for child in ast.iter_child_nodes(node):
+        if (
+            isinstance(child, ast.If)
+            and isinstance(child.test, ast.Name)
+            and child.test.id == "TYPE_CHECKING"
+        ):
+            continue
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue
+        yield child
+        yield from _run(child)
+
+
+if __name__ == "__main__":
+    for test in chosen([Path(argument) for argument in sys.argv[1:]]):
+        print(test.relative_to(ROOT))

@@ -1,0 +1,20 @@
+"""What holds for the whole suite."""
+
+import signal
+
+import pytest
+
+
+def pytest_configure():
+    """Takes SIGINT back: a shell has what it starts in the background ignore it, and all that this starts too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Keeps the tests of a file together where they share a fixture; the others go to whichever worker is free."""
+    for item in items:
+        definitions = item._fixtureinfo.name2fixturedefs.values()
+        if any(one.scope == "module" for several in definitions for one in several):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -1,0 +1,79 @@
+"""Which tests are chosen for a file, and what they need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import chosen
+from tests.chosen import ROOT
+
+
+def names(*paths: str, near: bool = False) -> set[str]:
+    found = chosen.chosen([ROOT / path for path in paths], near=near)
+    return {str(path.relative_to(ROOT / "tests")) for path in found}
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("diagnostics/facts/nvml.py", "diagnostics/test_doctor_nvml.py"),
+        ("diagnostics/catalogue/issues/SCH001.toml", "diagnostics/test_catalogue.py"),
+        ("diagnostics/catalogue/issues", "diagnostics/test_triage.py"),
+        ("diagnostics/catalogue", "diagnostics/test_doctor.py"),
+        ("diagnostics/data/compat.json", "diagnostics/test_doctor.py"),
+        ("diagnostics/__main__.py", "diagnostics/test_command.py"),
+        ("diagnostics/matrix/build/uv.py", "matrix/test_uv.py"),
+        ("matrix.toml", "matrix/test_cells.py"),
+        ("grpo_core/learn/loss.py", "grpo_core/test_loss.py"),
+        ("grpo_core/learn/loss.py", "grpo_core/test_modes.py"),
+        ("grpo_core/__main__.py", "grpo_core/test_main.py"),
+        ("repro/runner.py", "repro/test_runner.py"),
+        ("tests/diagnostics/environments.py", "diagnostics/test_doctor.py"),
+        ("tests/diagnostics/logs/SCH002", "diagnostics/test_triage.py"),
+        ("tests/grpo_core/test_loss.py", "grpo_core/test_loss.py"),
+    ],
+)
+def test_what_rests_on_a_file_is_chosen(path, test):
+    """By imports, late ones too, by the name of a module that is started, by the name of a file that is read."""
+    assert test in names(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("grpo_core/learn/loss.py", "diagnostics/test_triage.py"),
+        ("diagnostics/catalogue", "grpo_core/test_loss.py"),
+        ("diagnostics/catalogue", "matrix/test_run.py"),
+        ("repro/runner.py", "diagnostics/test_doctor.py"),
+        ("tests/grpo_core/test_loss.py", "grpo_core/test_modes.py"),
+    ],
+)
+def test_what_does_not_is_not(path, test):
+    """Else the choice would be no choice."""
+    assert test not in names(path)
+
+
+def test_the_nearest_are_few_and_of_the_same_part():
+    """They name the module themselves."""
+    near = names("diagnostics/catalogue/issues/SCH001.toml", near=True)
+    assert "diagnostics/test_catalogue.py" in near
+    assert near < names("diagnostics/catalogue/issues/SCH001.toml")
+    assert {name.partition("/")[0] for name in near} == {"diagnostics"}
+
+
+def test_only_tests_of_the_trainer_need_torch():
+    """Who adds a known issue or a rule never waits for hundreds of megabytes."""
+    heavy = {path for path in chosen.all_tests() if chosen.needs_torch([path])}
+    assert {path.relative_to(ROOT / "tests").parts[0] for path in heavy} <= {"grpo_core", "repro", "golden"}
+    assert ROOT / "tests/grpo_core/test_loss.py" in heavy
+
+
+def test_choosing_needs_nothing_installed():
+    """The noxfile chooses before it installs."""
+    command = [sys.executable, "-S", "-m", "tests.chosen", "repro/judge.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert str(Path("tests/repro/test_judge.py")) in done.stdout.splitlines()
