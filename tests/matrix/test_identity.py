@@ -156,6 +156,7 @@ def test_a_change_of_a_file(place, file, text, expected):
         ("diagnostics/processes.py", IN_CELL | {"install"}),
         # Doctor is judged by all that it looks at, its data among it.
         ("diagnostics/doctor/examine.py", {"doctor"}),
+        ("diagnostics/doctor/checks/compatibility.py", {"doctor"}),
         ("diagnostics/catalogue/issues/SCH001.toml", {"doctor"}),
         # What runs in cells.
         ("grpo_core/rollout/vllm/engine.py", {"engine", "conformance"} | TRAINED),
@@ -279,6 +280,25 @@ def test_choices_of_a_command_line_leave_out_the_others(tmp_path):
         "two",
     }
     assert found("serve") == set()
+
+
+def test_what_a_folder_or_a_table_finds_is_followed(tmp_path):
+    """Modules that are imported for standing in a folder, and those that a table names below the package."""
+    texts = {
+        "p/__init__": "T = {'one': 'q.a'}\ndef extra(n):\n    return import_module(f'{__package__}.{T[n]}')\n",
+        "p/q/__init__": "",
+        "p/q/a": "",
+        "p/q/b": "",
+        "p/found/__init__": "for path in here:\n    import_module(f'{__name__}.{path.stem}')\n",
+        "p/found/x": "",
+        "p/found/y": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    code = Code({"p": tmp_path})
+    assert set(code.files(["p"])) == {"p/__init__.py", "p/q/__init__.py", "p/q/a.py"}
+    assert {"p/found/x.py", "p/found/y.py"} <= set(code.files(["p.found"]))
 
 
 def test_what_only_a_type_checker_imports_does_not_count(tmp_path):

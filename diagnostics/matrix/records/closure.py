@@ -172,6 +172,9 @@ class _Reader(ast.NodeVisitor):
         self._packages = packages
         self._main = name.endswith("/__main__.py")
         self._package = name.split("/")[:-1]
+        own = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self._own = {"__name__": own, "__package__": ".".join(self._package)}
+        self._tables: dict[str, ast.Dict] = {}
         # What runs outside of cells says commands to people, and starts programs by what a layer names.
         self._starts = self._package[0] != "diagnostics"
         self._only: tuple[frozenset[str], ...] = ()
@@ -227,8 +230,21 @@ class _Reader(ast.NodeVisitor):
         if not isinstance(node.value, ast.Constant):  # a docstring names nothing
             self.generic_visit(node)
 
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if isinstance(node.value, ast.Dict):
+            self._tables |= {item.id: node.value for item in node.targets if isinstance(item, ast.Name)}
+        self.generic_visit(node)
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         first = node.values[0] if node.values else None
+        own = self._own.get(getattr(getattr(first, "value", None), "id", ""))
+        rest = [getattr(part, "value", None) for part in node.values[1:]]
+        if own and rest[:1] == [
+            "."
+        ]:  # f"{__name__}.{word}": one of those in this folder, or one that a table names
+            table = self._tables.get(getattr(getattr(rest[-1], "value", None), "id", ""))
+            for value in _texts(table.values) if table else ("*",):
+                self._add(f"{own}.{value}")
         if isinstance(first, ast.Constant) and re.fullmatch(r"(\w+\.)+\w*", text := str(first.value)):
             self._add(f"{text}*")
         self.generic_visit(node)
