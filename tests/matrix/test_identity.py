@@ -283,9 +283,14 @@ def test_choices_of_a_command_line_leave_out_the_others(tmp_path):
 
 
 def test_what_a_folder_or_a_table_finds_is_followed(tmp_path):
-    """Modules that are imported for standing in a folder, and those that a table names below the package."""
+    """What stands in a folder that is imported whole; what a table names where it is asked for, or all where unclear."""
     texts = {
-        "p/__init__": "T = {'one': 'q.a'}\ndef extra(n):\n    return import_module(f'{__package__}.{T[n]}')\n",
+        "p/__init__": "",
+        "p/extras": "T = {'one': 'q.a', 'two': 'q.b'}\ndef extra(n):\n    import_module(f'{__package__}.{T[n]}')\n",
+        "p/first": "from p.extras import extra\nextra('one')\n",
+        "p/any": "from p.extras import extra\nextra(name)\n",
+        "p/whole": "from p import extras\nextras.extra('one')\n",
+        "p/none": "from p.extras import extra\n",
         "p/q/__init__": "",
         "p/q/a": "",
         "p/q/b": "",
@@ -297,7 +302,17 @@ def test_what_a_folder_or_a_table_finds_is_followed(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
     code = Code({"p": tmp_path})
-    assert set(code.files(["p"])) == {"p/__init__.py", "p/q/__init__.py", "p/q/a.py"}
+
+    def extras(module):
+        return {name for name in code.files([module]) if name.startswith("p/q/") and "__init__" not in name}
+
+    both = {"p/q/a.py", "p/q/b.py"}
+    assert [extras(f"p.{name}") for name in ("first", "any", "whole", "none")] == [
+        {"p/q/a.py"},
+        both,
+        both,
+        set(),
+    ]
     assert {"p/found/x.py", "p/found/y.py"} <= set(code.files(["p.found"]))
 
 
