@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.machine.determinism import settle
-from grpo_core.publish import long_prompt
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.engine import EngineError
@@ -51,7 +50,7 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
     trained, tokenizer = model.load_model(folder), model.load_tokenizer(folder)
     prompts = task.rows(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
     # One prompt long enough for its keys to be cached between requests, as the others' are not.
-    ids = long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
+    ids = task.long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
     prompts.append(replace(prompts[0], id="long", ids=ids))
     requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
     params = SamplingParams(config.sampling.max_tokens, config.sampling.temperature)

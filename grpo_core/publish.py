@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from grpo_core.types import Completion
 
 
-_PROBE_TOKENS = 160  # of a prompt, see `long_prompt`
 PROBE_COMPLETION = 8  # tokens
 
 
@@ -52,19 +51,6 @@ class Proof:
     fingerprint: bool | None
     difference: float
     moved: float | None
-
-
-def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
-    """A probe's prompt: `ids` repeated to 160 tokens, or to as many as there is room for.
-
-    Engines cache a prompt's keys in whole blocks, of 128 tokens in vLLM's CPU build: on a shorter prompt, keys
-    that were cached under the old weights and are still used would go unseen.
-
-    >>> long_prompt((1, 2, 3), room=5)
-    (1, 2, 3, 1, 2)
-    """
-    length = max(1, min(_PROBE_TOKENS, room))
-    return (ids * length)[:length]
 
 
 class Publisher:

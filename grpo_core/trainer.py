@@ -18,12 +18,13 @@ from grpo_core.machine import checkpoint
 from grpo_core.machine.distributed import joined
 from grpo_core.machine.interrupts import Interrupts
 from grpo_core.metrics import mean, read_metrics
-from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher, long_prompt
+from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.weights.digest import exact_digest
 from grpo_core.tasks import model
 from grpo_core.tasks.data import build_prompts, rollout
 from grpo_core.tasks.judge import Judge
+from grpo_core.tasks.task import long_prompt
 from grpo_core.types import SamplingParams
 
 if TYPE_CHECKING:

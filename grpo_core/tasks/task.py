@@ -12,6 +12,8 @@ from grpo_core.types import Prompt, Request
 if TYPE_CHECKING:
     from grpo_core.config import TaskConfig
 
+PROBE_TOKENS = 160  # see `long_prompt`
+
 
 def rows(options: TaskConfig, tokenizer: Any, *, seed: int, step: int | str, count: int) -> list[Prompt]:
     """The prompts of one step: a function of seed and step alone, so the same in every mode.
@@ -42,6 +44,19 @@ def requests_for(prompts: list[Prompt], group_size: int, seed: int) -> list[Requ
         for prompt in prompts
         for index in range(group_size)
     ]
+
+
+def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
+    """A probe's prompt: `ids` repeated to 160 tokens, or to as many as there is room for.
+
+    Engines cache a prompt's keys in whole blocks, of 128 tokens in vLLM's CPU build: on a shorter prompt, keys
+    that were cached under the old weights and are still used would go unseen.
+
+    >>> long_prompt((1, 2, 3), room=5)
+    (1, 2, 3, 1, 2)
+    """
+    length = max(1, min(PROBE_TOKENS, room))
+    return (ids * length)[:length]
 
 
 def derived_seed(*parts: object) -> int:

@@ -19,8 +19,9 @@ MODULES = (
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
     "grpo_core.rollout.weights.digest",
+    "grpo_core.rollout.weights.checksum",
     "grpo_core.tasks.task",
-    "grpo_core.publish",
+    "grpo_core.types",
 )
 
 
