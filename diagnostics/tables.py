@@ -31,7 +31,7 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """A TOML file, to say where something in it stands."""
 
     path: Path
@@ -49,7 +49,7 @@ class Source:
 class Table:
     """One table of the file; each `take` checks a key, `close` refuses what nobody took."""
 
-    source: Source
+    source: TableSource
     keys: Keys
     values: Mapping[str, Any]
     taken: set[str] = field(default_factory=set)

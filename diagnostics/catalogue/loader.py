@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue import model
 from diagnostics.report import wording
 from diagnostics.report.remedies import Advice, Install, SetOption
-from diagnostics.tables import Source, Table, TableError, close_matches
+from diagnostics.tables import Table, TableError, TableSource, close_matches
 
 if TYPE_CHECKING:
     from diagnostics.report.remedies import Edit
@@ -111,7 +111,7 @@ def _read(path: Path) -> Table:
         raise CatalogueError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(f"{path}: is not TOML: {error}") from None
-    return Table(Source(path, text), (), document)
+    return Table(TableSource(path, text), (), document)
 
 
 def _family(path: Path, table: Table) -> str:
@@ -245,8 +245,8 @@ def _trigger(name: str, table: Table) -> model.Occasion:
     return trigger
 
 
-def _sample(table: Table, *, matches: bool) -> model.Sample:
-    sample = model.Sample(
+def _sample(table: Table, *, matches: bool) -> model.LogSample:
+    sample = model.LogSample(
         table.take("text", str, required=True), matches, table.take("about", str, required=True)
     )
     table.close()

@@ -68,7 +68,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Sample:
+class LogSample:
     """A piece of a log, re-valued, and whether the signature matches it."""
 
     text: str
@@ -88,7 +88,7 @@ class Signature:
     all: tuple[str, ...]
     none: tuple[str, ...]
     frames: tuple[Frame, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[LogSample, ...]
 
 
 @dataclass(frozen=True)

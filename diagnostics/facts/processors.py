@@ -15,7 +15,7 @@ _FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
 
 
 @dataclass(frozen=True)
-class Node:
+class NumaNode:
     """A NUMA node: its memory, and its processors as the kernel lists them ("0-15,32-47")."""
 
     number: int
@@ -38,7 +38,7 @@ class Processors:
     count: int
     allowed: int
     quota: float | None
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[NumaNode, ...] = ()
     nodes_allowed: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()
 
@@ -135,7 +135,7 @@ def _limit() -> tuple[float | None, float | None]:
     return round(limit_gb, 1), round(used_gb, 1)
 
 
-def _nodes() -> list[Node]:
+def _nodes() -> list[NumaNode]:
     try:
         folders = [path for path in _NODES.iterdir() if _NODE.fullmatch(path.name)]
     except OSError:
@@ -144,7 +144,7 @@ def _nodes() -> list[Node]:
     for folder in folders:
         total = re.search(r"MemTotal:\s+(\d+) kB", _read(folder / "meminfo"))
         gigabytes = round(int(total[1]) * 1024 / 1e9, 1) if total else None
-        nodes.append(Node(int(folder.name[4:]), _read(folder / "cpulist").strip(), gigabytes))
+        nodes.append(NumaNode(int(folder.name[4:]), _read(folder / "cpulist").strip(), gigabytes))
     return nodes
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from diagnostics import programs
 from diagnostics.matrix import commands
 from diagnostics.matrix.build.paths import ROOT
-from diagnostics.matrix.build.sources import SourceError
+from diagnostics.matrix.build.sources import WheelError
 from diagnostics.matrix.build.uv import UvMissingError
 from diagnostics.matrix.records.store import StoreError
 from diagnostics.matrix.report import ci
-from diagnostics.matrix.run.cluster.dispatch import ClusterError
+from diagnostics.matrix.run.cluster.dispatch import DispatchError
 from diagnostics.matrix.sweep import command as sweeps
 from diagnostics.tables import TableError
 
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
-    except (TableError, StoreError, UvMissingError, SourceError, ClusterError) as error:
+    except (TableError, StoreError, UvMissingError, WheelError, DispatchError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:

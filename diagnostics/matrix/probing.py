@@ -16,7 +16,7 @@ from diagnostics.matrix.report import ci, words
 from diagnostics.matrix.report.progress import shown
 from diagnostics.matrix.report.table import render
 from diagnostics.matrix.run import selection
-from diagnostics.matrix.run.bisect import Verdict, bisect, contradictions
+from diagnostics.matrix.run.bisect import BisectVerdict, bisect, contradictions
 from diagnostics.matrix.run.board import Board, Square, board, question
 from diagnostics.matrix.run.runner import Options, run
 from diagnostics.tables import TableError, close_matches
@@ -156,12 +156,12 @@ def _cell(workplace: Workplace, vllm: str, trl: str, layer: str, recipe: str | N
     return replace(found, recipe=recipes[recipe])
 
 
-def _verdict(workplace: Workplace, cell: Cell, layer: str, progress: Progress) -> Verdict:
+def _verdict(workplace: Workplace, cell: Cell, layer: str, progress: Progress) -> BisectVerdict:
     if cell.recipe is not None and not locks.read(workplace, cell, runs=True):
         locks.refresh(workplace, [cell])
     square = _asked(workplace, cell, cell.layers, progress).rows[0].square(layer)
     assert square is not None
-    return Verdict(word(square), square.summary, answered=not square.judged.incomplete)
+    return BisectVerdict(word(square), square.summary, answered=not square.judged.incomplete)
 
 
 def word(square: Square) -> str:

@@ -16,14 +16,14 @@ from diagnostics.triage.reading.sources import SourceError
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
-from diagnostics.triage.verdict import Verdict, judge
+from diagnostics.triage.verdict import Diagnosis, judge
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
     from typing import Any
 
-    from diagnostics.triage.reading.sources import Source
+    from diagnostics.triage.reading.sources import LogSource
 
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE, "empty": INCOMPLETE}
 
@@ -52,20 +52,20 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def triage(sources: Sequence[Source], rules: Rules) -> Verdict:
+def triage(sources: Sequence[LogSource], rules: Rules) -> Diagnosis:
     """Reads all logs of one run and judges them together."""
     return judge([scan(source, rules) for source in sources], rules)
 
 
-def exit_code(verdict: Verdict) -> int:
+def exit_code(verdict: Diagnosis) -> int:
     """0 no failure, 1 a known one, 3 an unknown one or a log that could not be read to its end."""
     code = _EXIT[verdict.state]
     return INCOMPLETE if code == FINE and verdict.problems else code
 
 
-def _runs(arguments: Sequence[str], passed: Passed) -> dict[str, list[Source]]:
+def _runs(arguments: Sequence[str], passed: Passed) -> dict[str, list[LogSource]]:
     """The logs of each run: in a folder that is named, each file and each folder is a run."""
-    runs: dict[str, list[Source]] = {}
+    runs: dict[str, list[LogSource]] = {}
     for argument in arguments:
         for source in find([argument], passed):
             folder, inside, _ = source.name.partition("/")
@@ -76,10 +76,10 @@ def _runs(arguments: Sequence[str], passed: Passed) -> dict[str, list[Source]]:
     return runs
 
 
-def _group(runs: dict[str, list[Source]], *, as_json: bool) -> int:
+def _group(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
     """Each run alone; those with the same fingerprint together, the largest group first."""
     rules = Rules(catalogue.load())
-    groups: dict[str, list[tuple[str, Verdict]]] = {}
+    groups: dict[str, list[tuple[str, Diagnosis]]] = {}
     for name, sources in runs.items():
         verdict = triage(sources, rules)
         groups.setdefault(verdict.fingerprint, []).append((name, verdict))
@@ -101,7 +101,7 @@ def _worst(code: int) -> int:
     return (FINE, INCOMPLETE, FINDINGS).index(code)
 
 
-def _as_json(fingerprint: str, members: list[tuple[str, Verdict]]) -> dict[str, Any]:
+def _as_json(fingerprint: str, members: list[tuple[str, Diagnosis]]) -> dict[str, Any]:
     verdict = members[0][1]
     return {
         "fingerprint": fingerprint,
@@ -112,7 +112,7 @@ def _as_json(fingerprint: str, members: list[tuple[str, Verdict]]) -> dict[str, 
     }
 
 
-def _title(verdict: Verdict) -> str:
+def _title(verdict: Diagnosis) -> str:
     if verdict.candidates:
         issue = verdict.candidates[0].issue
         return f"{issue.code} {issue.title}" + (

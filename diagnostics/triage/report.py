@@ -11,7 +11,7 @@ from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, 
 
 if TYPE_CHECKING:
     from diagnostics.triage.seen import Hit
-    from diagnostics.triage.verdict import Candidate, Verdict
+    from diagnostics.triage.verdict import Candidate, Diagnosis
 
 WHERE_ROOTS_ARE = (
     "the root is earlier or in another file: look in the same log for 'EngineCore failed to start' or the first"
@@ -26,7 +26,7 @@ NOTES = {
 }
 
 
-def report(verdict: Verdict, logs: list[str], passed: str = "") -> Report:
+def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
     """The report of one run's logs; `passed` says what in folders was passed over."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
     checks = [
@@ -43,7 +43,7 @@ def report(verdict: Verdict, logs: list[str], passed: str = "") -> Report:
     return Report(tool="triage", subject=_subject(verdict, logs), checks=tuple(checks), notes=tuple(notes))
 
 
-def _note(verdict: Verdict) -> str:
+def _note(verdict: Diagnosis) -> str:
     """What the state means; of a wrapper, where the root is, in the words of the framework that the log shows."""
     note = NOTES[verdict.state]
     if verdict.state != "wrapper":
@@ -60,7 +60,7 @@ def _note(verdict: Verdict) -> str:
     return "; ".join([note, *named, *(told or [WHERE_ROOTS_ARE])])
 
 
-def _subject(verdict: Verdict, logs: list[str]) -> dict[str, Any]:
+def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
     return {
         "logs": logs,
         "lines": verdict.lines,
@@ -96,7 +96,7 @@ def place(hit: Hit) -> str:
     return f"{hit.source}:{hit.line}"
 
 
-def _finding(candidate: Candidate, number: int, verdict: Verdict) -> Finding:
+def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
     issue = candidate.issue
     severity = Severity.WARNING if number else Severity.ERROR
     evidence = [Evidence(hit.text, place(hit)) for hit in candidate.evidence]
@@ -123,7 +123,7 @@ def _finding(candidate: Candidate, number: int, verdict: Verdict) -> Finding:
     )
 
 
-def _detail(candidate: Candidate, verdict: Verdict) -> str:
+def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
     told = [candidate.issue.cause]
     if candidate.role != "root":
         told.insert(0, "This is not the root, which is not in these logs.")

@@ -12,7 +12,7 @@ from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue, Sample
+    from diagnostics.catalogue.model import Issue, LogSample
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 # A frame, also where its quotation mark is written out for JSON or HTML.
@@ -65,7 +65,7 @@ class Rules:
         self.prefilter = anchors.union(self.anchors)
 
 
-def _in_a_warning(sample: Sample) -> bool:
+def _in_a_warning(sample: LogSample) -> bool:
     return any(clean(line).harmless for line in sample.text.splitlines())
 
 

@@ -14,7 +14,7 @@ from diagnostics.triage.stages import Stages
 
 if TYPE_CHECKING:
     from diagnostics.triage.reading.prefixes import Line
-    from diagnostics.triage.reading.sources import Source
+    from diagnostics.triage.reading.sources import LogSource
     from diagnostics.triage.rules import Rules
 
 # Of a long line this much on each side of an anchor is looked at.
@@ -25,7 +25,7 @@ _RANK_FILE = re.compile(
 )
 
 
-def scan(source: Source, rules: Rules) -> Seen:
+def scan(source: LogSource, rules: Rules) -> Seen:
     """Reads a log once; what can't be read to its end is reported with what was seen of it."""
     match = _RANK_FILE.search(source.name)
     seen = Seen(source.name, next(filter(None, match.groups()), "") if match else "")

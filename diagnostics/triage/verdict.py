@@ -73,7 +73,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Diagnosis:
     """What came of the logs of one run.
 
     Attributes:
@@ -97,7 +97,7 @@ class Verdict:
     first_failed: tuple[tuple[str, str], ...] = ()
 
 
-def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
+def judge(seen: Sequence[Seen], rules: Rules) -> Diagnosis:
     """Judges all logs of one run together; their order makes no difference."""
     seen = sorted(seen, key=lambda log: log.source)
     versions = _versions(seen)
@@ -114,7 +114,7 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Verdict:
         state = "empty" if not any(log.lines or log.problem for log in seen) else state
         candidates, followed = [], rest
     frameworks: Counter[str] = sum((log.frameworks for log in seen), Counter())
-    return Verdict(
+    return Diagnosis(
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
     from grpo_core.learn.batch import Batch
-    from grpo_core.learn.reference import Reference
+    from grpo_core.learn.reference import ReferencePolicy
     from grpo_core.machine.distributed import World
 
 
@@ -60,11 +60,11 @@ class Policy:
 
             adapters = inject(self.causal, config.model, config.train.seed)
         self.module = _Scorer(self.causal, config.train.logprob_chunk)
-        self.reference: Reference | None = None
+        self.reference: ReferencePolicy | None = None
         if config.loss.kl_coefficient:
-            from grpo_core.learn.reference import Reference
+            from grpo_core.learn.reference import ReferencePolicy
 
-            self.reference = Reference(self.module, adapters)
+            self.reference = ReferencePolicy(self.module, adapters)
         if config.model.gradient_checkpointing:
             from grpo_core.learn.memory import recompute_activations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from grpo_core.learn.batch import Batch
 
 
-class Reference:
+class ReferencePolicy:
     """The model before training."""
 
     def __init__(self, scorer: Any, adapters: Sequence[Any]) -> None:

@@ -24,7 +24,7 @@ from diagnostics import catalogue
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.report.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import Source
+from diagnostics.triage.reading.sources import LogSource
 from diagnostics.triage.rules import Rules
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def evaluate(folder: Path) -> list[Outcome]:
     outcomes = []
     for path in sorted(folder.glob("*/*.log")):
         label = path.parent.name.partition("+")[0]
-        verdict = triage([Source(path.name, path)], rules)
+        verdict = triage([LogSource(path.name, path)], rules)
         codes = [candidate.issue.code for candidate in verdict.candidates]
         said = codes[0] if codes else verdict.state
         outcomes.append(Outcome(f"{path.parent.name}/{path.name}", label, said, tuple(codes[1:])))

@@ -13,7 +13,7 @@ from diagnostics.facts.extensions import Extension
 from diagnostics.facts.gpus import Gpu, Gpus
 from diagnostics.facts.limits import Limit
 from diagnostics.facts.machine import Disk, Libraries, Machine
-from diagnostics.facts.processors import Memory, Node, Processors
+from diagnostics.facts.processors import Memory, NumaNode, Processors
 from diagnostics.report.findings import Severity
 from diagnostics.report.wording import commands_of, text_of
 from tests.diagnostics.environments import issues
@@ -33,7 +33,7 @@ GOOD = Machine(
     kernel="Linux 6.1",
     architecture="x86_64",
     container="",
-    processors=Processors(64, 64, None, (Node(0, "0-63", 500.0),), (0,)),
+    processors=Processors(64, 64, None, (NumaNode(0, "0-63", 500.0),), (0,)),
     memory=Memory(500.0, 400.0, 0.0, None, None),
     limits={"nofile": Limit(65536, 65536), "nproc": Limit(100000, None), "memlock": Limit(None, None)},
     disks=tuple(disk(name) for name in ("environment", "hub cache", "temporary", "ray", "shared memory")),
@@ -106,7 +106,7 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
         ({"memory": Memory(None, None, None, None, None)}, []),
         ({"processors": Processors(64, 64, 4.0)}, ["warning ENV906"]),
         (
-            {"processors": Processors(8, 4, None, (Node(0, "0-3", 1.0), Node(1, "4-7", 1.0)), (0,))},
+            {"processors": Processors(8, 4, None, (NumaNode(0, "0-3", 1.0), NumaNode(1, "4-7", 1.0)), (0,))},
             ["info ENV907"],
         ),
         ({"gpus": Gpus("none")}, []),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.doctor.probe import outcomes, tiers
-from diagnostics.doctor.probe.children import Children, Ended
+from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.doctor.probe.outcomes import Tried
 from diagnostics.facts.environment import Environment, Package
 from diagnostics.report.wording import text_of
@@ -220,12 +220,12 @@ class Scripted:
 
     def ask(self, what, program, *arguments, limit_s, offline=False):
         if arguments == ("sys",):
-            return Ended(what, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
+            return ChildEnded(what, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
         self.asked.append((program, *arguments))
         answer = self.answers.get(program, {"ok": True})
         log = self.folder_ / "log"
         log.write_text(answer.pop("log", ""))
-        return Ended(what, answer, answer.pop("code", 0), answer.pop("late", False), 1.0, log)
+        return ChildEnded(what, answer, answer.pop("code", 0), answer.pop("late", False), 1.0, log)
 
 
 def test_the_same_failure_is_told_once(tmp_path, rules):

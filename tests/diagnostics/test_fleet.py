@@ -292,7 +292,7 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
         cwd=tmp_path,
         env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
     )
-    read = nodes.read(nodes.Answer(text=done.stdout))
+    read = nodes.read(nodes.NodeAnswer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
     assert bundle.program() == text
@@ -310,7 +310,7 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
 )
 def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
     """Whatever ran there."""
-    said = nodes.read(nodes.Answer(text=text))["problem"]
+    said = nodes.read(nodes.NodeAnswer(text=text))["problem"]
     assert problem in said
     assert said.isprintable()
 

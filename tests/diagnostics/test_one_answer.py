@@ -19,11 +19,11 @@ from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import Source
+from diagnostics.triage.reading.sources import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.seen import Hit
-from diagnostics.triage.verdict import Candidate, Verdict
+from diagnostics.triage.verdict import Candidate, Diagnosis
 
 ISSUES = catalogue.load()
 # A log that names its trigger: CODE/cell__trigger.log. What is in the cell stands in its name.
@@ -69,7 +69,7 @@ def triaged(entry, framework, releases, triggers=()):
     candidate = Candidate(entry, "root", "supported", (hit,), 1, (), (), triggers)
     versions = {name: (release, "a.log:1") for name, release in releases.items()}
     frameworks = (framework,) if framework else ()
-    verdict = Verdict("known", (candidate,), (), (), versions, frameworks, "", 1, ())
+    verdict = Diagnosis("known", (candidate,), (), (), versions, frameworks, "", 1, ())
     return report(verdict, ["a.log"]).findings[0]
 
 
@@ -84,7 +84,7 @@ def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
     cell, _, trigger = log.stem.partition("__")
     entry = ISSUES[log.parent.name]
     releases = {"vllm": RELEASES[cell.removeprefix("scheduler")]}
-    verdict = triage([Source(log.name, log)], rules)
+    verdict = triage([LogSource(log.name, log)], rules)
     assert verdict.candidates[0].triggers == (trigger,)
     finding = report(verdict, [log.name]).findings[0]
     told = {one.name: one for one in entry.mitigations}

@@ -15,7 +15,7 @@ from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading.folders import Passed
 from diagnostics.triage.reading.named import find
 from diagnostics.triage.reading.prefixes import Line, clean
-from diagnostics.triage.reading.sources import Source
+from diagnostics.triage.reading.sources import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.tracebacks import Assembler
@@ -46,7 +46,7 @@ def judge(tmp_path, rules):
         for number, lines in enumerate(logs):
             path = tmp_path / f"rank_{number}.log"
             path.write_bytes(lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
-            sources.append(Source(path.name, path))
+            sources.append(LogSource(path.name, path))
         return triage(sources, rules)
 
     return judge

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diagnostics import catalogue
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import Source
+from diagnostics.triage.reading.sources import LogSource
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.verdict import judge
@@ -148,7 +148,7 @@ def test_hostile_files_come_to_an_end(rules, tmp_path, name):
     """Broken gzip, deep nesting, tracebacks without end, huge integers: a verdict, soon."""
     path = tmp_path / "a.log"
     path.write_bytes(HOSTILE_FILES[name])
-    assert fuzz.judged(rules, Source(name, path)) < 5
+    assert fuzz.judged(rules, LogSource(name, path)) < 5
 
 
 def test_damaged_lines(rules):

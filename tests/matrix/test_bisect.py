@@ -7,14 +7,14 @@ import tomllib
 import pytest
 
 from diagnostics.matrix.ask.registry import load
-from diagnostics.matrix.run.bisect import Verdict, bisect, contradictions
+from diagnostics.matrix.run.bisect import BisectVerdict, bisect, contradictions
 
 NAMES = [f"0.{minor}" for minor in range(40)]
 
 
 def verdict(word):
     """An answered verdict."""
-    return Verdict(word, f"{word} seen", answered=True)
+    return BisectVerdict(word, f"{word} seen", answered=True)
 
 
 @pytest.mark.parametrize("turn", [1, 2, 19, 20, 38, 39])
@@ -54,7 +54,9 @@ def test_what_is_not_answered_ends_the_search():
     """A machine that can't answer for a release blames no release."""
     found = bisect(
         NAMES,
-        lambda name: verdict(name) if name in {"0.0", "0.39"} else Verdict("timeout", "", answered=False),
+        lambda name: (
+            verdict(name) if name in {"0.0", "0.39"} else BisectVerdict("timeout", "", answered=False)
+        ),
     )
     assert found.first is None
     assert found.problem.startswith("not answered: 0.19: timeout")

@@ -21,7 +21,7 @@ from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.resolving import packages
 from diagnostics.matrix.plan import breadth, releases
 from diagnostics.matrix.plan.releases import Release, Releases
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import Event, from_line
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.report import findings, findings_document, html
@@ -191,7 +191,7 @@ def test_the_project_s_breadth_covers_what_it_promises():
 def answered(item, outcome, *signs, lock="", started="2025-01-01T00:00:00Z"):
     """An event that answers a question."""
     facts = (*packages(lock.split()), *(("missing", sign.partition(":")[0], "at import") for sign in signs))
-    answer = Answer(outcome, "summary", Evidence.STATIC, signs=signs, facts=facts, excerpt=lock)
+    answer = Answer(outcome, "summary", EvidenceLevel.STATIC, signs=signs, facts=facts, excerpt=lock)
     return Event(item.identity, item.cell.id, item.layer.name, answer, item.inputs, "", started, 0.1, "run")
 
 
@@ -299,7 +299,7 @@ def test_the_document_says_what_was_run_read_and_not_answered(matrix):
         replace(made.cells[0], vllm="0.7", id="vllm-0.7+trl-1.1.0"), BY_NAME["engine"], (("a", "b"),)
     )
     event = answered(ran, Outcome.PASS)
-    event = replace(event, answer=replace(event.answer, evidence=Evidence.EXECUTED))
+    event = replace(event, answer=replace(event.answer, evidence=EvidenceLevel.EXECUTED))
     text = findings_document.render(board(questions, wide), board([ran], [event]), KNOWN, "2025-01-01")
     assert (
         "Not allowed, and layers passed: 1.\n\n- `vllm-0.7+trl-1.1.0` (TRL declares vllm==0.5): passed engine"

@@ -8,7 +8,7 @@ import pytest
 
 from diagnostics.matrix.__main__ import main
 from diagnostics.matrix.ask.registry import BY_NAME, load
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import confusion, html, markdown
 from diagnostics.matrix.report import json as as_json
@@ -22,12 +22,12 @@ CPU = '[CELL.expect."peer:vllm"]\noutcome = "fail"\nreason = "no GPU"\nof_machin
 def said(*signs):
     """Doctor's answer."""
     facts = tuple(("said", *sign.split()) for sign in signs)
-    return Answer(Outcome.PASS, "said", Evidence.EXECUTED, signs=signs, facts=facts)
+    return Answer(Outcome.PASS, "said", EvidenceLevel.EXECUTED, signs=signs, facts=facts)
 
 
 def seen(outcome, *codes):
     """A layer's answer."""
-    return Answer(Outcome(outcome), "saw <it>", Evidence.EXECUTED, codes=codes)
+    return Answer(Outcome(outcome), "saw <it>", EvidenceLevel.EXECUTED, codes=codes)
 
 
 @pytest.fixture

@@ -15,23 +15,23 @@ from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.report.progress import Lines
 from diagnostics.matrix.run.board import Question, Standing
 from diagnostics.matrix.run.cluster.dispatch import ATTEMPTS, Dispatch, FailedError, LostError
-from diagnostics.matrix.run.cluster.placement import Node
-from diagnostics.matrix.run.runner import Options, Run, ordered
+from diagnostics.matrix.run.cluster.placement import RayNode
+from diagnostics.matrix.run.runner import MatrixRun, Options, ordered
 from diagnostics.tables import TableError
 
-SMALL = {name: Node(name, name, cpus=1.0, memory_gb=8.0, gpus=0.0) for name in ("a", "b")}
-GPU = Node("g", "g", cpus=4.0, memory_gb=64.0, gpus=1.0)
+SMALL = {name: RayNode(name, name, cpus=1.0, memory_gb=8.0, gpus=0.0) for name in ("a", "b")}
+GPU = RayNode("g", "g", cpus=4.0, memory_gb=64.0, gpus=1.0)
 
 
 @dataclass
 class Nodes:
     """A cluster that answers at once, oldest job first, as its `answer` says."""
 
-    all: list[Node]
+    all: list[RayNode]
     answer: object
     asked: list[tuple[str, ...]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
-    jobs: dict[int, tuple[Node, dict[str, object]]] = field(default_factory=dict)
+    jobs: dict[int, tuple[RayNode, dict[str, object]]] = field(default_factory=dict)
 
     def nodes(self):
         return self.all
@@ -57,7 +57,7 @@ class Nodes:
 class Table:
     """A run and what to look at after it."""
 
-    run: Run
+    run: MatrixRun
     due: list[Question]
 
     def on(self, *nodes, answer=None):
@@ -97,7 +97,7 @@ def table(tmp_path, kit):
             for cell in workplace.matrix.cells
             for layer in cell.layers
         ])  # fmt: skip
-        return Table(Run(workplace, Options(**options), Lines(sys.stderr), Standing(due, [])), due)
+        return Table(MatrixRun(workplace, Options(**options), Lines(sys.stderr), Standing(due, [])), due)
 
     return make
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix import __main__ as cli
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.records.store import Store, StoreError
 
@@ -381,7 +381,7 @@ def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said
 def test_an_answer_that_cannot_be_written_is_said(tmp_path):
     """A full disk under the store: which file and why, where the run can end by it."""
     (tmp_path / "store.jsonl").symlink_to("/dev/full")
-    answer = Answer(Outcome.PASS, "fine", Evidence.STATIC)
+    answer = Answer(Outcome.PASS, "fine", EvidenceLevel.STATIC)
     event = Event("i", "c", "resolve", answer, (), "", "2026-01-01T00:00:00Z", 1.0, "r")
     with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: No space left on device"):
         Store(tmp_path).append(event)

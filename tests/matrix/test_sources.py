@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from diagnostics.matrix.build import sources
-from diagnostics.matrix.build.sources import SourceError, find_wheel
+from diagnostics.matrix.build.sources import WheelError, find_wheel
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def test_a_release_that_is_not_there_is_absent(index, environ, tmp_path):
     """No such project, no such version: absent, which isn't a network fault."""
     index.add("vllm", "1.0")
     for name, version in (("vllm", "2.0"), ("nothing", "1.0")):
-        with pytest.raises(SourceError) as refused:
+        with pytest.raises(WheelError) as refused:
             find_wheel(name, version, cache=tmp_path / "cache", environ=environ)
         assert refused.value.absent
 
 
 def test_an_index_that_does_not_answer_is_a_fault(tmp_path):
     """Not absent: nobody knows. Credentials in the address are not repeated."""
-    with pytest.raises(SourceError) as refused:
+    with pytest.raises(WheelError) as refused:
         find_wheel(
             "vllm", "1.0", cache=tmp_path, environ={"PIP_INDEX_URL": "http://user:secret@127.0.0.1:9/simple/"}
         )

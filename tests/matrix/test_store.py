@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import Event, from_line, to_line
 from diagnostics.matrix.records.store import Store, StoreBusyError, flaky, latest
 
@@ -14,7 +14,12 @@ from diagnostics.matrix.records.store import Store, StoreBusyError, flaky, lates
 def event(identity="a", outcome="pass", summary="ünï\ncode", codes=()):
     """An event with a hostile summary."""
     answer = Answer(
-        Outcome(outcome), summary, Evidence.EXECUTED, codes=codes, signs=("s",), ran_with=(("torch", "2"),)
+        Outcome(outcome),
+        summary,
+        EvidenceLevel.EXECUTED,
+        codes=codes,
+        signs=("s",),
+        ran_with=(("torch", "2"),),
     )
     return Event(
         identity,

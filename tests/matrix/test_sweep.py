@@ -68,7 +68,7 @@ def test_compressed_members_and_those_outside(tmp_path, world):
         archive.writestr("vllm/a.py", "a = 1\n" * 1000)
         archive.writestr("../evil.py", "")
     where = {"cache": tmp_path / "cache", "environ": world.environ}
-    with pytest.raises(sources.SourceError, match=r"\.\./evil\.py"):
+    with pytest.raises(sources.WheelError, match=r"\.\./evil\.py"):
         wheels.unpack("vllm", "1.0", tmp_path / "out", **where)
     assert not (tmp_path / "out" / "1.0" / "evil.py").exists()
 

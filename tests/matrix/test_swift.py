@@ -11,7 +11,7 @@ import pytest
 from diagnostics import catalogue
 from diagnostics.matrix.ask.in_cell import Reply
 from diagnostics.matrix.build.paths import ROOT
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import Event, from_line, to_line
 from diagnostics.matrix.sweep import swift
 from repro.questions.swift_arguments import CASES
@@ -104,6 +104,6 @@ def test_an_answer_is_kept_whole_and_a_fault_says_why(tmp_path):
     assert (answer.outcome, answer.summary) == (Outcome.PASS, "1 refuses")
     event = from_line(to_line(Event("i", "ms-swift-3.5.3", "sweep:swift-3", answer, (), "", "", 1.0, "r")))
     assert swift.report(event, swift.beside("3.5.3")) == {**document, "beside": "swift-3"}
-    late = Answer(Outcome.TIMEOUT, "no answer within 1200 s", Evidence.EXECUTED)
+    late = Answer(Outcome.TIMEOUT, "no answer within 1200 s", EvidenceLevel.EXECUTED)
     event = Event("i", "ms-swift-3.5.3", "sweep:swift-3", late, (), "", "", 1.0, "r")
     assert swift.report(event, swift.beside("3.5.3")) == {"failed": "no answer within 1200 s"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnostics import catalogue
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Expectation, Outcome, judge
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Expectation, Outcome, judge
 from diagnostics.matrix.run.triaged import codes
 
 
@@ -15,9 +15,9 @@ def test_every_signature_is_found_in_what_a_failure_showed():
             if not sample.matches:
                 continue
             seen += 1
-            failed = Answer(Outcome.FAIL, "exit code 1", Evidence.EXECUTED, excerpt=sample.text)
+            failed = Answer(Outcome.FAIL, "exit code 1", EvidenceLevel.EXECUTED, excerpt=sample.text)
             assert code in codes(failed), (code, sample.about)
-            passed = Answer(Outcome.PASS, "exit code 0", Evidence.EXECUTED, excerpt=sample.text)
+            passed = Answer(Outcome.PASS, "exit code 0", EvidenceLevel.EXECUTED, excerpt=sample.text)
             assert codes(passed) == ()
     assert seen
 
@@ -31,7 +31,7 @@ def test_what_is_triaged_does_not_judge():
         for sample in issue.signature.samples
         if sample.matches
     )
-    answer = Answer(Outcome.FAIL, "x", Evidence.EXECUTED, excerpt=sample)
+    answer = Answer(Outcome.FAIL, "x", EvidenceLevel.EXECUTED, excerpt=sample)
     assert codes(answer)
     assert judge(answer, Expectation(Outcome.FAIL, "known")).expected
 
@@ -43,6 +43,8 @@ def test_a_missing_name_that_was_read_bears_the_code_of_its_import():
         "vllm.worker.worker.Worker: no module vllm.worker.worker (trl/a.py:2, at import)",
         "vllm.LLM.collective_rpc: LLM has no collective_rpc (trl/a.py:3, when called)",
     )
-    read = [Answer(Outcome.FAIL, "1 name is not there", Evidence.STATIC, signs=(sign,)) for sign in signs]
+    read = [
+        Answer(Outcome.FAIL, "1 name is not there", EvidenceLevel.STATIC, signs=(sign,)) for sign in signs
+    ]
     assert [codes(answer) for answer in read] == [("CMP002",), ("CMP002",), ()]
-    assert codes(Answer(Outcome.PASS, "", Evidence.STATIC, signs=signs)) == ()
+    assert codes(Answer(Outcome.PASS, "", EvidenceLevel.STATIC, signs=signs)) == ()

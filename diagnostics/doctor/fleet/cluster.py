@@ -14,7 +14,7 @@ from typing import Any
 from diagnostics import processes
 from diagnostics.doctor.fleet import ray_program
 from diagnostics.doctor.fleet.bundle import program
-from diagnostics.doctor.fleet.nodes import Answer, Node, clock_of, one_line, read
+from diagnostics.doctor.fleet.nodes import Node, NodeAnswer, clock_of, one_line, read
 
 # Joining a cluster takes seconds, and so does the first worker of a node.
 JOINING_S = 60.0
@@ -115,7 +115,7 @@ def _node(position: int, node: dict[str, Any], said: dict[str, Any] | None, shar
     return Node(position, "node", str(position), one_line(name), secrets=secrets, **found)
 
 
-def _answer(said: dict[str, Any]) -> Answer:
+def _answer(said: dict[str, Any]) -> NodeAnswer:
     clocks = [there for line in said["text"].splitlines()[:200] if (there := clock_of(line)) is not None]
     stamped = (clocks[0], float(said["arrived"])) if clocks else None
-    return Answer(text=said["text"], started=said["started"], clock=stamped)
+    return NodeAnswer(text=said["text"], started=said["started"], clock=stamped)

@@ -51,7 +51,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Answer:
+class NodeAnswer:
     """What a node's Python printed, or why it did not.
 
     Attributes:
@@ -65,7 +65,7 @@ class Answer:
     clock: tuple[float, float] | None = None
 
 
-def read(answer: Answer) -> dict[str, Any]:
+def read(answer: NodeAnswer) -> dict[str, Any]:
     """What an answer holds, as arguments of Node: facts, or the problem."""
     if answer.problem:
         return {"problem": answer.problem}
@@ -86,7 +86,7 @@ def read(answer: Answer) -> dict[str, Any]:
     return found | {"clock": _skew(answer)}
 
 
-def _skew(answer: Answer) -> tuple[float, float] | None:
+def _skew(answer: NodeAnswer) -> tuple[float, float] | None:
     """How far its clock is ahead: it was read after we asked and before its word arrived."""
     if answer.clock is None:
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.doctor.fleet.bundle import MARK, program
 from diagnostics.doctor.fleet.hosts import HostsError
-from diagnostics.doctor.fleet.nodes import MOST_ANSWER_BYTES, Answer, clock_of, one_line
+from diagnostics.doctor.fleet.nodes import MOST_ANSWER_BYTES, NodeAnswer, clock_of, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def command(host: Host, template: str, prefix: str, limit_s: float) -> list[str]
     return filled if "python" in fields else [*filled, python, "-"]
 
 
-def ask(hosts: Sequence[Host], template: str, prefix: str, limit_s: float) -> list[Answer]:
+def ask(hosts: Sequence[Host], template: str, prefix: str, limit_s: float) -> list[NodeAnswer]:
     """Asks all hosts, at most AT_ONCE at a time; the answers stand in the order of the hosts.
 
     Raises:
@@ -74,10 +74,10 @@ def ask(hosts: Sequence[Host], template: str, prefix: str, limit_s: float) -> li
     commands = [command(host, template, prefix, limit_s) for host in hosts]
     programs = [program(host.prefix or prefix, limit_s) for host in hosts]
 
-    async def everybody() -> list[Answer]:
+    async def everybody() -> list[NodeAnswer]:
         gate = asyncio.Semaphore(AT_ONCE)
 
-        async def one(words: list[str], text: str) -> Answer:
+        async def one(words: list[str], text: str) -> NodeAnswer:
             async with gate:
                 return await _ask(words, text.encode(), limit_s)
 
@@ -88,7 +88,7 @@ def ask(hosts: Sequence[Host], template: str, prefix: str, limit_s: float) -> li
     return asyncio.run(everybody())
 
 
-async def _ask(words: list[str], text: bytes, limit_s: float) -> Answer:
+async def _ask(words: list[str], text: bytes, limit_s: float) -> NodeAnswer:
     started = time.time()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -99,7 +99,7 @@ async def _ask(words: list[str], text: bytes, limit_s: float) -> Answer:
             start_new_session=True,
         )
     except OSError as error:
-        return Answer(problem=f"{words[0]} cannot be started here: {error.strerror or error}")
+        return NodeAnswer(problem=f"{words[0]} cannot be started here: {error.strerror or error}")
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -110,13 +110,13 @@ async def _ask(words: list[str], text: bytes, limit_s: float) -> Answer:
             )
             code = await process.wait()
     except TimeoutError:
-        return Answer(problem=f"no answer within {limit_s:g} s")
+        return NodeAnswer(problem=f"no answer within {limit_s:g} s")
     finally:
         await _end(process)
     del answers
     if MARK in said:
-        return Answer(text=said, started=started, clock=clock)
-    return Answer(problem=_why(code, errors, words))
+        return NodeAnswer(text=said, started=started, clock=clock)
+    return NodeAnswer(problem=_why(code, errors, words))
 
 
 async def _give(stdin: asyncio.StreamWriter, text: bytes) -> None:

@@ -28,7 +28,7 @@ _MARK = "GRPO_DOCTOR_CHILD"
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChildEnded:
     """How a child ended.
 
     Attributes:
@@ -85,7 +85,9 @@ class Children:
         """A new folder for a child's files."""
         return Path(tempfile.mkdtemp(dir=self._folder))
 
-    def ask(self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False) -> Ended:
+    def ask(
+        self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
+    ) -> ChildEnded:
         """Runs a program to its end, or to its limit.
 
         Args:
@@ -109,7 +111,7 @@ class Children:
             )
         finally:
             self._end_strays()
-        return Ended(what, _read(answer), done.code, done.timed_out, done.seconds, place / "log")
+        return ChildEnded(what, _read(answer), done.code, done.timed_out, done.seconds, place / "log")
 
     def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
         """The user's variables, with every cache in our folder: nothing is left on the machine."""

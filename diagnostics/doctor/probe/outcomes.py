@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diagnostics.catalogue.model import Issue
-    from diagnostics.doctor.probe.children import Ended
+    from diagnostics.doctor.probe.children import ChildEnded
     from diagnostics.facts.environment import Environment
     from diagnostics.facts.machine import Machine
     from diagnostics.report.findings import Finding
@@ -44,12 +44,12 @@ _DISTRIBUTIONS = {
 class Tried:
     """A child that ended, the code for a failure that no known issue describes, and where to install what lacks."""
 
-    ended: Ended
+    ended: ChildEnded
     code: str
     environment: Environment | None = None
 
 
-def how_it_ended(ended: Ended) -> str:
+def how_it_ended(ended: ChildEnded) -> str:
     """In words: the exception, the signal, the time."""
     if ended.timed_out:
         return f"did not end within its limit ({ended.seconds:.0f} s)"
@@ -134,17 +134,17 @@ def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) 
     )
 
 
-def _triaged(ended: Ended, rules: Rules) -> Finding | None:
+def _triaged(ended: ChildEnded, rules: Rules) -> Finding | None:
     """What triage makes of the child's output."""
     from diagnostics.triage import command, report
-    from diagnostics.triage.reading.sources import Source
+    from diagnostics.triage.reading.sources import LogSource
 
-    verdict = command.triage([Source(ended.what, ended.log)], rules)
+    verdict = command.triage([LogSource(ended.what, ended.log)], rules)
     found = report.report(verdict, [ended.what]).findings
     return found[0] if found else None
 
 
-def _tail(ended: Ended) -> list[str]:
+def _tail(ended: ChildEnded) -> list[str]:
     try:
         text = ended.log.read_bytes()[-16384:].decode("utf-8", "replace")
     except OSError:
@@ -161,8 +161,8 @@ def _says_something(line: str) -> bool:
 
 
 def platforms(
-    torch: Ended | None,
-    vllm: Ended | None,
+    torch: ChildEnded | None,
+    vllm: ChildEnded | None,
     environment: Environment,
     machine: Machine,
     issues: dict[str, Issue],
@@ -197,7 +197,7 @@ def platforms(
     return found
 
 
-def _platform(text: str, ended: Ended) -> Finding:
+def _platform(text: str, ended: ChildEnded) -> Finding:
     return finding(
         "ENV922",
         Severity.ERROR,
@@ -212,7 +212,7 @@ def _platform(text: str, ended: Ended) -> Finding:
     )
 
 
-def parity(ended: Ended) -> list[Finding]:
+def parity(ended: ChildEnded) -> list[Finding]:
     """NUM901 where the engine's log-probs are not those of transformers."""
     largest, device = ended.answer.get("largest"), str(ended.answer.get("device"))
     tolerance = TOLERANCES.get(device, TOLERANCES["cpu"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from diagnostics.catalogue.model import Issue
-    from diagnostics.doctor.probe.children import Children, Ended
+    from diagnostics.doctor.probe.children import ChildEnded, Children
     from diagnostics.facts.environment import Environment
     from diagnostics.facts.machine import Machine
     from diagnostics.triage.rules import Rules
@@ -56,7 +56,7 @@ def probe(
             return [*results, CheckResult("other imports, platforms", "skipped", f"{what} did not end")]
     if len(results) == 1:
         results.append(CheckResult("imports", "skipped", "nothing is installed that it knows"))
-    asked: dict[str, Ended] = {}
+    asked: dict[str, ChildEnded] = {}
     for name in ("torch", "vllm"):
         there = environment.vllm if name == "vllm" else environment.packages.get(name)
         what = f"platform of {name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from diagnostics.lint.dialects.dialect import Dialect
+    from diagnostics.lint.dialects.dialect import ConfigDialect
 
 _MODULES = [
     import_module(f"{__name__}.{path.stem}")
@@ -18,7 +18,7 @@ _MODULES = [
     if path.stem not in {"base", "dialect"}
 ]
 # Who is known by a name of its own is asked first.
-DIALECTS: dict[str, Dialect] = {
+DIALECTS: dict[str, ConfigDialect] = {
     dialect.framework: dialect
     for dialect in sorted((module.DIALECT for module in _MODULES), key=lambda each: each.rank)
 }

@@ -65,7 +65,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class ConfigDialect:
     """How a framework speaks.
 
     Attributes:

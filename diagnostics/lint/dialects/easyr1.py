@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
-from diagnostics.lint.dialects.dialect import Dialect, Recognised
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised
 from diagnostics.lint.values import Place, Value
 
 if TYPE_CHECKING:
@@ -92,4 +92,4 @@ def _written(tree: dict[str, Any]) -> bool:
     return isinstance(worker, dict) and bool({"rollout", "actor"} & set(worker))
 
 
-DIALECT = Dialect("easyr1", plan, _launched, _written, rank=2, includes=True, interpolates=True)
+DIALECT = ConfigDialect("easyr1", plan, _launched, _written, rank=2, includes=True, interpolates=True)

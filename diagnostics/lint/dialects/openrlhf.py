@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
-from diagnostics.lint.dialects.dialect import Dialect, Recognised
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised
 
 if TYPE_CHECKING:
     from diagnostics.lint.dialects.dialect import Started
@@ -91,4 +91,4 @@ def _launched(started: Started) -> Recognised | None:
     return None
 
 
-DIALECT = Dialect("openrlhf", plan, _launched, commands=r"openrlhf\.")
+DIALECT = ConfigDialect("openrlhf", plan, _launched, commands=r"openrlhf\.")

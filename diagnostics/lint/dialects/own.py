@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects import base
-from diagnostics.lint.dialects.dialect import Dialect, Recognised
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised
 
 if TYPE_CHECKING:
     from diagnostics.lint.dialects.dialect import Started
@@ -45,4 +45,4 @@ def _launched(started: Started) -> Recognised | None:
     return None
 
 
-DIALECT = Dialect("own", plan, _launched)
+DIALECT = ConfigDialect("own", plan, _launched)

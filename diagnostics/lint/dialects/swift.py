@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
-from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised, keys_of
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _counts(settings: Settings) -> bool:
 
 
 _KEYS = {"rlhf_type", "swift_version", "train_type", "tuner_type", "num_infer_workers", "async_generate"}
-DIALECT = Dialect(
+DIALECT = ConfigDialect(
     "ms-swift", plan, _launched, _written, frozenset({"swift", "megatron"}),
     r"swift (?:rlhf|rollout)|megatron rlhf|swift\.cli", general=1, underscores=True, includes=True, counts=_counts,
 )  # fmt: skip

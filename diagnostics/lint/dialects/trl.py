@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
-from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised, keys_of
 from diagnostics.lint.values import Place, Value
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ _OTHERS = ("verl.", "recipe.", "swift.cli.")
 # Flags that a script of somebody's own takes only where it hands them to GRPOConfig.
 _FLAGS = {"num_generations", "max_completion_length", "vllm_mode", "steps_per_generation"}
 _KEYS = {*_FLAGS, "generation_batch_size"}
-DIALECT = Dialect(
+DIALECT = ConfigDialect(
     "trl", plan, _launched, _written, frozenset({"trl"}), r"trl (?:grpo|vllm-serve)|grpo\w*\.py", rank=3, general=2,
     underscores=True, includes=True,
 )  # fmt: skip

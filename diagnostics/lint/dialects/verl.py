@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
-from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised, keys_of
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
 if TYPE_CHECKING:
@@ -130,4 +130,4 @@ def _written(tree: dict[str, Any]) -> bool:
     return "actor_rollout_ref" in {key.split(".")[0] for key in keys_of(tree)}
 
 
-DIALECT = Dialect("verl", plan, _launched, _written, commands=r"verl\.", rank=1, interpolates=True)
+DIALECT = ConfigDialect("verl", plan, _launched, _written, commands=r"verl\.", rank=1, interpolates=True)

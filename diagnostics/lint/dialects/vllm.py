@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
-from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised, keys_of
 
 if TYPE_CHECKING:
     from diagnostics.lint.dialects.dialect import Started
@@ -61,6 +61,6 @@ def _written(tree: dict[str, Any]) -> bool:
     return bool(named) and "_target_" not in keys
 
 
-DIALECT = Dialect(
+DIALECT = ConfigDialect(
     "vllm", plan, _launched, _written, frozenset({"vllm"}), "vllm serve", general=3, underscores=True
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.build.paths import ROOT
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Grid, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Grid, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ def told(reply: in_cell.Reply, ran_with: tuple[tuple[str, str], ...]) -> Answer:
     return Answer(
         outcome,
         summary,
-        Evidence.EXECUTED,
+        EvidenceLevel.EXECUTED,
         codes=codes,
         signs=tuple(_sign(code, attempt) for code, attempt in attempts),
         details=(

@@ -14,7 +14,7 @@ from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.build import environments, locks
 from diagnostics.matrix.build.paths import machine, shareable
 from diagnostics.matrix.build.workplace import InterpreterError, Workplace
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.processes import Finished, run, tail
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def layer(
         order=order,
         group=group,
         question=question,
-        evidence=Evidence.EXECUTED,
+        evidence=EvidenceLevel.EXECUTED,
         needs=needs,
         inputs=inputs,
         program=given,
@@ -128,7 +128,7 @@ def answer(
     return Answer(
         outcome,
         summary if outcome is Outcome.PASS else summary[:300],
-        Evidence.EXECUTED,
+        EvidenceLevel.EXECUTED,
         signs=signs,
         details=more.pop("details", lines),
         ran_with=ran_with(cell, document.get("versions")),
@@ -161,7 +161,7 @@ def execute(
         environments.ensure(workplace, cell)
     except environments.BuildError as error:
         outcome = Outcome.INFRA_ERROR if error.infrastructure else Outcome.FAIL
-        return Answer(outcome, str(error), Evidence.EXECUTED, excerpt=error.excerpt)
+        return Answer(outcome, str(error), EvidenceLevel.EXECUTED, excerpt=error.excerpt)
     environment = workplace.cell_environ(cell)
     paths = [environment["PYTHONPATH"], *map(os.fspath, beside)]
     return start(
@@ -220,7 +220,7 @@ def start(
     where = log.relative_to(workplace.store.folder).as_posix()
     if done.timed_out:
         late = f"no answer within {limit_s:.0f} s"
-        return Answer(Outcome.TIMEOUT, late, Evidence.EXECUTED, excerpt=excerpt, log=where)
+        return Answer(Outcome.TIMEOUT, late, EvidenceLevel.EXECUTED, excerpt=excerpt, log=where)
     return Ended(done, excerpt, where, folder)
 
 
@@ -236,7 +236,9 @@ def reply(ended: Ended | Answer, schema: str) -> Reply:
     document, problem = _read(ended.done, schema)
     instead = None
     if problem:
-        instead = Answer(blame(ended.done), problem, Evidence.EXECUTED, excerpt=ended.excerpt, log=ended.log)
+        instead = Answer(
+            blame(ended.done), problem, EvidenceLevel.EXECUTED, excerpt=ended.excerpt, log=ended.log
+        )
     return Reply(document, ended.excerpt, ended.log, ended.folder, instead)
 
 

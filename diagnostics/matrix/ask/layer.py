@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.plan.layers import Kind
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Layer(Kind):
     """Under which reports show it."""
     question: str
     """For the page: what is asked."""
-    evidence: Evidence
+    evidence: EvidenceLevel
     ask: Callable[[Workplace, Cell], Answer]
     """Asks it. May raise nothing but bugs: what goes wrong is an answer."""
     inputs: Callable[[Workplace, Cell], Mapping[str, str]] = lambda _workplace, _cell: {}
@@ -38,6 +38,6 @@ class Layer(Kind):
     """Our own modules that the answer rests on and that nobody imports by name: the layer's own among them."""
 
 
-def infrastructure(summary: str, evidence: Evidence, excerpt: str = "") -> Answer:
+def infrastructure(summary: str, evidence: EvidenceLevel, excerpt: str = "") -> Answer:
     """Returns the answer of a layer that the machine kept from answering."""
     return Answer(Outcome.INFRA_ERROR, summary, evidence, excerpt=excerpt)

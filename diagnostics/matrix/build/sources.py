@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SMALL_BYTES = 8_000_000
 
 
-class SourceError(RuntimeError):
+class WheelError(RuntimeError):
     """Raised when a wheel can't be found or read; `absent` means that there is no such wheel."""
 
     def __init__(self, message: str, *, absent: bool = False) -> None:
@@ -98,13 +98,11 @@ class WheelSources:
             try:
                 data = self._open().read(name)
             except KeyError:
-                raise SourceError(f"{self.distribution} {self.version} has no {name}", absent=True) from None
+                raise WheelError(f"{self.distribution} {self.version} has no {name}", absent=True) from None
             except (
                 Exception
             ) as error:  # requests, zipfile and remotezip raise a dozen kinds; all mean: not readable now
-                raise SourceError(
-                    f"{self.distribution} {self.version}: {name}: {_one_line(error)}"
-                ) from error
+                raise WheelError(f"{self.distribution} {self.version}: {name}: {_one_line(error)}") from error
             _write(kept, data.decode("utf-8", errors="replace"))
         return kept.read_text(encoding="utf-8")
 
@@ -113,7 +111,7 @@ class WheelSources:
             try:
                 self._archive = _archive(self.address)
             except Exception as error:
-                raise SourceError(f"{self.distribution} {self.version}: {_one_line(error)}") from error
+                raise WheelError(f"{self.distribution} {self.version}: {_one_line(error)}") from error
         return self._archive
 
 
@@ -145,7 +143,7 @@ def wheel_names(distribution: str, environ: Mapping[str, str] = os.environ) -> l
     found = [path.name for folder in find_links(environ) for path in folder.glob("*.whl")]
     try:
         found += [package.filename for page in _pages(distribution, environ) for package in page.packages]
-    except SourceError:
+    except WheelError:
         if not any(_fits(name, distribution) for name in found):
             raise
     return [name for name in found if _fits(name, distribution)]
@@ -172,7 +170,7 @@ def uploads(
     for package in packages:
         when = package.upload_time or times.get(package.filename)
         if when is None:
-            raise SourceError(f"{distribution}: the index names no time of upload for {package.filename}")
+            raise WheelError(f"{distribution}: the index names no time of upload for {package.filename}")
         day = when.astimezone(datetime.UTC).date()
         found.append((str(package.version), day, package.requires_python or ""))
     return found
@@ -194,7 +192,7 @@ def _upload_times(distribution: str, environ: Mapping[str, str]) -> dict[str, da
             for item in files
         }
     except (requests.RequestException, ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"the index names no times of upload: {_one_line(error)}") from error
+        raise WheelError(f"the index names no times of upload: {_one_line(error)}") from error
 
 
 def requirements(distribution: str, version: str, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -209,7 +207,7 @@ def requirements(distribution: str, version: str, environ: Mapping[str, str] = o
             (member,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             text = archive.read(member).decode("utf-8", errors="replace")
     except Exception as error:  # as above: a dozen kinds
-        raise SourceError(f"{distribution} {version}: {_one_line(error)}") from error
+        raise WheelError(f"{distribution} {version}: {_one_line(error)}") from error
     return email.message_from_string(text).get_all("Requires-Dist") or []
 
 
@@ -218,7 +216,7 @@ def _from_index(distribution: str, version: str, environ: Mapping[str, str]) -> 
         for package in page.packages:
             if _fits(package.filename, distribution, version) and package.digests.get("sha256"):
                 return package.digests["sha256"], package.url
-    raise SourceError(f"{distribution} {version}: no wheel for x86_64 Linux in the index", absent=True)
+    raise WheelError(f"{distribution} {version}: no wheel for x86_64 Linux in the index", absent=True)
 
 
 def _pages(distribution: str, environ: Mapping[str, str]) -> Iterator[Any]:
@@ -238,7 +236,7 @@ def _pages(distribution: str, environ: Mapping[str, str]) -> Iterator[Any]:
         except pypi_simple.NoSuchProjectError:
             continue
         except Exception as error:  # noqa: BLE001 - requests and the page's parser raise many kinds
-            problem = SourceError(f"the index cannot be asked for {distribution}: {_one_line(error)}")
+            problem = WheelError(f"the index cannot be asked for {distribution}: {_one_line(error)}")
             continue
         yield page
     if problem is not None:

@@ -55,9 +55,7 @@ def matching(every: Sequence[str], globs: Sequence[str], package: str) -> list[s
     """
     chosen = [name for name in every if not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)]
     if not chosen:
-        raise sources.SourceError(
-            f"no release of {package} is called {', '.join(globs)}; newest: {every[-1]}"
-        )
+        raise sources.WheelError(f"no release of {package} is called {', '.join(globs)}; newest: {every[-1]}")
     return chosen
 
 
@@ -78,12 +76,12 @@ def unpack(distribution: str, version: str, folder: Path, *, cache: Path, enviro
             path = _inside(target, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-    except sources.SourceError:
+    except sources.WheelError:
         raise
     except (
         Exception
     ) as error:  # requests, zipfile and remotezip raise a dozen kinds; all mean: not readable now
-        raise sources.SourceError(f"{distribution} {version}: {type(error).__name__}: {error}") from error
+        raise sources.WheelError(f"{distribution} {version}: {type(error).__name__}: {error}") from error
     marker.write_text(json.dumps(wheel.sha256), encoding="utf-8")
     return target
 
@@ -91,7 +89,7 @@ def unpack(distribution: str, version: str, folder: Path, *, cache: Path, enviro
 def _inside(target: Path, name: str) -> Path:
     path = target / name
     if not path.resolve().is_relative_to(target.resolve()):
-        raise sources.SourceError(f"the wheel has a member called {name!r}, outside of its folder")
+        raise sources.WheelError(f"the wheel has a member called {name!r}, outside of its folder")
     return path
 
 
@@ -150,7 +148,7 @@ def _content(data: bytes, info: zipfile.ZipInfo) -> bytes:
     }
     found = bytes(plain[info.compress_type](raw))
     if zlib.crc32(found) != info.CRC:
-        raise sources.SourceError(f"{info.filename}: its checksum is not the one in the wheel's directory")
+        raise sources.WheelError(f"{info.filename}: its checksum is not the one in the wheel's directory")
     return found
 
 

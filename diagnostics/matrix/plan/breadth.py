@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diagnostics.matrix.plan.cells import Matrix
     from diagnostics.matrix.plan.layers import Kind
     from diagnostics.matrix.plan.releases import Release, Releases
-    from diagnostics.matrix.plan.rules import Breadth, Rule
+    from diagnostics.matrix.plan.rules import Breadth, BreadthRule
 
 PROFILE = "breadth"
 
@@ -124,7 +124,7 @@ def _cell(
 
 
 def _expected(
-    rules: Iterable[Rule], trainer: Release, engine: Release, layers: Sequence[Kind]
+    rules: Iterable[BreadthRule], trainer: Release, engine: Release, layers: Sequence[Kind]
 ) -> Iterable[tuple[str, Expectation]]:
     declared = trainer.vllm or ""
     forbidden = not fits(declared, engine.version)

@@ -14,7 +14,7 @@ from diagnostics.matrix.plan import releases, rules
 from diagnostics.matrix.plan.expectations import expectation_of
 from diagnostics.matrix.plan.layers import family
 from diagnostics.matrix.plan.needs import Needs
-from diagnostics.tables import Source, Table, TableError, close_matches
+from diagnostics.tables import Table, TableError, TableSource, close_matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +156,7 @@ def load(path: Path, layers: Sequence[Kind]) -> Matrix:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TableError(f"{path}: is not TOML: {error}") from None
-    top = Table(Source(path, text), (), document)
+    top = Table(TableSource(path, text), (), document)
     if top.take("schema", str, required=True) != SCHEMA:
         raise top.refuse("schema", repr(SCHEMA))
     platform = top.take("platform", str, required=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rule:
+class BreadthRule:
     """What is expected of a layer in all generated cells of two ranges of versions."""
 
     layer: str
@@ -44,7 +44,7 @@ class Breadth:
     """How many of the allowed releases of a TRL are resolved; all of them are read."""
     days: int
     """Days after the later upload of a pair at which its date cut lies."""
-    rules: tuple[Rule, ...]
+    rules: tuple[BreadthRule, ...]
 
 
 def settings(table: Table, layers: Sequence[str]) -> Breadth | None:
@@ -84,11 +84,11 @@ def _count(table: Table, key: str, default: int) -> int:
     return number
 
 
-def _rule(table: Table, layers: Sequence[str]) -> Rule:
+def _rule(table: Table, layers: Sequence[str]) -> BreadthRule:
     layer = table.take("layer", str, required=True)
     if layer not in layers:
         raise table.refuse("layer", f"one of {', '.join(layers)}")
-    rule = Rule(layer, _range(table, "trl"), _range(table, "vllm"), expectation_of(table))
+    rule = BreadthRule(layer, _range(table, "trl"), _range(table, "vllm"), expectation_of(table))
     table.close()
     return rule
 

@@ -35,7 +35,7 @@ class Verdict(StrEnum):
     FLAKY = "flaky"
 
 
-class Evidence(StrEnum):
+class EvidenceLevel(StrEnum):
     """How a claim is known, weakest first."""
 
     DECLARED = "declared"
@@ -80,7 +80,7 @@ class Answer:
     outcome: Outcome
     summary: str
     """One line."""
-    evidence: Evidence
+    evidence: EvidenceLevel
     codes: tuple[str, ...] = ()
     """Known issues observed."""
     signs: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from diagnostics.matrix.plan.verdicts import UNFINISHED, Answer, Evidence, Grid, Outcome
+from diagnostics.matrix.plan.verdicts import UNFINISHED, Answer, EvidenceLevel, Grid, Outcome
 
 SCHEMA = "grpo-doctor.event.v1"
 
@@ -61,7 +61,7 @@ def _answer(value: dict[str, Any]) -> Answer:
         **{
             **kept,
             "outcome": Outcome(value["outcome"]),
-            "evidence": Evidence(value["evidence"]),
+            "evidence": EvidenceLevel(value["evidence"]),
             "ran_with": _pairs(value["ran_with"]),
             "facts": tuple(tuple(fact) for fact in value.get("facts", ())),
             "grids": tuple(_grid(item) for item in value["grids"]),

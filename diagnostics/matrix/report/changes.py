@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Change:
+class VerdictChange:
     """One question whose answer is another one now, or which was asked for the first time."""
 
     cell: str
@@ -39,14 +39,14 @@ class Changes:
 
     since: str
     """When the run before the last one began to answer (UTC); '' where there is none."""
-    found: tuple[Change, ...]
+    found: tuple[VerdictChange, ...]
 
-    def of(self, cell: str, layer: str) -> Change | None:
+    def of(self, cell: str, layer: str) -> VerdictChange | None:
         """Returns the change of one question, if there is one."""
         return self._by_question.get((cell, layer))
 
     @cached_property
-    def _by_question(self) -> dict[tuple[str, str], Change]:
+    def _by_question(self) -> dict[tuple[str, str], VerdictChange]:
         return {(item.cell, item.layer): item for item in self.found}
 
 
@@ -69,7 +69,7 @@ def changes(events: Iterable[Event]) -> Changes:
         return NO_CHANGES
     newest = max(event.run for event in before.values())
     since = min(event.started for event in before.values() if event.run == newest)
-    found = (Change(*key, before.get(key), event) for key, event in after.items())
+    found = (VerdictChange(*key, before.get(key), event) for key, event in after.items())
     return Changes(
         since,
         tuple(item for item in found if item.before is None or _verdict(item.before) != _verdict(item.after)),

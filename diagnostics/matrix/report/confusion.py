@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.ask.layers.doctor import TOLD, WITHHELD
-from diagnostics.matrix.plan.verdicts import Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.run import triaged
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ KNOWING = {WITHHELD: "not knowing what was run in the cell", TOLD: "knowing what
 
 
 @dataclass(frozen=True)
-class Case:
+class Compared:
     """One prediction and what came of it."""
 
     cell: str
@@ -51,8 +51,8 @@ class Confusion:
     """All cases of a board, as doctor spoke at one time."""
 
     when: str
-    pairs: tuple[Case, ...]
-    issues: tuple[Case, ...]
+    pairs: tuple[Compared, ...]
+    issues: tuple[Compared, ...]
     open: tuple[str, ...]
     """Cells with a prediction and nothing to hold it against, or the other way round."""
     by_setting: tuple[tuple[str, str], ...]
@@ -68,8 +68,8 @@ def confusion(board: Board, when: str) -> Confusion:
         board: The verdicts.
         when: WITHHELD or TOLD.
     """
-    pairs: list[Case] = []
-    issues: list[Case] = []
+    pairs: list[Compared] = []
+    issues: list[Compared] = []
     unknown: list[str] = []
     aside: list[str] = []
     by_setting: list[tuple[str, str]] = []
@@ -110,14 +110,14 @@ def _ran(row: Row) -> list[Square]:
         square
         for square in row.squares
         if square.event is not None
-        and square.event.answer.evidence is Evidence.EXECUTED
+        and square.event.answer.evidence is EvidenceLevel.EXECUTED
         and square.event.answer.outcome in {Outcome.PASS, Outcome.FAIL}
         and square.question.layer.name not in {"install", "doctor"}
         and not square.of_issues
     ]
 
 
-def _pair(row: Row, grave: Sequence[str]) -> Case | None:
+def _pair(row: Row, grave: Sequence[str]) -> Compared | None:
     ran = _ran(row)
     if not ran:
         return None
@@ -130,7 +130,7 @@ def _pair(row: Row, grave: Sequence[str]) -> Case | None:
     parts = [f"{', '.join(passed)} passed"] if passed else []
     parts += [f"{item.question.layer.name} failed: {item.summary[:110]}" for item in of_pair]
     parts += [f"{item.question.layer.name} failed, as it does without a GPU alone" for item in aside]
-    return Case(
+    return Compared(
         row.cell.id,
         "the pair",
         bool(grave),
@@ -140,7 +140,7 @@ def _pair(row: Row, grave: Sequence[str]) -> Case | None:
     )
 
 
-def _issues(row: Row, said: set[str]) -> Iterator[Case]:
+def _issues(row: Row, said: set[str]) -> Iterator[Compared]:
     """Yields a case for each known issue that some layer of the cell asked about, or whose signature it saw."""
     seen: dict[str, str] = {}
     for square in row.squares:
@@ -150,7 +150,7 @@ def _issues(row: Row, said: set[str]) -> Iterator[Case]:
     for code in dict.fromkeys((*asked, *seen)):
         saw = seen.get(code, "was asked, and does not happen")
         named = "names it" if code in said else "does not name it"
-        yield Case(row.cell.id, code, code in said, code in seen, named, saw)
+        yield Compared(row.cell.id, code, code in said, code in seen, named, saw)
 
 
 def _shown(square: Square) -> Sequence[str]:
@@ -172,7 +172,7 @@ def _asked(square: Square) -> Iterable[str]:
     return square.asked_about if settled else ()
 
 
-def counts(cases: Iterable[Case]) -> dict[str, int]:
+def counts(cases: Iterable[Compared]) -> dict[str, int]:
     """Returns how many cases there are of each of the four kinds."""
     found = {"said_and_seen": 0, "said_not_seen": 0, "seen_not_said": 0, "neither": 0}
     for case in cases:
@@ -219,7 +219,7 @@ def remarks(found: Sequence[Confusion]) -> list[str]:
     return list(dict.fromkeys((*lines, *(f"open: {line}" for one in found for line in one.open))))
 
 
-def _grid(title: str, cases: Sequence[Case]) -> list[str]:
+def _grid(title: str, cases: Sequence[Compared]) -> list[str]:
     n = counts(cases)
     head = f"{title}: {len(cases)}"
     width = max(24, len(head))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.plan.breadth import allowed
 from diagnostics.matrix.plan.releases import fits
-from diagnostics.matrix.plan.verdicts import Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.report import findings
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _run(written: Board, releases: Releases) -> list[str]:
         ran = [
             it
             for it in row.squares
-            if it.evidence is Evidence.EXECUTED and it.question.layer.name not in _BESIDE
+            if it.evidence is EvidenceLevel.EXECUTED and it.question.layer.name not in _BESIDE
         ]
         failed = [it for it in ran if it.event and it.event.answer.outcome is Outcome.FAIL]
         passed = [it for it in ran if it.event and it.event.answer.outcome is Outcome.PASS]

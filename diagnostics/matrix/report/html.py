@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from diagnostics.matrix.ask.layers.resolve import SHOWN
 from diagnostics.matrix.plan.breadth import allowed
-from diagnostics.matrix.plan.verdicts import Evidence, Outcome, Verdict
+from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome, Verdict
 from diagnostics.matrix.report import confusion, findings, words
 from diagnostics.matrix.report.changes import NO_CHANGES
 from diagnostics.matrix.report.publish import verdict as cell_verdict
@@ -39,7 +39,7 @@ _BEYOND = {
 }
 _CELL_SYMBOLS = {"pass": "✔", "partial": "◐", "fail": "✘", "unresolvable": "∅", "unknown": "-"}
 # Strongest last.
-_STRENGTH = (Evidence.DECLARED, Evidence.STATIC, Evidence.EXECUTED)
+_STRENGTH = (EvidenceLevel.DECLARED, EvidenceLevel.STATIC, EvidenceLevel.EXECUTED)
 
 
 def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.ask.registry import BY_NAME
-from diagnostics.matrix.plan.verdicts import Evidence, Judged, Verdict
+from diagnostics.matrix.plan.verdicts import EvidenceLevel, Judged, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from diagnostics.matrix.run.board import Board
 
 # Filled, hollow, dotted: known from a run, from source, from nothing but a declaration.
-SHAPES: Mapping[Evidence, str] = {Evidence.EXECUTED: "●", Evidence.STATIC: "○", Evidence.DECLARED: "◌"}
+SHAPES: Mapping[EvidenceLevel, str] = {
+    EvidenceLevel.EXECUTED: "●",
+    EvidenceLevel.STATIC: "○",
+    EvidenceLevel.DECLARED: "◌",
+}
 SYMBOLS: Mapping[Verdict, str] = {
     Verdict.PASS: "✔",
     Verdict.FAIL: "✘",

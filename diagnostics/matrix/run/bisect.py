@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BisectVerdict:
     """What a layer came to at one release, as far as bisecting needs it."""
 
     word: str
@@ -23,10 +23,10 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Found:
+class Bisected:
     """How the search ended."""
 
-    asked: tuple[tuple[str, Verdict], ...]
+    asked: tuple[tuple[str, BisectVerdict], ...]
     """(release, verdict) in the order of asking."""
     first: str | None
     """The first release whose verdict differs from the one at the start; None if there is none to name."""
@@ -38,16 +38,16 @@ class OpenError(RuntimeError):
     """Raised when a release could not be answered for."""
 
 
-def bisect(releases: Sequence[str], ask: Callable[[str], Verdict]) -> Found:
+def bisect(releases: Sequence[str], ask: Callable[[str], BisectVerdict]) -> Bisected:
     """Asks both ends, then the middle of what is left, until two neighbours differ.
 
     Args:
         releases: at least one, in the order of versions.
         ask: gives the verdict of a release.
     """
-    asked: dict[str, Verdict] = {}
+    asked: dict[str, BisectVerdict] = {}
 
-    def known(release: str) -> Verdict:
+    def known(release: str) -> BisectVerdict:
         if release not in asked:
             asked[release] = ask(release)
         if not asked[release].answered:
@@ -59,7 +59,7 @@ def bisect(releases: Sequence[str], ask: Callable[[str], Verdict]) -> Found:
         start, end = known(releases[first]), known(releases[last])
         if start.word == end.word:
             problem = f"the same at both ends ({start.word}): a change between them, and back, is not seen by halving"
-            return Found(tuple(asked.items()), None, problem)
+            return Bisected(tuple(asked.items()), None, problem)
         while last - first > 1:
             middle = (first + last) // 2
             if known(releases[middle]).word == start.word:
@@ -67,11 +67,11 @@ def bisect(releases: Sequence[str], ask: Callable[[str], Verdict]) -> Found:
             else:
                 last = middle
     except OpenError as error:
-        return Found(tuple(asked.items()), None, f"not answered: {error}")
-    return Found(tuple(asked.items()), releases[last], "")
+        return Bisected(tuple(asked.items()), None, f"not answered: {error}")
+    return Bisected(tuple(asked.items()), releases[last], "")
 
 
-def contradictions(found: Found, seen: Mapping[str, str]) -> list[str]:
+def contradictions(found: Bisected, seen: Mapping[str, str]) -> list[str]:
     """Returns the releases whose known verdict shows that the change is not the only one.
 
     Args:

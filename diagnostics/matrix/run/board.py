@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.matrix.ask.attempts import MODULES
 from diagnostics.matrix.ask.registry import BY_NAME
-from diagnostics.matrix.plan.verdicts import Evidence, Judged, Outcome, Verdict, blocked, judge
+from diagnostics.matrix.plan.verdicts import EvidenceLevel, Judged, Outcome, Verdict, blocked, judge
 from diagnostics.matrix.records import store
 from diagnostics.matrix.records.identity import digest
 from diagnostics.matrix.run import triaged
@@ -55,10 +55,10 @@ class Square:
     """The answer it rests on; None where nothing was run."""
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> EvidenceLevel:
         """How the verdict is known. What was not run is known from nothing more than a declaration."""
         if self.event is None or self.judged.verdict is Verdict.NOT_RUN:
-            return Evidence.DECLARED
+            return EvidenceLevel.DECLARED
         return self.event.answer.evidence
 
     @property

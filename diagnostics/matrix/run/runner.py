@@ -51,7 +51,7 @@ def run(
     questions: Sequence[Question],
     options: Options,
     progress: Progress,
-    elsewhere: Callable[[Run, Sequence[Question]], None] | None = None,
+    elsewhere: Callable[[MatrixRun, Sequence[Question]], None] | None = None,
 ) -> Board:
     """Asks what is due and returns the board; the store must be locked by the caller.
 
@@ -67,7 +67,7 @@ def run(
         progress.note(f"ended process group {left_over}, left running by a run that was killed")
     workplace.say = progress.say
     due = ordered(questions)
-    going = Run(workplace, options, progress, Standing(questions, workplace.store.read()))
+    going = MatrixRun(workplace, options, progress, Standing(questions, workplace.store.read()))
     if elsewhere is not None:
         elsewhere(going, due)
         return going.standing.board
@@ -75,7 +75,7 @@ def run(
     return going.standing.board
 
 
-def _ask_here(going: Run, due: Sequence[Question]) -> None:
+def _ask_here(going: MatrixRun, due: Sequence[Question]) -> None:
     workplace, options, progress = going.workplace, going.options, going.progress
     light = [item for item in due if not item.layer.heavy]
     heavy = due[len(light) :]
@@ -99,7 +99,7 @@ def _ask_here(going: Run, due: Sequence[Question]) -> None:
 
 
 @dataclass
-class Run:
+class MatrixRun:
     """One run: what it knows so far, and who may write it down."""
 
     workplace: Workplace

@@ -9,7 +9,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ def codes(answer: Answer) -> tuple[str, ...]:
     """Returns the codes of the known issues whose signature an answer bears today; none of a pass."""
     if answer.outcome not in FAILED:
         return ()
-    raised = _raised(answer.signs) if answer.evidence is Evidence.STATIC else ()
+    raised = _raised(answer.signs) if answer.evidence is EvidenceLevel.STATIC else ()
     return _matching("\n".join((answer.summary, *answer.signs, *answer.details, answer.excerpt, *raised)))
 
 

@@ -13,7 +13,7 @@ from diagnostics.matrix.ask import attempts, in_cell
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build import sources, wheels
 from diagnostics.matrix.plan.cells import Cell
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.run.board import ASKING, Question, repros
 from diagnostics.matrix.run.runner import Options, run
 from diagnostics.matrix.sweep import environment
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked(Question):
+class SweepAsked(Question):
     """One release of a sweep."""
 
     sweep: Sweep
@@ -48,7 +48,7 @@ def questions(
     program: Callable[[Sweep], Sequence[str]],
     schema: str,
     read: Read,
-) -> list[Asked]:
+) -> list[SweepAsked]:
     """Returns one question a release, with all that its answer rests on.
 
     Args:
@@ -62,7 +62,7 @@ def questions(
         BuildError: there is no lock.
         InterpreterError: there is no such Python, and none could be fetched.
     """
-    found: list[Asked] = []
+    found: list[SweepAsked] = []
     for version, sweep in releases.items():
         name, given = f"sweep:{sweep.name}", program(sweep)
         _path, python = workplace.interpreter(sweep.python, fetch=True)
@@ -81,11 +81,11 @@ def questions(
             order=0,
             group="sweep",
             question=f"What do {', '.join(sweep.codes)} in this release?",
-            evidence=Evidence.EXECUTED,
+            evidence=EvidenceLevel.EXECUTED,
             heavy=False,  # nothing is built for one of them alone, so that several can be asked at a time
             ask=_asking(sweep, version, given, schema, read),
         )
-        found.append(Asked(_cell(sweep, version, name), layer, tuple(inputs.items()), sweep))
+        found.append(SweepAsked(_cell(sweep, version, name), layer, tuple(inputs.items()), sweep))
     return found
 
 
@@ -112,8 +112,8 @@ def _asking(
         folder, cache = workplace.folder("sweeps", sweep.package), workplace.folder("wheels")
         try:
             files = wheels.unpack(sweep.package, version, folder, cache=cache, environ=workplace.environ)
-        except sources.SourceError as error:
-            return infrastructure(str(error), Evidence.EXECUTED)
+        except sources.WheelError as error:
+            return infrastructure(str(error), EvidenceLevel.EXECUTED)
         variables = {**workplace.cell_environ(None), **dict(sweep.environment)}
         ended = in_cell.start(
             workplace,
@@ -147,7 +147,9 @@ def of_repros(sweep: Sweep) -> Sequence[str]:
     return attempts.program(sweep.codes, limit_s=sweep.attempt_s)
 
 
-def ask(workplace: Workplace, asked: Sequence[Asked], progress: Progress, *, fresh: bool, jobs: int) -> Board:
+def ask(
+    workplace: Workplace, asked: Sequence[SweepAsked], progress: Progress, *, fresh: bool, jobs: int
+) -> Board:
     """Asks what is due, the store being held; Ctrl-C ends what runs, and keeps what was finished."""
     for sweep in dict.fromkeys(item.sweep for item in asked):
         environment.ensure(workplace, sweep)

@@ -12,7 +12,7 @@ from diagnostics.matrix.ask import attempts
 from diagnostics.matrix.build import wheels
 from diagnostics.matrix.build.environments import BuildError
 from diagnostics.matrix.build.paths import ROOT
-from diagnostics.matrix.build.sources import SourceError
+from diagnostics.matrix.build.sources import WheelError
 from diagnostics.matrix.build.workplace import InterpreterError
 from diagnostics.matrix.report.progress import shown
 from diagnostics.matrix.run.board import board
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.records.events import Event
-    from diagnostics.matrix.sweep.asking import Asked
+    from diagnostics.matrix.sweep.asking import SweepAsked
     from diagnostics.matrix.sweep.plan import Sweep
 
 PUBLISHED = ROOT / "diagnostics" / "data" / "sweep.json"
@@ -52,7 +52,7 @@ def main(options: argparse.Namespace, workplace: Workplace) -> int:
             else:
                 found[name] = _sweep(workplace, SWEEPS[name], options)
     except (InterpreterError, BuildError) as error:
-        raise SourceError(str(error)) from error
+        raise WheelError(str(error)) from error
     if options.publish and found:
         _publish(found)
     return _judged(found) or (3 if open_ else 0)
@@ -96,7 +96,7 @@ def _swift(workplace: Workplace, options: argparse.Namespace) -> bool:
     return bool(document["unanswered"])
 
 
-def _answered(workplace: Workplace, asked: list[Asked], options: argparse.Namespace) -> dict[str, Event]:
+def _answered(workplace: Workplace, asked: list[SweepAsked], options: argparse.Namespace) -> dict[str, Event]:
     """Asks what is due of these and returns version -> answer."""
     known = board(asked, workplace.store.read())
     due = [

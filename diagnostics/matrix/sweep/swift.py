@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics.matrix.build.paths import ROOT
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.sweep.plan import Sweep
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def read(reply: Reply, ran_with: tuple[tuple[str, str], ...]) -> Answer:
     said = [case["said"] for case in reply.document["cases"].values()]
     summary = ", ".join(f"{said.count(word)} {word}" for word in sorted(set(said)))
     facts = (("document", json.dumps(reply.document, ensure_ascii=False)),)
-    return Answer(Outcome.PASS, summary, Evidence.EXECUTED, facts=facts, ran_with=ran_with, log=reply.log)
+    return Answer(
+        Outcome.PASS, summary, EvidenceLevel.EXECUTED, facts=facts, ran_with=ran_with, log=reply.log
+    )
 
 
 def report(event: Event | None, sweep: Sweep) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnostics.triage.reading.sources import Source, SourceError
+from diagnostics.triage.reading.sources import LogSource, SourceError
 
 # train.log, slurm-17_3.out, worker-0a.err, job.o1234 and job.e1234 of PBS, run.log.2, raylet.out.1, log.txt.gz
 _LOG = re.compile(
@@ -48,7 +48,7 @@ class Passed:
         return "; ".join(told)
 
 
-def in_folder(folder: Path, passed: Passed | None = None) -> list[Source]:
+def in_folder(folder: Path, passed: Passed | None = None) -> list[LogSource]:
     """The logs in a folder and below it, by name; each file once, whatever links lead to it.
 
     Raises:
@@ -75,7 +75,7 @@ def in_folder(folder: Path, passed: Passed | None = None) -> list[Source]:
         raise SourceError(
             f"{folder}: no log in it (files such as *.log *.txt *.out *.err *.jsonl *.gz){told}"
         )
-    return [Source(str(path.relative_to(folder)), path) for path in paths]
+    return [LogSource(str(path.relative_to(folder)), path) for path in paths]
 
 
 def _files(folder: Path, passed: Passed) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.triage.reading.folders import in_folder
-from diagnostics.triage.reading.sources import Source, SourceError
+from diagnostics.triage.reading.sources import LogSource, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from diagnostics.triage.reading.folders import Passed
 
 
-def find(arguments: Sequence[str], passed: Passed | None = None) -> list[Source]:
+def find(arguments: Sequence[str], passed: Passed | None = None) -> list[LogSource]:
     """The logs that the command line names: `-` is standard input, a folder means the logs below it.
 
     Args:
@@ -25,20 +25,20 @@ def find(arguments: Sequence[str], passed: Passed | None = None) -> list[Source]
     Raises:
         SourceError: Something named is not there, or a folder has no log.
     """
-    found: list[Source] = []
+    found: list[LogSource] = []
     for argument in arguments:
         path = Path(argument)
         if argument == "-":
-            found.append(Source("<stdin>", None))
+            found.append(LogSource("<stdin>", None))
         elif _is_folder(path):
             found += in_folder(path, passed)
         else:
-            found.append(Source(path.name, path))
+            found.append(LogSource(path.name, path))
     named: dict[str, int] = {}
     for source in found:
         named[source.name] = named.get(source.name, 0) + 1
     return [
-        Source(str(source.path), source.path) if named[source.name] > 1 and source.path else source
+        LogSource(str(source.path), source.path) if named[source.name] > 1 and source.path else source
         for source in found
     ]
 

@@ -43,7 +43,7 @@ class _Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """One log; `path` is None for standard input."""
 
     name: str

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from diagnostics import catalogue
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import Source
+from diagnostics.triage.reading.sources import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from tests.diagnostics.corpus import transforms
@@ -94,7 +94,7 @@ def files(numbers: random.Random, size: int):
     yield "half utf16", b"\xff\xfe" + numbers.randbytes(size | 1)
 
 
-def judged(rules: Rules, source: Memory | Source) -> float:
+def judged(rules: Rules, source: Memory | LogSource) -> float:
     """The CPU seconds of a verdict and its report; raises where there is none."""
     start = time.process_time()
     verdict = triage([source], rules)
@@ -163,7 +163,7 @@ def main() -> None:
             path.write_bytes(data)
             del data
             most = max(most, memory_of(path))
-            figures["hostile_cpu_s"][name] = round(judged(rules, Source(name, path)), 2)
+            figures["hostile_cpu_s"][name] = round(judged(rules, LogSource(name, path)), 2)
     figures["most_mb"] = most
     figures["lines_cpu_s"] = round(fuzz_lines(rules, options.lines, numbers), 1)
     figures["files_cpu_s"] = round(fuzz_files(rules, options.files, numbers), 1)

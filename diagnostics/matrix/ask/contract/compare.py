@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from diagnostics.matrix.ask.contract.surface import Found, Surface
+    from diagnostics.matrix.ask.contract.surface import Definition, Surface
     from diagnostics.matrix.build.sources import Sources
 
 # The files of TRL that a GRPO run goes through. Other trainers (online DPO, RLOO …) are looked at too, but
@@ -122,7 +122,7 @@ def _why_not_importable(use: Use, engine: Surface) -> str:
     return f"no {use.name} in {use.module}"
 
 
-def _argument_problem(use: Use, found: Found, engine: Surface) -> str:
+def _argument_problem(use: Use, found: Definition, engine: Surface) -> str:
     if not isinstance(found.node, ast.ClassDef):
         return ""
     names, others = engine.arguments(found)
@@ -135,7 +135,7 @@ def _argument_problem(use: Use, found: Found, engine: Surface) -> str:
     return "" if others or use.path[0] in names else f"{use.name} takes no argument {use.path[0]!r}"
 
 
-def _attribute_problem(use: Use, found: Found, engine: Surface, unfollowed: list[str]) -> str:
+def _attribute_problem(use: Use, found: Definition, engine: Surface, unfollowed: list[str]) -> str:
     """Follows a path of attributes as far as source tells the types."""
     here, path = found, list(use.path)
     while here.how == "module" and path:

@@ -19,7 +19,7 @@ _DEPTH = 12  # re-exports of re-exports; more is a cycle
 
 
 @dataclass(frozen=True)
-class Found:
+class Definition:
     """Where a name leads."""
 
     module: str
@@ -46,8 +46,8 @@ class Surface:
     sources: Sources
     package: str
     _trees: dict[str, ast.Module | None] = field(default_factory=dict)
-    _members: dict[Found, Members] = field(default_factory=dict)
-    _types: dict[tuple[Found, str], tuple[Found, bool] | None] = field(default_factory=dict)
+    _members: dict[Definition, Members] = field(default_factory=dict)
+    _types: dict[tuple[Definition, str], tuple[Definition, bool] | None] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     """Members looked at, for the record."""
 
@@ -67,10 +67,10 @@ class Surface:
                 self._trees[module] = ast.parse(self.sources.read(member))
         return self._trees[module]
 
-    def find(self, module: str, name: str, depth: int = 0) -> Found | None:
+    def find(self, module: str, name: str, depth: int = 0) -> Definition | None:
         """Returns where `from module import name` leads, None if it fails."""
         if not name:
-            return Found(module, None, "module") if self.has_module(module) else None
+            return Definition(module, None, "module") if self.has_module(module) else None
         tree = self.tree(module)
         if tree is None or depth > _DEPTH:
             return None
@@ -82,7 +82,7 @@ class Surface:
         if found:
             return found
         if self.has_module(f"{module}.{name}"):
-            return Found(f"{module}.{name}", None, "module")
+            return Definition(f"{module}.{name}", None, "module")
         return self._lazy(tree, module, name, depth)
 
     def has_module(self, module: str) -> bool:
@@ -90,7 +90,7 @@ class Surface:
         folder = module.replace(".", "/") + "/"
         return self.file(module) is not None or any(name.startswith(folder) for name in self.sources.names())
 
-    def _defined_by(self, node: ast.stmt, module: str, name: str, depth: int) -> Found | None:
+    def _defined_by(self, node: ast.stmt, module: str, name: str, depth: int) -> Definition | None:
         """Returns where the name leads if this statement binds it."""
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -103,11 +103,11 @@ class Surface:
                 return self._bound_by_import(node, module, name, depth)
             case _:
                 return None
-        return Found(module, node, "defined") if name in bound else None
+        return Definition(module, node, "defined") if name in bound else None
 
     def _bound_by_import(
         self, node: ast.Import | ast.ImportFrom, module: str, name: str, depth: int
-    ) -> Found | None:
+    ) -> Definition | None:
         source = self.absolute(node, module) if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             if isinstance(node, ast.Import):
@@ -119,8 +119,12 @@ class Surface:
                 return self.find(source, name, depth + 1)
         return None
 
-    def _imported(self, module: str, name: str, depth: int) -> Found | None:
-        return self.find(module, name, depth + 1) if self._inside(module) else Found(module, None, "outside")
+    def _imported(self, module: str, name: str, depth: int) -> Definition | None:
+        return (
+            self.find(module, name, depth + 1)
+            if self._inside(module)
+            else Definition(module, None, "outside")
+        )
 
     def _inside(self, module: str) -> bool:
         return module == self.package or module.startswith(f"{self.package}.")
@@ -134,7 +138,7 @@ class Surface:
         drop = node.level - (1 if member.endswith("/__init__.py") else 0)
         return ".".join([*parts[: len(parts) - drop], *([node.module] if node.module else [])])
 
-    def _lazy(self, tree: ast.Module, module: str, name: str, depth: int) -> Found | None:
+    def _lazy(self, tree: ast.Module, module: str, name: str, depth: int) -> Definition | None:
         """Follows a module-level `__getattr__`."""
         getter = next(
             (
@@ -152,22 +156,22 @@ class Surface:
                     if isinstance(key, ast.Constant) and key.value == name:
                         return self._table_entry(value, module, name, depth)
         named = any(isinstance(node, ast.Constant) and node.value == name for node in ast.walk(getter))
-        return Found(module, getter, "dynamic") if named else None
+        return Definition(module, getter, "dynamic") if named else None
 
-    def _table_entry(self, value: ast.expr, module: str, name: str, depth: int) -> Found | None:
+    def _table_entry(self, value: ast.expr, module: str, name: str, depth: int) -> Definition | None:
         """Follows 'name': '.entrypoints.llm:LLM', or the plain module '.entrypoints.llm'."""
         if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
-            return Found(module, value, "dynamic")
+            return Definition(module, value, "dynamic")
         target, _, attribute = value.value.partition(":")
         if target.startswith("."):
             target = module + target
         return (
             self.find(target, attribute or name, depth + 1)
             if self._inside(target)
-            else Found(target, None, "outside")
+            else Definition(target, None, "outside")
         )
 
-    def classes(self, found: Found, depth: int = 0) -> Iterator[tuple[str, ast.ClassDef | None]]:
+    def classes(self, found: Definition, depth: int = 0) -> Iterator[tuple[str, ast.ClassDef | None]]:
         """Yields the class and its bases as (module, definition); None for one that lies outside."""
         if not isinstance(found.node, ast.ClassDef) or depth > _DEPTH:
             yield found.module, None
@@ -185,13 +189,13 @@ class Surface:
             else:
                 yield from self.classes(above, depth + 1)
 
-    def members(self, found: Found) -> Members:
+    def members(self, found: Definition) -> Members:
         """Returns the attributes of a class and of its instances."""
         if found not in self._members:
             self._members[found] = self._members_of(found)
         return self._members[found]
 
-    def _members_of(self, found: Found) -> Members:
+    def _members_of(self, found: Definition) -> Members:
         names: set[str] = set()
         whole = True
         for _module, node in self.classes(found):
@@ -201,7 +205,7 @@ class Surface:
             names |= _class_names(node)
         return Members(frozenset(names), whole and "__getattr__" not in names)
 
-    def type_of(self, found: Found, attribute: str) -> tuple[Found, bool] | None:
+    def type_of(self, found: Definition, attribute: str) -> tuple[Definition, bool] | None:
         """Returns the class of an attribute and whether it is exactly that one, where source tells.
 
         Calling a class makes exactly that; its class methods and annotations also admit others.
@@ -210,7 +214,7 @@ class Surface:
             self._types[found, attribute] = self._type_of(found, attribute)
         return self._types[found, attribute]
 
-    def _type_of(self, found: Found, attribute: str) -> tuple[Found, bool] | None:
+    def _type_of(self, found: Definition, attribute: str) -> tuple[Definition, bool] | None:
         for module, node in self.classes(found):
             for hint, exact in _hints(node, attribute) if node is not None else ():
                 above = self.find(module, hint)
@@ -218,7 +222,7 @@ class Surface:
                     return above, exact
         return None
 
-    def arguments(self, found: Found) -> tuple[frozenset[str], bool]:
+    def arguments(self, found: Definition) -> tuple[frozenset[str], bool]:
         """Returns (keywords a class can be made with, whether others are taken too)."""
         names: set[str] = set()
         for _module, node in self.classes(found):

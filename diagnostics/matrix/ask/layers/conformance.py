@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build.paths import ROOT
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,9 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
     try:
         tools = _tools(workplace, cell)
     except (OSError, subprocess.SubprocessError) as error:
-        return infrastructure(f"pytest could not be installed beside the cell: {error}", Evidence.EXECUTED)
+        return infrastructure(
+            f"pytest could not be installed beside the cell: {error}", EvidenceLevel.EXECUTED
+        )
     program = _program(workplace.matrix.layer("conformance"), cell)
     ended = in_cell.execute(workplace, cell, "conformance", program, beside=(tools,), files=_copy)
     return ended if isinstance(ended, Answer) else _answer(ended, cell)
@@ -88,7 +90,7 @@ def _answer(ended: in_cell.Ended, cell: Cell) -> Answer:
     return Answer(
         outcome,
         summary[:300],
-        Evidence.EXECUTED,
+        EvidenceLevel.EXECUTED,
         signs=tuple(line for line in lines if not line.endswith(": passed")),
         details=lines,
         ran_with=in_cell.ran_with(cell, None),
@@ -124,7 +126,7 @@ LAYERS = (
         order=120,
         group="engine",
         question="Does the real engine pass the conformance suite that every engine passes?",
-        evidence=Evidence.EXECUTED,
+        evidence=EvidenceLevel.EXECUTED,
         needs=(*in_cell.USABLE, "engine"),
         inputs=_inputs,
         program=_program,

@@ -11,8 +11,8 @@ from packaging.version import Version
 from diagnostics.matrix.ask.contract.compare import Contract, Missing, compare
 from diagnostics.matrix.ask.contract.surface import Surface
 from diagnostics.matrix.ask.layer import Layer, infrastructure
-from diagnostics.matrix.build.sources import SourceError, find_wheel
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.build.sources import WheelError, find_wheel
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,10 +57,10 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=workplace.environ)
         with _surfaces.of(engine) as surface:
             found = compare(trainer, surface, Version(cell.vllm))
-    except SourceError as error:
+    except WheelError as error:
         if error.absent:
-            return Answer(Outcome.NOT_RUN, str(error), Evidence.STATIC)
-        return infrastructure(str(error), Evidence.STATIC)
+            return Answer(Outcome.NOT_RUN, str(error), EvidenceLevel.STATIC)
+        return infrastructure(str(error), EvidenceLevel.STATIC)
     return _answer(found)
 
 
@@ -81,7 +81,7 @@ def _answer(found: Contract) -> Answer:
         return Answer(
             Outcome.FAIL,
             first,
-            Evidence.STATIC,
+            EvidenceLevel.STATIC,
             signs=tuple(_line(item) for item in blocking),
             facts=tuple(_fact(item) for item in blocking),
             details=details,
@@ -92,7 +92,7 @@ def _answer(found: Contract) -> Answer:
     parts += (
         [f"{len(found.unfollowed)} attribute paths not followed to their end"] if found.unfollowed else []
     )
-    return Answer(Outcome.PASS, "; ".join(parts), Evidence.STATIC, details=details)
+    return Answer(Outcome.PASS, "; ".join(parts), EvidenceLevel.STATIC, details=details)
 
 
 def _fact(item: Missing) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ LAYERS = (
         order=30,
         group="read",
         question="Are the names, attributes and arguments that TRL takes from vLLM in this vLLM's source?",
-        evidence=Evidence.STATIC,
+        evidence=EvidenceLevel.STATIC,
         heavy=False,
         of_pairs=True,
         reads=True,

@@ -15,7 +15,7 @@ from diagnostics.facts import compat, environment
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.build import environments
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.identity import text_digest
 from diagnostics.report.findings import Severity
 
@@ -55,7 +55,7 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
         environments.ensure(workplace, cell)
     except environments.BuildError as error:
         outcome = Outcome.INFRA_ERROR if error.infrastructure else Outcome.FAIL
-        return Answer(outcome, str(error), Evidence.EXECUTED, excerpt=error.excerpt)
+        return Answer(outcome, str(error), EvidenceLevel.EXECUTED, excerpt=error.excerpt)
     seen = environment.collect(environments.folder(workplace, cell), workplace.cell_environ(cell))
     issues, table = doctor.load_catalogue(), compat.load()
     reports = {
@@ -87,7 +87,7 @@ def read(reports: Mapping[str, Report]) -> Answer:
     ]
     if crashed:
         return Answer(
-            Outcome.FAIL, f"doctor failed itself: {crashed[0]}", Evidence.EXECUTED, signs=tuple(crashed)
+            Outcome.FAIL, f"doctor failed itself: {crashed[0]}", EvidenceLevel.EXECUTED, signs=tuple(crashed)
         )
     signs, details, facts = [], [], []
     for when, report in reports.items():
@@ -106,7 +106,7 @@ def read(reports: Mapping[str, Report]) -> Answer:
     return Answer(
         Outcome.PASS,
         summary,
-        Evidence.EXECUTED,
+        EvidenceLevel.EXECUTED,
         signs=tuple(dict.fromkeys(signs)),
         details=tuple(details),
         facts=tuple(dict.fromkeys(facts)),
@@ -127,7 +127,7 @@ LAYERS = (
         order=150,
         group="harness",
         question="What does doctor say of this environment, not knowing what was run in it, and knowing it?",
-        evidence=Evidence.EXECUTED,
+        evidence=EvidenceLevel.EXECUTED,
         needs=("install",),
         inputs=_inputs,
         ask=_ask,

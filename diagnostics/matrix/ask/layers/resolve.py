@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build import locks, pylock
 from diagnostics.matrix.build.resolving import Resolution, declared, drift, packages, version_of
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,14 +54,14 @@ def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> 
     """
     if found.infrastructure:
         return infrastructure(
-            f"uv could not resolve: {found.explanation[:200]}", Evidence.STATIC, found.explanation
+            f"uv could not resolve: {found.explanation[:200]}", EvidenceLevel.STATIC, found.explanation
         )
     if not found.pins:
         reason = found.explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
         return Answer(
             Outcome.UNRESOLVABLE,
             reason[:300],
-            Evidence.STATIC,
+            EvidenceLevel.STATIC,
             signs=(found.explanation,),
             excerpt=found.explanation,
         )
@@ -70,7 +70,7 @@ def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> 
     return Answer(
         Outcome.PASS,
         f"{summary}; {note}" if note else summary,
-        Evidence.STATIC,
+        EvidenceLevel.STATIC,
         signs=tuple(versions),
         details=(*changes, f"lock: {pylock.digest(found.packages)}; {pylock.coverage(found.packages)}"),
         facts=(*packages(found.pins), ("lock", pylock.digest(found.packages), str(len(found.packages)))),
@@ -84,7 +84,7 @@ LAYERS = (
         order=10,
         group="read",
         question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
-        evidence=Evidence.STATIC,
+        evidence=EvidenceLevel.STATIC,
         heavy=False,
         of_pairs=True,
         solves=True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.ask.layers import resolve
 from diagnostics.matrix.build.resolving import declared
-from diagnostics.matrix.plan.verdicts import Answer, Evidence, Outcome
+from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,9 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
     releases = workplace.matrix.releases
     if releases is None:
         remedy = "`python -m diagnostics.matrix releases` reads the index"
-        return Answer(Outcome.NOT_RUN, f"no list of releases says what today is: {remedy}", Evidence.STATIC)
+        return Answer(
+            Outcome.NOT_RUN, f"no list of releases says what today is: {remedy}", EvidenceLevel.STATIC
+        )
     workplace.say("resolving what it declares with today's packages")
     limit = workplace.matrix.layer("resolve:today").timeout_s
     return resolve.answer(declared(workplace, cell, timeout_s=limit, cut=releases.read))
@@ -42,7 +44,7 @@ LAYERS = (
         order=20,
         group="read",
         question="Have the declared requirements of this pair a solution with the packages of today?",
-        evidence=Evidence.STATIC,
+        evidence=EvidenceLevel.STATIC,
         heavy=False,
         of_pairs=True,
         solves=True,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.run.cluster.dispatch import ClusterError, Dispatch
+from diagnostics.matrix.run.cluster.dispatch import Dispatch, DispatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diagnostics.matrix.run.board import Question
-    from diagnostics.matrix.run.runner import Run
+    from diagnostics.matrix.run.runner import MatrixRun
 
 
-def run_on(address: str, going: Run, due: Sequence[Question]) -> None:
+def run_on(address: str, going: MatrixRun, due: Sequence[Question]) -> None:
     """Asks what is due on the nodes of a running cluster.
 
     Args:
@@ -34,7 +34,7 @@ def run_on(address: str, going: Run, due: Sequence[Question]) -> None:
     with connected(address, going.workplace) as cluster:
         names = ", ".join(f"{node.name} ({node.described})" for node in cluster.nodes())
         if not names:
-            raise ClusterError(
+            raise DispatchError(
                 f"--ray {address}: no node of the cluster takes work: `ray start --address={address}` adds one"
             )
         going.progress.note(f"cluster at {address}: {names}")

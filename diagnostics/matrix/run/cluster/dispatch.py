@@ -16,13 +16,13 @@ from diagnostics.matrix.plan.needs import Needs
 from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.events import Event, from_line
 from diagnostics.matrix.run.asking import now
-from diagnostics.matrix.run.cluster.placement import Load, Node, most
+from diagnostics.matrix.run.cluster.placement import Load, RayNode, most
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diagnostics.matrix.run.board import Question
-    from diagnostics.matrix.run.runner import Run
+    from diagnostics.matrix.run.runner import MatrixRun
 
 # So often a question is asked, each time of another node if there is one.
 ATTEMPTS = 3
@@ -32,11 +32,11 @@ LOOK_S = 2.0
 PATIENCE_S = 60.0
 
 
-class ClusterError(RuntimeError):
+class DispatchError(RuntimeError):
     """Raised when a cluster can't be used at all; the message is for the user."""
 
 
-class GoneError(ClusterError):
+class GoneError(DispatchError):
     """Raised when the cluster itself is lost in the middle of a run."""
 
 
@@ -51,10 +51,10 @@ class FailedError(RuntimeError):
 class Cluster(Protocol):
     """What is asked of a cluster; `on_ray` does it with Ray."""
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[RayNode]:
         """Returns the living nodes."""
 
-    def submit(self, node: Node, needs: Needs, job: dict[str, Any]) -> Any:
+    def submit(self, node: RayNode, needs: Needs, job: dict[str, Any]) -> Any:
         """Starts `node.work(job)` on that node and no other; returns a handle."""
 
     def wait(self, handles: Sequence[Any], timeout_s: float) -> list[Any]:
@@ -71,7 +71,7 @@ class Cluster(Protocol):
 class _Flight:
     """A job that a node has at the moment."""
 
-    node: Node
+    node: RayNode
     needs: Needs
     item: Question | None
     """None for the removal of an environment."""
@@ -82,7 +82,7 @@ class Dispatch:
     """One run on a cluster."""
 
     def __init__(
-        self, going: Run, due: Sequence[Question], cluster: Cluster, *, patience_s: float = PATIENCE_S
+        self, going: MatrixRun, due: Sequence[Question], cluster: Cluster, *, patience_s: float = PATIENCE_S
     ) -> None:
         self._going = going
         self._cluster = cluster
@@ -96,11 +96,11 @@ class Dispatch:
         self._load = Load()
         self._home: dict[str, str] = {}
         """Of a cell: the node on which its environment is."""
-        self._been: dict[str, dict[str, Node]] = {}
+        self._been: dict[str, dict[str, RayNode]] = {}
         """Of a cell: the nodes on which it may have left an environment."""
         self._tried: dict[tuple[str, str], list[str]] = {}
         self._lost: set[str] = set()
-        self._seen: dict[str, Node] = {}
+        self._seen: dict[str, RayNode] = {}
         self._missed: dict[tuple[str, str], float] = {}
         """Since when a question waits for a node that was there once."""
 
@@ -150,7 +150,7 @@ class Dispatch:
                 return True
         return False
 
-    def _node(self, item: Question, nodes: Sequence[Node]) -> Node | None:
+    def _node(self, item: Question, nodes: Sequence[RayNode]) -> RayNode | None:
         needs, shy = self._needs(item), {*self._lost, *self._tried.get(_name(item), ())}
         if not item.layer.heavy:
             return self._load.choose(nodes, needs, needs, shy)
@@ -164,7 +164,7 @@ class Dispatch:
     def _needs(self, item: Question) -> Needs:
         return self._going.workplace.matrix.layer(item.layer.name).needs
 
-    def _submit(self, item: Question, node: Node) -> None:
+    def _submit(self, item: Question, node: RayNode) -> None:
         options = self._going.options
         if item.layer.heavy:
             self._home[item.cell.id] = node.id
@@ -240,7 +240,7 @@ class Dispatch:
         self._home.pop(item.cell.id, None)
         self._going.progress.note(f"asking {item.cell.id} {item.layer.name} again elsewhere: {why[:300]}")
 
-    def _miss(self, item: Question, nodes: Sequence[Node]) -> None:
+    def _miss(self, item: Question, nodes: Sequence[RayNode]) -> None:
         """Waits for a node that is big enough, where there is one or was one; else says that there is none."""
         needs = self._needs(item)
         if any(node.offers(needs) for node in nodes):

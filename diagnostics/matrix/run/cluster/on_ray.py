@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.matrix.run.cluster import bundle, node
-from diagnostics.matrix.run.cluster.dispatch import ClusterError, FailedError, GoneError, LostError
-from diagnostics.matrix.run.cluster.placement import Node
+from diagnostics.matrix.run.cluster.dispatch import DispatchError, FailedError, GoneError, LostError
+from diagnostics.matrix.run.cluster.placement import RayNode
 from diagnostics.processes import GRACE_S
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ CANCEL_S = GRACE_S + 5.0
 
 
 @contextlib.contextmanager
-def connected(address: str, workplace: Workplace) -> Iterator[RayCluster]:
+def connected(address: str, workplace: Workplace) -> Iterator[RayCells]:
     """Joins a running cluster as a job of its own, with our code sent to every node that works for it.
 
     Raises:
@@ -41,7 +41,7 @@ def connected(address: str, workplace: Workplace) -> Iterator[RayCluster]:
     try:
         import ray
     except ImportError:
-        raise ClusterError(
+        raise DispatchError(
             "--ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'"
         ) from None
     _answers(address)
@@ -57,11 +57,11 @@ def connected(address: str, workplace: Workplace) -> Iterator[RayCluster]:
             )
         except Exception as error:  # noqa: BLE001 - a dozen kinds, all of them said in one line
             text = " ".join(str(error).split())[:400]
-            raise ClusterError(f"--ray {address}: {type(error).__name__}: {text}") from None
+            raise DispatchError(f"--ray {address}: {type(error).__name__}: {text}") from None
     # What Ray says of its nodes it prints to standard output, where a table is awaited.
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            yield RayCluster(ray)
+            yield RayCells(ray)
         finally:
             # Without its head a cluster is not left in an orderly way, and need not be.
             leaving = threading.Thread(target=ray.shutdown, daemon=True)
@@ -78,17 +78,17 @@ def _answers(address: str) -> None:
     if address == "auto":
         return
     if address.startswith("ray://"):
-        raise ClusterError(
+        raise DispatchError(
             f"--ray {address}: expected HOST:PORT or auto: start the run on a machine of the cluster, "
             "not through Ray's client"
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise ClusterError(f"--ray {address}: expected HOST:PORT or auto")
+        raise DispatchError(f"--ray {address}: expected HOST:PORT or auto")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        raise ClusterError(
+        raise DispatchError(
             f"--ray {address}: no cluster answers there ({error}): `ray start --head --port=6379` starts one"
         ) from None
 
@@ -107,7 +107,7 @@ def _our_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class RayCluster:
+class RayCells:
     """A cluster of which this process is a driver."""
 
     def __init__(self, ray: Any) -> None:
@@ -115,7 +115,7 @@ class RayCluster:
         self._work = ray.remote(node.work)
         self._head: str = ray.get_runtime_context().gcs_address
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[RayNode]:
         """Returns the living nodes that take work; hosts with several nodes give each a name of its own.
 
         Raises:
@@ -129,7 +129,7 @@ class RayCluster:
             host, has = item["NodeManagerHostname"], item["Resources"]
             name = host if hosts.count(host) == 1 else f"{host}/{item['NodeID'][:6]}"
             memory_gb = has.get("memory", 0.0) / 1e9
-            found.append(Node(item["NodeID"], name, has["CPU"], memory_gb, has.get("GPU", 0.0)))
+            found.append(RayNode(item["NodeID"], name, has["CPU"], memory_gb, has.get("GPU", 0.0)))
         return found
 
     def _knock(self) -> None:
@@ -148,7 +148,7 @@ class RayCluster:
             else:
                 return
 
-    def submit(self, node: Node, needs: Needs, job: dict[str, Any]) -> Any:
+    def submit(self, node: RayNode, needs: Needs, job: dict[str, Any]) -> Any:
         """Starts a job on a node; Ray itself never starts it again."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

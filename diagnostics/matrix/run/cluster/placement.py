@@ -15,7 +15,7 @@ _EPSILON = 1e-4
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """A node of the cluster and all that it offers."""
 
     id: str
@@ -45,18 +45,18 @@ class Load:
 
     _put: dict[str, list[Needs]] = field(default_factory=dict)
 
-    def put(self, node: Node, needs: Needs) -> None:
+    def put(self, node: RayNode, needs: Needs) -> None:
         """Counts a question in."""
         self._put.setdefault(node.id, []).append(needs)
 
-    def take(self, node: Node, needs: Needs) -> None:
+    def take(self, node: RayNode, needs: Needs) -> None:
         """Counts it out."""
         self._put[node.id].remove(needs)
 
-    def left(self, node: Node) -> Node:
+    def left(self, node: RayNode) -> RayNode:
         """Returns the node with what is left of it."""
         here = self._put.get(node.id, [])
-        return Node(
+        return RayNode(
             node.id,
             node.name,
             node.cpus - sum(needs.cpus for needs in here),
@@ -64,7 +64,9 @@ class Load:
             node.gpus - sum(needs.gpus for needs in here),
         )
 
-    def choose(self, nodes: Sequence[Node], needs: Needs, whole: Needs, shy: Collection[str]) -> Node | None:
+    def choose(
+        self, nodes: Sequence[RayNode], needs: Needs, whole: Needs, shy: Collection[str]
+    ) -> RayNode | None:
         """Returns the node with the most room, None while none has enough.
 
         Args:
