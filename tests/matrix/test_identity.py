@@ -283,7 +283,7 @@ def test_choices_of_a_command_line_leave_out_the_others(tmp_path):
 
 
 def test_what_a_folder_or_a_table_finds_is_followed(tmp_path):
-    """What stands in a folder that is imported whole; what a table names where it is asked for, or all where unclear."""
+    """All of a folder that is imported whole; of a table what is asked for by name, or all of it."""
     texts = {
         "p/__init__": "",
         "p/extras": "T = {'one': 'q.a', 'two': 'q.b'}\ndef extra(n):\n    import_module(f'{__package__}.{T[n]}')\n",

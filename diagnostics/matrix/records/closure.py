@@ -13,7 +13,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.records.naming import ALTERNATIVES, WORDS, Link, Reader
+from diagnostics.matrix.records.naming import ALTERNATIVES, WORDS, Link, named
 from diagnostics.matrix.records.source import without_words
 
 if TYPE_CHECKING:
@@ -129,11 +129,8 @@ class Code:
             if tree is None:
                 made = File(_short(data))
             else:
-                reader = Reader(name, frozenset(self.places))
-                reader.visit(tree)
-                text = without_words(data.decode(), tree)
-                strings = frozenset(reader.strings)
-                made = File(_short(text.encode()), tuple(reader.links), strings, reader.table)
+                links, strings, table = named(tree, name, frozenset(self.places))
+                made = File(_short(without_words(data.decode(), tree).encode()), links, strings, table)
             self._files[path] = made
         return self._files[path]
 

@@ -38,7 +38,22 @@ class Link:
     chooses: str = ""
 
 
-class Reader(ast.NodeVisitor):
+def named(
+    tree: ast.Module, name: str, packages: frozenset[str]
+) -> tuple[tuple[Link, ...], frozenset[str], dict[str, str]]:
+    """Returns what a file names: modules, strings that may be files, and what it looks imports up in by a key.
+
+    Args:
+        tree: The file's.
+        name: Its path below the project.
+        packages: Our own; modules of others are left out.
+    """
+    reader = _Reader(name, packages)
+    reader.visit(tree)
+    return tuple(reader.links), frozenset(reader.strings), reader.table
+
+
+class _Reader(ast.NodeVisitor):
     """Reads out of a syntax tree what a file names, and under which choices."""
 
     def __init__(self, name: str, packages: frozenset[str]) -> None:
