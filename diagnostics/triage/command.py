@@ -11,8 +11,8 @@ from diagnostics import catalogue
 from diagnostics.report import output
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE, USAGE
 from diagnostics.triage.reading.folders import Passed
+from diagnostics.triage.reading.logs import SourceError
 from diagnostics.triage.reading.named import find
-from diagnostics.triage.reading.sources import SourceError
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from diagnostics.triage.reading.sources import LogSource
+    from diagnostics.triage.reading.logs import LogSource
 
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE, "empty": INCOMPLETE}
 

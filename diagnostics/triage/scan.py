@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from diagnostics.triage.reading import envelopes, wrapped
 from diagnostics.triage.reading.first_look import FirstLook
+from diagnostics.triage.reading.logs import SourceError
 from diagnostics.triage.reading.prefixes import clean
-from diagnostics.triage.reading.sources import SourceError
 from diagnostics.triage.seen import Seen
 from diagnostics.triage.stages import Stages
 
 if TYPE_CHECKING:
+    from diagnostics.triage.reading.logs import LogSource
     from diagnostics.triage.reading.prefixes import Line
-    from diagnostics.triage.reading.sources import LogSource
     from diagnostics.triage.rules import Rules
 
 # Of a long line this much on each side of an anchor is looked at.
@@ -29,7 +29,7 @@ def scan(source: LogSource, rules: Rules) -> Seen:
     """Reads a log once; what can't be read to its end is reported with what was seen of it."""
     match = _RANK_FILE.search(source.name)
     seen = Seen(source.name, next(filter(None, match.groups()), "") if match else "")
-    walk = _Walk(seen, rules)
+    walk = _BlockWalk(seen, rules)
     try:
         for block in source.blocks():
             walk.block(block.data, block.first_line)
@@ -39,7 +39,7 @@ def scan(source: LogSource, rules: Rules) -> Seen:
     return seen
 
 
-class _Walk:
+class _BlockWalk:
     """Goes through blocks of bytes, and hands to the stages the lines that are worth it."""
 
     def __init__(self, seen: Seen, rules: Rules) -> None:

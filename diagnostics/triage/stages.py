@@ -29,10 +29,8 @@ _SHOWN = 400
 # So far below "Exception ignored in" its traceback begins; further where ranks print between each other.
 _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
 _BAR = re.compile(r"\d%\|")
-_FATAL = re.compile(
-    r"(?:\b[A-Za-z_][\w.]{0,120}(?:Error|Exception)\b: |Fatal Python error"
-    r"|Segmentation fault|core dumped|terminate called)"
-)
+_RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
+_CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
 
 
 class Stages:
@@ -253,7 +251,7 @@ class _Said:
         if inside:
             return False
         seen.frameworks.update(facts.frameworks(line.prefix + line.text))
-        if line.harmless or not _FATAL.search(line.text):
+        if line.harmless or not _is_fatal(line.text):
             return False
         self._error(Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None))
         return True
@@ -270,3 +268,9 @@ class _Said:
         if len(kept) > 4:
             kept.pop()
         kept.append(hit)
+
+
+def _is_fatal(text: str) -> bool:
+    """Whether a line speaks of an error by itself; looked for as text first, which is quicker by far."""
+    raised = ("Error: " in text or "Exception: " in text) and _RAISED.search(text)
+    return bool(raised) or any(mark in text for mark in _CRASHED)

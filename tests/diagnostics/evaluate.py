@@ -24,7 +24,7 @@ from diagnostics import catalogue
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.report.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import LogSource
+from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
 
 if TYPE_CHECKING:

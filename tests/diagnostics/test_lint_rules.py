@@ -9,8 +9,8 @@ import pytest
 
 from diagnostics import catalogue
 from diagnostics.lint import rules as checks
-from diagnostics.lint.plan import VOCABULARY
 from diagnostics.lint.rules import registered
+from diagnostics.lint.run_plan import VOCABULARY
 from diagnostics.report.findings import Severity
 from diagnostics.report.wording import text_of
 from tests.diagnostics.lint_helpers import codes, findings

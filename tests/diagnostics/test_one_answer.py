@@ -13,13 +13,13 @@ from diagnostics.doctor.fixplan import settings
 from diagnostics.doctor.fixplan.installers import find as installer_of
 from diagnostics.facts.environment import Environment, Package
 from diagnostics.frameworks import FRAMEWORKS, configured_in
-from diagnostics.lint.plan import RunPlan
 from diagnostics.lint.rules.base import found
+from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import LogSource
+from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.seen import Hit

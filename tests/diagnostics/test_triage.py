@@ -13,9 +13,9 @@ from diagnostics.catalogue import anchors
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading.folders import Passed
+from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.reading.named import find
 from diagnostics.triage.reading.prefixes import Line, clean
-from diagnostics.triage.reading.sources import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.tracebacks import Assembler
@@ -490,7 +490,7 @@ def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
 
 def test_a_bomb_is_left_early(tmp_path, rules, monkeypatch):
     """A megabyte of gzip that would be a gigabyte."""
-    monkeypatch.setattr("diagnostics.triage.reading.sources._BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr("diagnostics.triage.reading.logs._BOMB_BYTES", 1 << 20)
     path = tmp_path / "a.log.gz"
     path.write_bytes(gzip.compress(b"\0" * (20 << 20)))
     assert "is no log" in triage(find([str(path)]), rules).problems[0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diagnostics import catalogue
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import LogSource
+from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.verdict import judge

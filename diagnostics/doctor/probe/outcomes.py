@@ -137,7 +137,7 @@ def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) 
 def _triaged(ended: ChildEnded, rules: Rules) -> Finding | None:
     """What triage makes of the child's output."""
     from diagnostics.triage import command, report
-    from diagnostics.triage.reading.sources import LogSource
+    from diagnostics.triage.reading.logs import LogSource
 
     verdict = command.triage([LogSource(ended.what, ended.log)], rules)
     found = report.report(verdict, [ended.what]).findings

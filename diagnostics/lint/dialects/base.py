@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.lint.plan import RunPlan
+from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, scalar
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
 

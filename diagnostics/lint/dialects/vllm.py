@@ -10,7 +10,7 @@ from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised, keys_of
 
 if TYPE_CHECKING:
     from diagnostics.lint.dialects.dialect import Started
-    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
 

@@ -16,7 +16,7 @@ from diagnostics.report.remedies import Advice, Explain, Remedy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
     from diagnostics.report.remedies import Offer
 

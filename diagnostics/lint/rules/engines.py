@@ -21,7 +21,7 @@ from diagnostics.report.remedies import Remedy
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
-    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
 
 
@@ -120,7 +120,7 @@ def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
 
 
 def _equal(plan: RunPlan, name: str, wanted: object) -> bool:
-    from diagnostics.lint.plan import VOCABULARY
+    from diagnostics.lint.run_plan import VOCABULARY
 
     if name not in VOCABULARY:
         return False

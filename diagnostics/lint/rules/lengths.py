@@ -12,7 +12,7 @@ from diagnostics.report.findings import Severity
 _NOT_ASYNC = Value(False, Place("default of verl"))
 
 if TYPE_CHECKING:
-    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
     from diagnostics.report.findings import Finding
 

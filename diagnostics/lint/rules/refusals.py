@@ -17,7 +17,7 @@ from diagnostics.report.findings import Severity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
     from diagnostics.report.findings import Finding
 

@@ -9,7 +9,7 @@ from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
-    from diagnostics.lint.plan import RunPlan
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
     from diagnostics.lint.versions import Versions
     from diagnostics.report.findings import Finding

@@ -20,10 +20,10 @@ def read(text: str, file: str) -> Any:
     Raises:
         UnreadableError: It is no JSON, or deeper or larger than a config is.
     """
-    return _Reader(text, file).read()
+    return _JsonReader(text, file).read()
 
 
-class _Reader:
+class _JsonReader:
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
         self.position, self.line = 0, 1

@@ -104,15 +104,15 @@ def commands(text: str, file: str, first_line: int = 1) -> list[Command]:
         UnreadableError: It is larger than a script is.
     """
     marked = text.translate(dict.fromkeys(range(6), " "))
-    return _Reader(file).read(Lexer(marked, file, first_line).tokens())
+    return _ShellReader(file).read(Lexer(marked, file, first_line).tokens())
 
 
 def nested(word: Word, file: str) -> list[Command]:
     """The commands of a word that is itself a script, as in `bash -c "..."`."""
-    return _Reader(file).read(Lexer(word.text, file, max(1, word.line - word.text.count("\n"))).tokens())
+    return _ShellReader(file).read(Lexer(word.text, file, max(1, word.line - word.text.count("\n"))).tokens())
 
 
-class _Reader:
+class _ShellReader:
     def __init__(self, file: str) -> None:
         self.file = file
         self.scopes = [_Scope()]

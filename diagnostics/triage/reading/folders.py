@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnostics.triage.reading.sources import LogSource, SourceError
+from diagnostics.triage.reading.logs import LogSource, SourceError
 
 # train.log, slurm-17_3.out, worker-0a.err, job.o1234 and job.e1234 of PBS, run.log.2, raylet.out.1, log.txt.gz
 _LOG = re.compile(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.triage.reading.folders import in_folder
-from diagnostics.triage.reading.sources import LogSource, SourceError
+from diagnostics.triage.reading.logs import LogSource, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

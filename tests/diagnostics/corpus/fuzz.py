@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from diagnostics import catalogue
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import LogSource
+from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from tests.diagnostics.corpus import transforms

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from diagnostics import catalogue
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.sources import Block
+from diagnostics.triage.reading.logs import Block
 from diagnostics.triage.rules import Rules
 from tests.diagnostics.corpus import transforms
 
