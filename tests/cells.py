@@ -13,15 +13,20 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def _how(cell: str) -> str:
+    """How it comes there: a cell of the matrix file by a command, an environment of another name by hand."""
+    if cell.startswith("vllm-"):
+        return f"build it: nox -s matrix -- --cells '{cell}' --layers install"
+    name, _, version = cell.partition("-")
+    return f"no cell of the matrix: an environment of that name with {name}=={version}, see docs/repros.md"
+
+
 def cell_python(cell: str) -> Path:
     """The cell's interpreter, or a skip that says how to get one."""
     folder = os.environ.get("GRPO_DOCTOR_CELLS")
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():
-        pytest.skip(
-            f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; "
-            f"build it: nox -s matrix -- --cells {cell} --layers install"
-        )
+        pytest.skip(f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; {_how(cell)}")
     return python
 
 

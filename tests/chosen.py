@@ -19,8 +19,10 @@ OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
 # Who imports one of these needs the trainer's environment; hundreds of megabytes that nobody else needs.
 HEAVY = frozenset({"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"})
 FEW = 2
-_NAMED = re.compile(r"(?:^|\b(?:import|from)\s+)((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)(?=$|\s|;)")
-_STARTED = re.compile(r"-m ((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)")
+_OURS = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
+_NAMED = re.compile(rf"^{_OURS}$")
+_IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
+_STARTED = re.compile(rf"-m {_OURS}")
 
 
 def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False) -> list[Path]:
@@ -129,9 +131,9 @@ def _read(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
     for node in _run(tree):
         modules |= _imported(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # What a source names of another part, as a layer of the matrix a program for cells, runs elsewhere.
-            named = (name for name in _NAMED.findall(node.value) if is_test or name.startswith(_top(file)))
-            modules |= {name for name in named if _is_file(name)}
+            # What a file names of another part, as a layer of the matrix a program for cells, is not run here.
+            named = _IMPORTED.findall(node.value) if is_test else _NAMED.findall(node.value)
+            modules |= {name for name in named if name.startswith(_subject(file)) and _is_file(name)}
             names.add(node.value.rstrip("/").rpartition("/")[2])
             # A test starts our commands; in a source a command is more often told of than started.
             modules |= {f"{name}.__main__" for name in _STARTED.findall(node.value) if is_test}
@@ -168,6 +170,12 @@ def _part(path: Path) -> str:
         if parts[:2] == ("diagnostics", "matrix") or parts[0] in {"locks", "matrix.toml"}
         else parts[0]
     )
+
+
+def _subject(file: Path) -> str:
+    """The package that a file belongs to, or tests; empty for a test of them all."""
+    part = _part(file)
+    return "diagnostics" if part == "matrix" else part if part in OURS else ""
 
 
 def _top(file: Path) -> str:

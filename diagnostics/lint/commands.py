@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.dialects.dialect import Started
 from diagnostics.lint.sources.shell import HOLE, SOFT, Command, Word
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from diagnostics.lint.dialects.dialect import Recognised
+
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
 _OVERRIDE = re.compile(r"(~?\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
-# Flags that a script of somebody's own takes only where it hands them to GRPOConfig.
-_TRL_FLAGS = {"num_generations", "max_completion_length", "vllm_mode", "steps_per_generation"}
-_PYTHON_FILE = re.compile(r".*\.py$")
+_PROGRAMS_OF_FRAMEWORKS = {program for dialect in DIALECTS.values() for program in dialect.programs}
 _LAUNCHERS = {
     "nproc_per_node": "processes_per_node",
     "nproc-per-node": "processes_per_node",
@@ -37,111 +38,32 @@ _LAUNCHERS = {
 }
 
 
-@dataclass
-class Recognised:
-    """A command of one of the frameworks.
-
-    Attributes:
-        framework: As in Settings.
-        role: `train` or `serve`.
-        start: The index of the first word that is an argument.
-        style: `flags` or `overrides`.
-        launcher: Index range of the launcher's own options.
-    """
-
-    framework: str
-    role: str
-    start: int
-    style: str = "flags"
-    launcher: tuple[int, int] = (0, 0)
-    about: str = ""
-    extra: dict[str, str] = field(default_factory=dict)
-
-
 def recognise(command: Command) -> Recognised | None:
     """Finds the framework's command among the words, whatever stands before it; None if there is none."""
     words = [word.clean for word in command.words]
     for index, word in enumerate(words):
-        follows = words[index + 1] if index + 1 < len(words) else ""
-        base = word.rpartition("/")[2]
-        for rule in (_entry_point, _module, _script):
-            found = rule(words, index, base, follows)
+        started = _started(words, index, word.rpartition("/")[2])
+        if started is None:
+            continue
+        for dialect in DIALECTS.values():
+            found = dialect.launched(started)
             if found is not None:
                 found.launcher = (0, index)
                 return found
     return None
 
 
-def _entry_point(words: list[str], index: int, base: str, follows: str) -> Recognised | None:
-    del words
-    if base == "swift" and follows in {"rlhf", "rollout"}:
-        return Recognised("ms-swift", "serve" if follows == "rollout" else "train", index + 2)
-    if base == "megatron" and follows == "rlhf":
-        return Recognised("ms-swift", "train", index + 2, extra={"megatron": "true"})
-    if base == "trl" and follows in {"grpo", "vllm-serve"}:
-        return Recognised("trl", "serve" if follows == "vllm-serve" else "train", index + 2)
-    if base == "vllm" and follows == "serve":
-        return Recognised("vllm", "serve", index + 2)
-    return None
-
-
-def _module(words: list[str], index: int, base: str, follows: str) -> Recognised | None:  # noqa: PLR0911 - one line a case
-    if base != "-m":
+def _started(words: list[str], index: int, base: str) -> Started | None:
+    """What a word starts, if it is one that may start something."""
+    if base == "-m":
+        module = words[index + 1] if index + 1 < len(words) else ""
+        return Started(module=module, rest=tuple(words[index + 2 :]), start=index + 2)
+    if base.endswith(".py"):
+        return Started(script=words[index], rest=tuple(words[index + 1 :]), start=index + 1)
+    if base not in _PROGRAMS_OF_FRAMEWORKS:
         return None
-    rest = words[index + 2 :]
-    if follows.startswith("openrlhf.cli.train_ppo"):
-        return Recognised("openrlhf", "train", index + 2)
-    if follows == "vllm.entrypoints.openai.api_server":
-        return Recognised("vllm", "serve", index + 2)
-    if follows == "verl.trainer.main" and not any(word.startswith("actor_rollout_ref.") for word in rest):
-        return Recognised("easyr1", "train", index + 2, "overrides")
-    if follows.startswith(("verl.", "recipe.")) or any(
-        word.lstrip("+~").startswith("actor_rollout_ref.") for word in rest
-    ):
-        if any(
-            word.lstrip("+~").startswith(("actor_rollout_ref.", "algorithm.", "data.train")) for word in rest
-        ):
-            return Recognised("verl", "train", index + 2, "overrides", about=follows)
-        return None
-    if follows.startswith("swift.cli."):
-        return _swift_program(follows.rpartition(".")[2], index + 2)
-    return _own(follows, rest, index)
-
-
-def _own(follows: str, rest: list[str], index: int) -> Recognised | None:
-    if follows == "grpo_core" and rest[:1] == ["train"]:
-        return Recognised("own", "train", index + 3)
-    # `accelerate launch -m my.module`: somebody's own module, which hands its flags to GRPOConfig.
-    return Recognised("trl", "train", index + 2, about=follows) if _flags_in(rest) & _TRL_FLAGS else None
-
-
-def _flags_in(words: list[str]) -> set[str]:
-    return {match[1].replace("-", "_") for word in words if (match := _FLAG.match(word))}
-
-
-def _script(words: list[str], index: int, base: str, follows: str) -> Recognised | None:  # noqa: PLR0911 - one line a case
-    del follows
-    if not _PYTHON_FILE.match(base):
-        return None
-    path, rest = words[index], words[index + 1 :]
-    if path.endswith(("swift/cli/rlhf.py", "swift/cli/rollout.py")):
-        return _swift_program(base.removesuffix(".py"), index + 1)
-    if "openrlhf" in path and base.startswith("train_ppo"):
-        return Recognised("openrlhf", "train", index + 1)
-    if any(word.lstrip("+~").startswith("actor_rollout_ref.") for word in rest):
-        return Recognised("verl", "train", index + 1, "overrides", about=path)
-    if any(word.startswith("worker.rollout.") for word in rest):
-        return Recognised("easyr1", "train", index + 1, "overrides")
-    flags = _flags_in(rest)
-    if flags & _TRL_FLAGS or ("grpo" in base and flags & {"use_vllm", "per_device_train_batch_size"}):
-        return Recognised("trl", "train", index + 1, about=path)
-    return None
-
-
-def _swift_program(name: str, start: int) -> Recognised | None:
-    if name not in {"rlhf", "rollout"}:
-        return None
-    return Recognised("ms-swift", "serve" if name == "rollout" else "train", start)
+    verb = words[index + 1] if index + 1 < len(words) else ""
+    return Started(program=base, verb=verb, rest=tuple(words[index + 2 :]), start=index + 2)
 
 
 def settings(command: Command, file: str, nested: Callable[[Word], list[Settings]]) -> list[Settings]:

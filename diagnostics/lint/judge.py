@@ -10,6 +10,7 @@ from diagnostics.lint import reading
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.sources.tree import UnreadableError
+from diagnostics.lint.versions import PACKAGES
 from diagnostics.report.findings import CheckResult, Finding, Report
 
 if TYPE_CHECKING:
@@ -76,20 +77,13 @@ def lend_processes(found: list[Settings]) -> None:
 def plans_of(found: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     """The plans in what was read: of runs of GRPO, and of servers."""
     plans = [
-        DIALECTS[settings.framework](settings, versions)
+        DIALECTS[settings.framework].plan(settings, versions)
         for settings in found
-        if settings.framework in DIALECTS and _is_grpo(settings)
+        if settings.framework in DIALECTS and DIALECTS[settings.framework].counts(settings)
     ]
     for plan in plans:
         plan.releases = versions.releases
     return plans
-
-
-def _is_grpo(settings: Settings) -> bool:
-    kind = settings.items.get("rlhf_type")
-    if settings.framework == "ms-swift" and settings.role == "train" and kind is not None:
-        return kind.data == "grpo" or not kind.known
-    return True
 
 
 def judge(plans: list[RunPlan], versions: Versions) -> list[CheckResult]:
@@ -148,7 +142,9 @@ def _plain(data: Any) -> Any:
 
 def _notes(plans: list[RunPlan], versions: Versions) -> tuple[str, ...]:
     notes = ["read, not run: what a script does at run time can differ"]
-    names = sorted({plan.framework for plan in plans} - {"own", "easyr1"} | ({"vllm"} if plans else set()))
+    # What is in no registry has no releases.
+    own = {plan.framework for plan in plans if PACKAGES.get(plan.framework)}
+    names = sorted(own | ({"vllm"} if plans else set()))
     missing = [name for name in names if name not in versions.known]
     if missing:
         notes.append(

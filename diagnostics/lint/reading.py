@@ -7,8 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint import commands
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.dialects.dialect import keys_of
 from diagnostics.lint.sources import interpolation, shell
 from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
@@ -33,8 +34,8 @@ _HERE = re.compile(
 )
 # A text in which a command of one of the frameworks may stand.
 _COMMANDS = re.compile(
-    r"\b(?:swift (?:rlhf|rollout)|megatron rlhf|trl (?:grpo|vllm-serve)|vllm serve|accelerate launch|torchrun|deepspeed"
-    r"|verl\.|openrlhf\.|swift\.cli|grpo\w*\.py)"
+    rf"\b(?:{'|'.join(each.commands for each in DIALECTS.values() if each.commands)}"
+    r"|accelerate launch|torchrun|deepspeed)"
 )
 
 
@@ -113,8 +114,9 @@ def of_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
     if not framework:
         return None
     made = Settings(framework, Place(file, 1))
+    dialect = DIALECTS.get(framework)
     for key, value in flat(tree).items():
-        made.items[key.replace("-", "_") if framework in {"vllm", "trl", "ms-swift"} else key] = value
+        made.items[key.replace("-", "_") if dialect and dialect.underscores else key] = value
     for name, value in (tree.get("env") or {}).items() if isinstance(tree.get("env"), dict) else ():
         if isinstance(value, Value):
             made.environ[name] = value.named(name)
@@ -123,27 +125,18 @@ def of_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
     return made
 
 
-def detect(tree: dict[str, Any]) -> str:  # noqa: PLR0911 - one line a case
+def detect(tree: dict[str, Any]) -> str:
     """The framework that a structured file speaks to, by its keys; empty if none."""
-    keys = {str(key).replace("-", "_") for key in tree}
-    dotted = {key.split(".")[0] for key in keys}
-    if "actor_rollout_ref" in dotted:
-        return "verl"
-    worker = tree.get("worker")
-    if isinstance(worker, dict) and {"rollout", "actor"} & set(worker):
-        return "easyr1"
+    own = [dialect for dialect in DIALECTS.values() if dialect.written(tree)]
+    for dialect in own:
+        if not dialect.general:
+            return dialect.framework
+    keys = keys_of(tree)
     if "zero_optimization" in keys or "train_micro_batch_size_per_gpu" in keys:
         return "deepspeed"
     if {"compute_environment", "distributed_type"} & keys:
         return "accelerate"
-    if keys & FRAMEWORKS["ms-swift"].keys:
-        kind = tree.get("rlhf_type")
-        return "ms-swift" if not isinstance(kind, Value) or kind.data in {"grpo", None} else ""
-    if keys & FRAMEWORKS["trl"].keys:
-        return "trl"
-    if {"gpu_memory_utilization", "tensor_parallel_size", "max_model_len"} & keys and "_target_" not in keys:
-        return "vllm"
-    return ""
+    return min(own, key=lambda each: each.general).framework if own else ""
 
 
 def _shell(text: str, file: str) -> list[Settings]:
@@ -221,12 +214,13 @@ def _follow(made: Settings, written: dict[str, Trees] | None = None) -> None:
         made: What the command sets; what the files set is added.
         written: Files that the same script writes.
     """
-    if made.framework in {"trl", "ms-swift", "easyr1"}:
+    dialect = DIALECTS.get(made.framework)
+    if dialect and dialect.includes:
         for key in ("config", "--config", "@"):
             value = made.items.get(key)
             if value is not None and isinstance(value.data, str):
                 _include(made, value, written or {})
-    if made.framework in {"verl", "easyr1"}:
+    if dialect and dialect.interpolates:
         interpolation.resolve(made.items)
     for key, item in _named_file(made.items.get("deepspeed")).items():
         made.items.setdefault(f"deepspeed.{key}", item.named(f"deepspeed.{key}"))

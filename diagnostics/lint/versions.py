@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Option of `lint` -> distributions that carry it, the first that is installed counts.
-# vLLM is told first: most rules ask for its release.
-PACKAGES = {
-    name: FRAMEWORKS[name].packages for name in sorted(FRAMEWORKS, key=lambda name: name != "vllm")
-} | {"torch": ("torch",)}
+PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 
 class VersionError(ValueError):

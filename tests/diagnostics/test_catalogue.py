@@ -1,12 +1,16 @@
 """The catalogue: the shipped entries hold, and a bad one is refused by file, line, key and what was expected."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from diagnostics import catalogue
 from diagnostics.catalogue import CatalogueError, signatures
 from diagnostics.catalogue.loader import FOLDER
+from diagnostics.catalogue.model import ConfigRule
+from diagnostics.lint import rules
+from diagnostics.report.remedies import Advice, Install
 from repro.issues import REPROS
 
 SEEDS = ("CFG001", "CMP001", "RAY001", "SCH001", "SCH002")
@@ -128,6 +132,54 @@ def test_a_bad_entry_is_refused_by_name_and_line(entry, old, new, line, message)
     if line is not None:
         number = path.read_text().splitlines().index(line) + 1
         assert re.search(rf":{number}:|\(at line {number},", text), text
+
+
+def test_an_edit_tells_what_it_is(entry):
+    """An installation is requirements, what not to do is advice, and anything else in their place is refused."""
+    old = 'vllm = "call generate() from one thread only"'
+    issue = catalogue.load_file(entry(old, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
+    first = issue.mitigations[0]
+    assert first.action("vllm") == Install(("numpy<2",), note="or wait", framework="vllm")
+    assert dict(first.edits)["vllm"] == "pip install 'numpy<2', or wait"
+    advised = catalogue.load_file(entry(old, 'vllm = { advice = "don\'t" }')).mitigations[0]
+    assert advised.action("vllm") == Advice("don't", "vllm")
+    for wrong in (
+        '{ install = ["-U trl"] }',
+        "{ install = [] }",
+        '{ advise = "x" }',
+        '{ advice = "x", note = "y" }',
+    ):
+        with pytest.raises(CatalogueError, match=r"mitigations\.\w+\.edits"):
+            catalogue.load_file(entry(old, f"vllm = {wrong}"))
+
+
+def test_a_table_that_nobody_reads_is_told(entry):
+    """A [[config]] of a code whose rule stands in its place has to say so, and none else may."""
+    issue = catalogue.load_file(entry("by_rule = true\n", ""))
+    told = rules.problems({issue.code}, [issue])[0]
+    assert told.startswith("SCH001: [[config]] 'evaluation during training")
+    assert "by_rule = true" in told
+    other = catalogue.load()["MEM001"]
+    lost = replace(other, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
+    assert "no rule stands in its place" in rules.problems({"MEM001"}, [lost])[0]
+    everything = set(catalogue.load()) | set(catalogue.load_checks())
+    assert rules.problems(everything, catalogue.load().values()) == []
+
+
+def test_the_codes_of_checks_are_entries(tmp_path):
+    """Each is read strictly, too, and none is a known issue's."""
+    assert not set(catalogue.load_checks()) & set(catalogue.load())
+    assert catalogue.is_check("CMP901")
+    assert not catalogue.is_check("SCH001")
+    good = (catalogue.FOLDER.parent / "checks" / "CMP901.toml").read_text()
+    for old, new, message in (
+        ("title =", "titel =", "title"),
+        ("CMP901", "CMP902", "the file's name, 'CMP901'"),
+        ("check.v1", "issue.v1", "expected 'grpo-doctor.check.v1'"),
+    ):
+        (tmp_path / "CMP901.toml").write_text(good.replace(old, new, 1))
+        with pytest.raises(CatalogueError, match=message):
+            catalogue.find_check("CMP901", tmp_path)
 
 
 def test_a_pattern_that_re2_refuses_is_refused(entry):

@@ -325,3 +325,12 @@ def test_the_command_that_removes_a_package(environment, installer, expected):
     environment.add("vllm", "0.9.1", installer=installer)
     seen = replace(facts.collect(environment.prefix, {}), prefix="/srv/install/env")
     assert command_of(uninstall(seen, "trl")) == expected
+
+
+def test_a_release_that_cannot_be_read_is_not_judged(environment):
+    """It is neither concerned nor free: the check says so, and is not ok."""
+    report = examine(environment.add("vllm", "built-at-noon"))
+    (check,) = [check for check in report.checks if check.check == "known issues"]
+    assert check.outcome == "skipped"
+    assert "vllm built-at-noon" in check.reason
+    assert not {"SCH001", "SCH002"} & {finding.code for finding in report.findings}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,8 +36,9 @@ SHORT = [
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """What the program saw in each mode; two at a time, as most of it is starting processes."""
+    """What the program sees in a mode, looked at once."""
 
+    @functools.cache
     def look(mode: str) -> dict:
         folder = str(tmp_path_factory.mktemp("killed"))
         command = [sys.executable, str(PROGRAM), folder, str(KILLS), "0", *MODES[mode], *SHORT]
@@ -45,15 +46,19 @@ def killed(tmp_path_factory):
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(MODES, pool.map(look, MODES), strict=True))
+    return look
+
+
+def modes() -> list[object]:
+    """The first in the fast suite, the others where more time is."""
+    return [mode if mode == "colocate" else pytest.param(mode, marks=pytest.mark.long) for mode in MODES]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", modes())
 def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
     """Parameters bitwise; metrics (wall times aside) and completions line by line, none lost, none twice."""
-    seen = killed[mode]
+    seen = killed(mode)
     assert len(seen["deaths"]) == KILLS
     assert seen["outcome"] == "ok"
     assert seen["parameters"][0] == seen["parameters"][1]
@@ -62,9 +67,10 @@ def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_kills_hit_different_places(killed):
     """In the middle of the mathematics as well as of the writing of checkpoints."""
-    places = {death["killed_in"].split(":")[0] for seen in killed.values() for death in seen["deaths"]}
+    places = {death["killed_in"].split(":")[0] for seen in map(killed, MODES) for death in seen["deaths"]}
     assert len(places) > 10
     assert places & {"checkpoint.py", "metrics.py", "runfiles.py"}
 

@@ -156,6 +156,7 @@ def test_a_change_of_a_file(place, file, text, expected):
         ("diagnostics/processes.py", IN_CELL | {"install"}),
         # Doctor is judged by all that it looks at, its data among it.
         ("diagnostics/doctor/examine.py", {"doctor"}),
+        ("diagnostics/doctor/checks/compatibility.py", {"doctor"}),
         ("diagnostics/catalogue/issues/SCH001.toml", {"doctor"}),
         # What runs in cells.
         ("grpo_core/rollout/vllm/engine.py", {"engine", "conformance"} | TRAINED),
@@ -279,6 +280,40 @@ def test_choices_of_a_command_line_leave_out_the_others(tmp_path):
         "two",
     }
     assert found("serve") == set()
+
+
+def test_what_a_folder_or_a_table_finds_is_followed(tmp_path):
+    """What stands in a folder that is imported whole; what a table names where it is asked for, or all where unclear."""
+    texts = {
+        "p/__init__": "",
+        "p/extras": "T = {'one': 'q.a', 'two': 'q.b'}\ndef extra(n):\n    import_module(f'{__package__}.{T[n]}')\n",
+        "p/first": "from p.extras import extra\nextra('one')\n",
+        "p/any": "from p.extras import extra\nextra(name)\n",
+        "p/whole": "from p import extras\nextras.extra('one')\n",
+        "p/none": "from p.extras import extra\n",
+        "p/q/__init__": "",
+        "p/q/a": "",
+        "p/q/b": "",
+        "p/found/__init__": "for path in here:\n    import_module(f'{__name__}.{path.stem}')\n",
+        "p/found/x": "",
+        "p/found/y": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    code = Code({"p": tmp_path})
+
+    def extras(module):
+        return {name for name in code.files([module]) if name.startswith("p/q/") and "__init__" not in name}
+
+    both = {"p/q/a.py", "p/q/b.py"}
+    assert [extras(f"p.{name}") for name in ("first", "any", "whole", "none")] == [
+        {"p/q/a.py"},
+        both,
+        both,
+        set(),
+    ]
+    assert {"p/found/x.py", "p/found/y.py"} <= set(code.files(["p.found"]))
 
 
 def test_what_only_a_type_checker_imports_does_not_count(tmp_path):

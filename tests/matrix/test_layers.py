@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from diagnostics.facts.compat import Compat
-from diagnostics.matrix.ask import attempts, in_cell
+from diagnostics.matrix.ask import attempts, in_cell, layers, registry
 from diagnostics.matrix.ask.layers import conformance, doctor, logprobs, peer, serve, train
 from diagnostics.matrix.ask.registry import ALL, BY_NAME, in_order, load
 from diagnostics.matrix.build import environments
 from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.plan import cells
 from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.run.board import code_of
 from diagnostics.processes import Finished
 from diagnostics.report.findings import CheckResult, Finding, Report, Severity
 
@@ -76,7 +78,7 @@ def test_no_answer_is_blamed_on_whom_it_should(answers, output, code, outcome, s
 def test_a_program_out_of_time_is_a_timeout(answers):
     """Whatever it had printed."""
     answer = answers('{"schema": "grpo-doctor.repro.v1"}', -15, timed_out=True)
-    assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 30 s")
+    assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 300 s")
 
 
 def test_a_reproduced_crash_fails_with_its_code_and_place(answers, kit):
@@ -229,6 +231,37 @@ def test_every_layer_stands_behind_what_it_needs_and_none_is_there_twice():
         in_order([BY_NAME["engine"]])
     with pytest.raises(ValueError, match="install is there twice"):
         in_order([BY_NAME["install"]] * 2)
+
+
+NEW = """
+from diagnostics.matrix.ask import in_cell
+from diagnostics.matrix.plan import cells
+from diagnostics.matrix.plan.verdicts import Outcome
+
+def read(reply, cell):
+    return in_cell.answer(reply, cell, Outcome.PASS, f"it said {reply.document['word']}")
+
+LAYERS = (in_cell.layer("greeting", 55, "further", "Does it greet?", ("repro.questions.greeting",), "s", read),)
+"""
+
+
+def test_a_layer_is_one_file_that_stands_in_the_folder(tmp_path, monkeypatch, kit):
+    """With a line in the matrix file it is asked, in its place; nothing lists it, and what it rests on is found."""
+    (tmp_path / "greeting_of_a_test.py").write_text(NEW)
+    monkeypatch.setattr(layers, "__path__", [*layers.__path__, str(tmp_path)])
+    found = registry.in_order(registry._found())
+    names = [layer.name for layer in found]
+    assert set(names) - set(BY_NAME) == {"greeting"}
+    assert names.index("import") < names.index("greeting") < names.index("scheduler")
+    (tmp_path / "matrix.toml").write_text(
+        kit.head + kit.cell("1.0", "1.0", ("install", "import", "greeting"))
+    )
+    matrix = cells.load(tmp_path / "matrix.toml", found)
+    assert matrix.cells[0].layers == ("install", "import", "greeting")
+    layer = found[names.index("greeting")]
+    begin, words = code_of(layer, matrix.layer("greeting"), matrix.cells[0])
+    assert "repro.questions.greeting" in begin
+    assert list(words) == []
 
 
 def test_every_code_with_a_repro_is_a_layer():

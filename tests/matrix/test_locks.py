@@ -6,9 +6,13 @@ import re
 
 import pytest
 
-from diagnostics.matrix.build import pylock
+from diagnostics.matrix import __main__ as cli
+from diagnostics.matrix.ask.registry import load
+from diagnostics.matrix.build import locks, pylock
 from diagnostics.matrix.build.pylock import Locked
 from diagnostics.matrix.build.resolving import pins
+from diagnostics.matrix.build.workplace import Workplace
+from diagnostics.matrix.records.store import Store
 
 PYLOCK = """
 lock-version = "1.0"
@@ -81,3 +85,59 @@ def test_an_install_verifies_hashes(world, kit):
     assert world.run("run").returncode == 0
     assert world.run("lock", "--keep").returncode == 0
     assert lock.read_text() == made
+
+
+@pytest.fixture
+def place(tmp_path, kit):
+    """Makes a workplace of one cell whose two locks are there as they should be."""
+    folder = tmp_path / "locks"
+    folder.mkdir()
+
+    def make(change=lambda text: text):
+        text = kit.head + kit.cell("1.0", "1.0", ("resolve", "install"))
+        (tmp_path / "matrix.toml").write_text(change(text))
+        return Workplace(load(tmp_path / "matrix.toml"), Store(tmp_path / "store"))
+
+    made = make()
+    for runs in (False, True):
+        head = locks._about(made.matrix.cells[0], runs=runs)
+        locks.path(made, made.matrix.cells[0], runs=runs).write_text(f"{head}\ntrl==1.0\nvllm==1.0\n")
+    return make
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("", ""), None),
+        (("2025-06-01", "2025-06-02"), "was not made for this"),
+        (
+            ('"trl=={trl}"]', '"trl=={trl}", "numpy>=2"]'),
+            "has numpy nowhere where the recipe asks for numpy>=2",
+        ),
+        (('"trl=={trl}"]', '"trl>1.0"]'), "has trl 1.0 where the recipe asks for trl>1.0"),
+    ],
+)
+def test_a_lock_that_is_stale_is_seen(place, change, said):
+    """Made for another date or Python, or without what the recipe asks for now; a whole one is not named."""
+    made = place(lambda text: text.replace(*change) if change[0] else text)
+    problems = locks.problems(made, made.matrix.cells)
+    assert bool(problems) is bool(said)
+    assert all(said in line or "was not made for this" in line for line in problems)
+
+
+def test_a_lock_that_is_missing_or_nobody_s_is_seen(place):
+    """Each by its file; the declared one of a cell that has no solution need not be there."""
+    made = place()
+    (made.locks / "vllm-1.0+trl-1.0.cpu.txt").unlink()
+    (made.locks / "vllm-9.0+trl-1.0.txt").write_text("")
+    (missing, other) = locks.problems(made, made.matrix.cells)
+    assert (
+        "vllm-1.0+trl-1.0.cpu.txt: is not there: `nox -s lock -- --cells 'vllm-1.0+trl-1.0'` makes it"
+        in missing
+    )
+    assert "vllm-9.0+trl-1.0.txt: no cell of matrix.toml has this lock" in other
+
+
+def test_the_committed_locks_and_workflow_are_up_to_date(capsys):
+    """What `matrix check` says of the project: nothing."""
+    assert (cli.main(["check"]), capsys.readouterr().out) == (0, "")

@@ -147,9 +147,13 @@ def test_only_what_failed_is_asked_again(small):
 
 
 def test_changed_programs_are_run_again(small):
-    """A change of the code that runs in cells asks the layers that use it again, and no others."""
+    """A change of the code that runs in cells asks the layers that use it again, and no others; a comment nothing."""
     small.run("run")
-    (small.folder / "programs" / "grpo_core" / "more.py").write_text("# changed\n")
+    program = small.folder / "programs" / "grpo_core" / "__main__.py"
+    program.write_text(program.read_text() + "# changed\n")
+    done = small.run("run")
+    assert "…" not in done.stderr
+    program.write_text(program.read_text() + "CHANGED = 1\n")
     done = small.run("run")
     asked = {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
     assert asked == {("vllm-1.0+trl-1.0", "engine"), ("vllm-1.0+trl-1.0", "train:colocate")}
@@ -326,7 +330,7 @@ def test_a_dry_run_says_what_is_due_and_runs_nothing(small):
     """--dry-run and --list write no store."""
     done = small.run("run", "--dry-run")
     assert done.returncode == 0
-    assert "vllm-1.0+trl-1.0  scheduler: ask, at most 30 s" in done.stdout
+    assert "vllm-1.0+trl-1.0  scheduler: ask, at most 300 s" in done.stdout
     assert small.run("run", "--list").stdout.count("\n") == 3
     assert not (small.store / "store.jsonl").exists()
 

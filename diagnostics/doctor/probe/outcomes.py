@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding, known
 from diagnostics.doctor.installing import install
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.report.findings import CheckResult, Evidence, Severity
 from diagnostics.report.remedies import Explain, Install, Remedy, Run
 
@@ -30,8 +31,12 @@ _SAYS_NOTHING = (
 )  # fmt: skip
 # Modules that are called otherwise than what is installed.
 _DISTRIBUTIONS = {
+    module.partition(":")[0].partition(".")[0]: each.packages[0]
+    for each in FRAMEWORKS.values()
+    for module in each.modules
+} | {
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
-    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "swift": "ms-swift",
+    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn",
 }  # fmt: skip
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import frameworks
 from diagnostics.doctor.probe import outcomes
 from diagnostics.doctor.probe.outcomes import Tried
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.report.findings import CheckResult
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from diagnostics.triage.rules import Rules
 
 IMPORT_S, PLATFORM_S, ENGINE_S, COLLECTIVE_S = 180.0, 120.0, 400.0, 120.0
-_ENGINES_FIRST = sorted(frameworks.FRAMEWORKS.values(), key=lambda each: each.trains)
 # (distribution, what of it is imported): a name behind a colon makes lazy packages import what a run uses.
 MODULES = (
     ("torch", "torch"),
@@ -29,7 +28,7 @@ MODULES = (
     ("deepspeed", "deepspeed"),
     ("flash-attn", "flash_attn"),
     ("xformers", "xformers.ops"),
-    *((each.packages[0], module) for each in _ENGINES_FIRST for module in each.modules),
+    *((each.packages[0], module) for each in FRAMEWORKS.values() for module in each.modules),
 )
 
 

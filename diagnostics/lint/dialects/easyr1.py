@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
+from diagnostics.lint.dialects.dialect import Dialect, Recognised
 from diagnostics.lint.values import Place, Value
 
 if TYPE_CHECKING:
+    from diagnostics.lint.dialects.dialect import Started
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
@@ -74,3 +76,20 @@ def plan(settings: Settings, versions: Versions) -> RunPlan:
         made.put("train.evaluates", evaluates.but(evaluates.data > 0))
     base.truncated(made)
     return made
+
+
+def _launched(started: Started) -> Recognised | None:
+    if started.overrides("actor_rollout_ref."):
+        return None
+    script = started.script and any(word.startswith("worker.rollout.") for word in started.rest)
+    if started.module == "verl.trainer.main" or script:
+        return Recognised("easyr1", "train", started.start, "overrides")
+    return None
+
+
+def _written(tree: dict[str, Any]) -> bool:
+    worker = tree.get("worker")
+    return isinstance(worker, dict) and bool({"rollout", "actor"} & set(worker))
+
+
+DIALECT = Dialect("easyr1", plan, _launched, _written, rank=2, includes=True, interpolates=True)

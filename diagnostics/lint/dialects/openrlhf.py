@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
+from diagnostics.lint.dialects.dialect import Dialect, Recognised
 
 if TYPE_CHECKING:
+    from diagnostics.lint.dialects.dialect import Started
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Settings, Value
     from diagnostics.lint.versions import Versions
@@ -79,3 +81,14 @@ def plan(settings: Settings, versions: Versions) -> RunPlan:
         made.put("rollout.mode", source.but("colocate" if shared else "async"))
     base.truncated(made)
     return made
+
+
+def _launched(started: Started) -> Recognised | None:
+    folder, _, file = started.script.rpartition("/")
+    script = "openrlhf" in folder and file.startswith("train_ppo")
+    if script or started.module.startswith("openrlhf.cli.train_ppo"):
+        return Recognised("openrlhf", "train", started.start)
+    return None
+
+
+DIALECT = Dialect("openrlhf", plan, _launched, commands=r"openrlhf\.")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects import base
+from diagnostics.lint.dialects.dialect import Dialect, Recognised
 
 if TYPE_CHECKING:
+    from diagnostics.lint.dialects.dialect import Started
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
@@ -35,3 +37,12 @@ def plan(settings: Settings, versions: Versions) -> RunPlan:
         made.put("rollout.async", mode.but(mode.data == "async"))
     base.truncated(made)
     return made
+
+
+def _launched(started: Started) -> Recognised | None:
+    if started.module == "grpo_core" and started.rest[:1] == ("train",):
+        return Recognised("own", "train", started.start + 1)
+    return None
+
+
+DIALECT = Dialect("own", plan, _launched)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
+from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
 if TYPE_CHECKING:
+    from diagnostics.lint.dialects.dialect import Started
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
@@ -158,3 +160,34 @@ def _evaluates(made: RunPlan) -> None:
             made.put("train.evaluates", value.but(data=True))
         elif value is not None and value.known and key == "split_dataset_ratio":
             made.put("train.evaluates", value.but(bool(value.data)))
+
+
+def _launched(started: Started) -> Recognised | None:
+    name = started.verb if started.program == "swift" else ""
+    if started.program == "megatron" and started.verb == "rlhf":
+        return Recognised("ms-swift", "train", started.start, extra={"megatron": "true"})
+    if started.module.startswith("swift.cli."):
+        name = started.module.removeprefix("swift.cli.")
+    if started.script.endswith(("swift/cli/rlhf.py", "swift/cli/rollout.py")):
+        name = started.script.rpartition("/")[2].removesuffix(".py")
+    if name not in {"rlhf", "rollout"}:
+        return None
+    return Recognised("ms-swift", "serve" if name == "rollout" else "train", started.start)
+
+
+def _written(tree: dict[str, Any]) -> bool:
+    return bool(keys_of(tree) & _KEYS)
+
+
+def _counts(settings: Settings) -> bool:
+    kind = settings.items.get("rlhf_type")
+    if settings.role != "train" or kind is None:
+        return True
+    return kind.data == "grpo" or not kind.known
+
+
+_KEYS = {"rlhf_type", "swift_version", "train_type", "tuner_type", "num_infer_workers", "async_generate"}
+DIALECT = Dialect(
+    "ms-swift", plan, _launched, _written, frozenset({"swift", "megatron"}),
+    r"swift (?:rlhf|rollout)|megatron rlhf|swift\.cli", general=1, underscores=True, includes=True, counts=_counts,
+)  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
+from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
 from diagnostics.lint.values import Place, Value
 
 if TYPE_CHECKING:
+    from diagnostics.lint.dialects.dialect import Started
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
@@ -125,3 +127,30 @@ def _generation_kwargs(made: RunPlan, value: Value) -> None:
         for key in ("top_p", "top_k", "min_p", "repetition_penalty", "temperature"):
             if key in value.data:
                 made.put(f"sampling.{key}", value.but(value.data[key]).named(f"generation_kwargs.{key}"))
+
+
+def _launched(started: Started) -> Recognised | None:
+    if started.program == "trl" and started.verb in {"grpo", "vllm-serve"}:
+        return Recognised("trl", "serve" if started.verb == "vllm-serve" else "train", started.start)
+    flags = started.flags if started.script or started.module else set()
+    # `accelerate launch -m my.module`: somebody's own module or script, which hands its flags to GRPOConfig.
+    own = bool(flags & _FLAGS) and not started.module.startswith(_OTHERS)
+    named = "grpo" in started.script.rpartition("/")[2]
+    if own or (named and flags & {"use_vllm", "per_device_train_batch_size"}):
+        return Recognised("trl", "train", started.start, about=started.module or started.script)
+    return None
+
+
+def _written(tree: dict[str, Any]) -> bool:
+    return bool(keys_of(tree) & _KEYS)
+
+
+# Modules that are somebody else's, whatever their flags.
+_OTHERS = ("verl.", "recipe.", "swift.cli.")
+# Flags that a script of somebody's own takes only where it hands them to GRPOConfig.
+_FLAGS = {"num_generations", "max_completion_length", "vllm_mode", "steps_per_generation"}
+_KEYS = {*_FLAGS, "generation_batch_size"}
+DIALECT = Dialect(
+    "trl", plan, _launched, _written, frozenset({"trl"}), r"trl (?:grpo|vllm-serve)|grpo\w*\.py", rank=3, general=2,
+    underscores=True, includes=True,
+)  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
+from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
 if TYPE_CHECKING:
+    from diagnostics.lint.dialects.dialect import Started
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
@@ -113,3 +115,19 @@ def _mode(made: RunPlan) -> None:
         made.put("rollout.mode", Value("colocate", place, _ROLLOUT + "mode", soft=engine is None))
     if engine is not None and engine.known:
         made.put("rollout.async", engine.but(engine.data == "async"))
+
+
+def _launched(started: Started) -> Recognised | None:
+    own = started.overrides("actor_rollout_ref.")
+    if started.module.startswith(("verl.", "recipe.")) and started.module != "verl.trainer.main":
+        own = own or started.overrides("algorithm.", "data.train")
+    if not own or started.program:
+        return None
+    return Recognised("verl", "train", started.start, "overrides", about=started.module or started.script)
+
+
+def _written(tree: dict[str, Any]) -> bool:
+    return "actor_rollout_ref" in {key.split(".")[0] for key in keys_of(tree)}
+
+
+DIALECT = Dialect("verl", plan, _launched, _written, commands=r"verl\.", rank=1, interpolates=True)

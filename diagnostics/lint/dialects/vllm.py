@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
+from diagnostics.lint.dialects.dialect import Dialect, Recognised, keys_of
 
 if TYPE_CHECKING:
+    from diagnostics.lint.dialects.dialect import Started
     from diagnostics.lint.plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
@@ -44,3 +46,21 @@ def plan(settings: Settings, versions: Versions) -> RunPlan:
         made.put("engine.async_output", settings.items["disable_async_output_proc"].but(data=False))
     base.defaults(made, (Default("server.port", "port", 8000),), versions, "vllm serve")
     return made
+
+
+def _launched(started: Started) -> Recognised | None:
+    served = started.program == "vllm" and started.verb == "serve"
+    if served or started.module == "vllm.entrypoints.openai.api_server":
+        return Recognised("vllm", "serve", started.start)
+    return None
+
+
+def _written(tree: dict[str, Any]) -> bool:
+    keys = keys_of(tree)
+    named = {"gpu_memory_utilization", "tensor_parallel_size", "max_model_len"} & keys
+    return bool(named) and "_target_" not in keys
+
+
+DIALECT = Dialect(
+    "vllm", plan, _launched, _written, frozenset({"vllm"}), "vllm serve", general=3, underscores=True
+)

@@ -52,6 +52,7 @@ class Ended:
 def layer(
     name: str,
     order: int,
+    group: str,
     question: str,
     program: Sequence[str] | Callable[[LayerSettings, Cell], Sequence[str]],
     schema: str,
@@ -65,6 +66,7 @@ def layer(
     Args:
         name: Of the layer.
         order: Its place among the layers.
+        group: Under which reports show it.
         question: For the page.
         program: What `python -m` is given; the arguments that the matrix file says of the layer come behind it.
         schema: Of the program's document.
@@ -84,6 +86,7 @@ def layer(
     return Layer(
         name=name,
         order=order,
+        group=group,
         question=question,
         evidence=Evidence.EXECUTED,
         needs=needs,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Layer(Kind):
     """One question, and what its answer depends on. Its own code is found by what is imported: see `closure.py`."""
 
+    group: str
+    """Under which reports show it."""
     question: str
     """For the page: what is asked."""
     evidence: Evidence

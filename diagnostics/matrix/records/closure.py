@@ -10,45 +10,20 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import itertools
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix.records.naming import ALTERNATIVES, WORDS, Link, Reader
 from diagnostics.matrix.records.source import without_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-# Words of which a command line holds one at most: the other ones' code does not run.
-ALTERNATIVES = (
-    frozenset({"train", "serve", "probe", "replay", "check"}),
-    frozenset({"run", "repeat", "list", "imports", "fuzz"}),
-    frozenset({"transformers", "vllm", "fake"}),
-    frozenset({"colocate", "async", "server"}),
-)
-_WORDS = frozenset().union(*ALTERNATIVES)
 # They list all repros and do no more: which of them run is said by their codes.
 _LISTS = frozenset({"repro.registry", "repro.issues"})
 # They say what an answer rests on, and make none.
-_ASIDE = frozenset({"diagnostics.matrix.records.closure", "diagnostics.matrix.records.source"})
-_PLAIN = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
-
-
-@dataclass(frozen=True)
-class Link:
-    """One module or program that a file names.
-
-    Attributes:
-        module: Its dotted name; a prefix that ends in `*` stands for all modules that begin so.
-        only: Alternatives one of which must be chosen, for each choice that stands around it.
-        chooses: The word that a program is started with, '' for none.
-    """
-
-    module: str
-    only: tuple[frozenset[str], ...] = ()
-    chooses: str = ""
+_ASIDE = frozenset(f"diagnostics.matrix.records.{name}" for name in ("closure", "naming", "source"))
 
 
 @dataclass(frozen=True)
@@ -58,6 +33,8 @@ class File:
     digest: str
     links: tuple[Link, ...] = ()
     strings: frozenset[str] = frozenset()
+    table: Mapping[str, str] = field(default_factory=dict)
+    """Key -> module, where what is imported is looked up in a table by a key that others give."""
 
 
 @dataclass
@@ -83,7 +60,7 @@ class Code:
             modules: Where to begin; a package that is started counts with its `__main__`.
             words: Of the command line; those that are no alternatives are of no matter.
         """
-        begin, chosen = frozenset(modules), frozenset(words) & _WORDS
+        begin, chosen = frozenset(modules), frozenset(words) & WORDS
         while (begin, chosen) not in self._found:
             found, further = self._walk(begin, chosen)
             if further <= chosen:
@@ -118,6 +95,12 @@ class Code:
 
     def _named(self, module: str, chosen: frozenset[str]) -> Iterator[str]:
         """Yields the modules of a link; of those that begin so, the ones that are not called as what isn't chosen."""
+        if "#" in module:
+            holder, _, key = module.partition("#")
+            name, path = self._module(holder)
+            table = self._file(path, name).table if path else {}
+            yield from [table[key]] if key in table else table.values()
+            return
         if not module.endswith("*"):
             yield module
             return
@@ -146,10 +129,11 @@ class Code:
             if tree is None:
                 made = File(_short(data))
             else:
-                reader = _Reader(name, frozenset(self.places))
+                reader = Reader(name, frozenset(self.places))
                 reader.visit(tree)
                 text = without_words(data.decode(), tree)
-                made = File(_short(text.encode()), tuple(reader.links), frozenset(reader.strings))
+                strings = frozenset(reader.strings)
+                made = File(_short(text.encode()), tuple(reader.links), strings, reader.table)
             self._files[path] = made
         return self._files[path]
 
@@ -165,111 +149,12 @@ class Code:
         return {item.relative_to(place).as_posix(): item for item in files}
 
 
-class _Reader(ast.NodeVisitor):
-    """Reads out of a syntax tree what a file names, and under which choices."""
-
-    def __init__(self, name: str, packages: frozenset[str]) -> None:
-        self._packages = packages
-        self._main = name.endswith("/__main__.py")
-        self._package = name.split("/")[:-1]
-        # What runs outside of cells says commands to people, and starts programs by what a layer names.
-        self._starts = self._package[0] != "diagnostics"
-        self._only: tuple[frozenset[str], ...] = ()
-        self.links: list[Link] = []
-        self.strings: set[str] = set()
-
-    def _add(self, module: str, chooses: str = "") -> None:
-        if module.partition(".")[0] in self._packages:
-            self.links.append(Link(module, self._only, chooses))
-
-    def _under(self, words: Iterable[str], nodes: Iterable[ast.AST]) -> None:
-        before, chosen = self._only, frozenset(words)
-        if chosen and chosen <= _WORDS:
-            self._only = (*before, chosen)
-        for node in nodes:
-            self.visit(node)
-        self._only = before
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self._add(alias.name)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        around = self._package[: len(self._package) - node.level + 1] if node.level else []
-        module = ".".join([*around, *([node.module] if node.module else [])])
-        self._add(module)
-        for alias in node.names:
-            self._add(f"{module}.{alias.name}")
-
-    def visit_If(self, node: ast.If) -> None:
-        if "TYPE_CHECKING" in {getattr(node.test, "id", ""), getattr(node.test, "attr", "")}:
-            for other in node.orelse:
-                self.visit(other)
-            return
-        self.visit(node.test)
-        words = frozenset(_compared(node.test))
-        self._under(words, node.body)
-        others = next(
-            (choice - words for choice in ALTERNATIVES if words and words <= choice), frozenset[str]()
-        )
-        self._under(others, node.orelse)
-
-    def visit_Dict(self, node: ast.Dict) -> None:
-        for key, value in zip(node.keys, node.values, strict=True):
-            self._under(_texts([key]) if key else (), [value])
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        # In a `__main__`, `_train` is what the command `train` does.
-        word = node.name.removeprefix("_") if self._main else ""
-        self._under({word} & _WORDS, ast.iter_child_nodes(node))
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):  # a docstring names nothing
-            self.generic_visit(node)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        first = node.values[0] if node.values else None
-        if isinstance(first, ast.Constant) and re.fullmatch(r"(\w+\.)+\w*", text := str(first.value)):
-            self._add(f"{text}*")
-        self.generic_visit(node)
-
-    def visit_List(self, node: ast.List | ast.Tuple) -> None:
-        words = [str(item.value) if isinstance(item, ast.Constant) else "" for item in node.elts]
-        for module, word in itertools.pairwise(words):
-            if self._starts and module in self._packages and word in _WORDS:
-                self._add(f"{module}.__main__", word)
-        self.generic_visit(node)
-
-    visit_Tuple = visit_List  # noqa: N815
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and len(node.value) < 100 and _PLAIN.fullmatch(node.value):
-            self.strings.add(node.value)
-            if "." in node.value and not re.search(r"/|\.$", node.value):
-                self._add(node.value)
-                self._add(f"{node.value}.__main__")
-
-
 def _followed(words: Iterable[str], chosen: frozenset[str]) -> bool:
     """Tells whether one of these alternatives may run: it is chosen, or nothing chooses among them."""
     return any(
         word in chosen or not any(word in choice and choice & chosen for choice in ALTERNATIVES)
         for word in words
     )
-
-
-def _compared(test: ast.expr) -> Iterable[str]:
-    """Returns the words with one of which a condition wants something to be equal; nothing if it is another one."""
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.In):
-        right = test.comparators[0]
-        found = [item for item in ast.walk(right) if isinstance(item, ast.Constant)]
-        return _texts(found) if found else ()
-    return ()
-
-
-def _texts(nodes: Iterable[ast.expr]) -> set[str]:
-    """Returns the texts of constants; one that is no constant is a text that is no alternative."""
-    return {str(getattr(node, "value", "?")) for node in nodes}
 
 
 def _short(data: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.matrix.ask.registry import BY_NAME
 from diagnostics.matrix.plan.verdicts import Evidence, Judged, Verdict
 
 if TYPE_CHECKING:
@@ -47,22 +48,6 @@ STYLES: Mapping[Verdict, str] = {
     Verdict.FLAKY: "bold red",
 }
 
-_FAMILIES = {
-    "resolve": "read",
-    "contract": "read",
-    "install": "environment",
-    "import": "environment",
-    "scheduler": "engine",
-    "engine": "engine",
-    "train": "training",
-    "logprobs": "training",
-    "peer": "training",
-    "conformance": "engine",
-    "serve": "engine",
-    "doctor": "harness",
-    "repro": "repros",
-}
-
 
 def word(judged: Judged) -> str:
     """Returns the verdict's word; an unresolvable pair that nobody expected says so."""
@@ -96,5 +81,5 @@ def totals(board: Board) -> str:
 
 
 def family(layer: str) -> str:
-    """Returns what kind of question a layer is, for the head of the table."""
-    return _FAMILIES.get(layer.split(":", 1)[0], "further")
+    """Returns the group of a layer, under which reports show it."""
+    return BY_NAME[layer].group if layer in BY_NAME else "further"

@@ -79,6 +79,7 @@ def questions(
         layer = Layer(
             name=name,
             order=0,
+            group="sweep",
             question=f"What do {', '.join(sweep.codes)} in this release?",
             evidence=Evidence.EXECUTED,
             heavy=False,  # nothing is built for one of them alone, so that several can be asked at a time

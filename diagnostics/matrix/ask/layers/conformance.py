@@ -122,6 +122,7 @@ LAYERS = (
     Layer(
         name="conformance",
         order=120,
+        group="engine",
         question="Does the real engine pass the conformance suite that every engine passes?",
         evidence=Evidence.EXECUTED,
         needs=(*in_cell.USABLE, "engine"),

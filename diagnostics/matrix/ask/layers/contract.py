@@ -108,6 +108,7 @@ LAYERS = (
     Layer(
         name="contract",
         order=30,
+        group="read",
         question="Are the names, attributes and arguments that TRL takes from vLLM in this vLLM's source?",
         evidence=Evidence.STATIC,
         heavy=False,

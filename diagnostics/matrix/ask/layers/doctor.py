@@ -125,6 +125,7 @@ LAYERS = (
     Layer(
         name="doctor",
         order=150,
+        group="harness",
         question="What does doctor say of this environment, not knowing what was run in it, and knowing it?",
         evidence=Evidence.EXECUTED,
         needs=("install",),

@@ -34,6 +34,7 @@ LAYERS = (
     in_cell.layer(
         "engine",
         70,
+        "engine",
         "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
         ("grpo_core", "probe"),
         SCHEMA,

@@ -51,5 +51,14 @@ def _program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
 
 
 LAYERS = (
-    in_cell.layer("import", 50, "Can its modules be imported?", _program, SCHEMA, read, needs=("install",)),
+    in_cell.layer(
+        "import",
+        50,
+        "environment",
+        "Can its modules be imported?",
+        _program,
+        SCHEMA,
+        read,
+        needs=("install",),
+    ),
 )

@@ -39,6 +39,7 @@ LAYERS = (
     Layer(
         name="install",
         order=40,
+        group="environment",
         question="Can the environment in which this cell runs without a GPU be built from its committed lock?",
         evidence=Evidence.EXECUTED,
         inputs=in_cell.environment_inputs,

@@ -29,6 +29,7 @@ LAYERS = (
     in_cell.layer(
         "logprobs",
         80,
+        "training",
         "Are vLLM's log-probs of what it sampled those of a plain forward pass in transformers?",
         ("repro.questions.agreement",),
         SCHEMA,

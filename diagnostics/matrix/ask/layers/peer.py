@@ -55,6 +55,7 @@ LAYERS = tuple(
     in_cell.layer(
         f"peer:{engine}",
         90,
+        "training",
         f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
         ("repro.questions.trl_steps", engine),
         SCHEMA,

@@ -11,6 +11,7 @@ LAYERS = tuple(
     in_cell.layer(
         f"repro:{code}",
         140,
+        "repros",
         f"Does {code} happen with the cell's own packages, and which mitigations help?",
         attempts.program((code,)),
         attempts.SCHEMA,

@@ -82,6 +82,7 @@ LAYERS = (
     Layer(
         name="resolve",
         order=10,
+        group="read",
         question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
         evidence=Evidence.STATIC,
         heavy=False,

@@ -8,6 +8,7 @@ LAYERS = (
     in_cell.layer(
         "scheduler",
         60,
+        "engine",
         "Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
         lambda settings, _cell: attempts.program(settings.codes),
         attempts.SCHEMA,

@@ -28,6 +28,7 @@ LAYERS = tuple(
     in_cell.layer(
         f"serve:{server}",
         130 + place,
+        "engine",
         f"Does `{command}` of the cell's own packages start and answer a request?",
         ("repro.questions.servers_start", server),
         SCHEMA,

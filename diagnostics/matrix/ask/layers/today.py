@@ -40,6 +40,7 @@ LAYERS = (
     Layer(
         name="resolve:today",
         order=20,
+        group="read",
         question="Have the declared requirements of this pair a solution with the packages of today?",
         evidence=Evidence.STATIC,
         heavy=False,

@@ -74,6 +74,7 @@ LAYERS = tuple(
     in_cell.layer(
         f"train:{mode}",
         100 + place,
+        "training",
         f"Does the reference trainer train with it when {about}?",
         ("grpo_core", "train", "--rollout.mode", mode),
         SCHEMA,
