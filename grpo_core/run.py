@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,10 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
             from grpo_core.machine.restore import refuse_changes
 
             refuse_changes(json.loads(path.read_text(encoding="utf-8")), config.as_dict(), folder)
-        path.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
+        # Each process of a run writes it: whole, so that no other reads a part.
+        aside = path.with_name(f"config.{os.getpid()}.part")
+        aside.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
+        aside.replace(path)
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
     except OSError as error:

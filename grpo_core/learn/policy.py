@@ -132,16 +132,6 @@ class Policy:
             value.copy_(share_of(state[name], value))
 
     @contextmanager
-    def having(self, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """An older version, for as long as it is needed."""
-        now = {name: tensor.clone() for name, tensor in self.state().items()}
-        self.load(state)
-        try:
-            yield
-        finally:
-            self.load(now)
-
-    @contextmanager
     def gradients_kept(self, *, last: bool) -> Iterator[None]:
         """Leaves gradients in each process until the `last` micro-batch of an update, which adds them up."""
         training = self._training

@@ -12,6 +12,7 @@ due yet gets at most so many tokens at a time, and the rest under later versions
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,11 @@ from grpo_core.machine.checkpoint import UnderWay
 from grpo_core.machine.restore import completion_from
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     import torch
 
+    from grpo_core.learn.policy import Policy
     from grpo_core.machine.checkpoint import State
     from grpo_core.rollout.child.process import ProcessEngine
     from grpo_core.trainer import Trainer
@@ -121,7 +125,7 @@ class Ahead:
             self._flight.append(InFlight(rollout, {c.request_id: c for c in completions}))
         self._held = state.tensors["sampling"]
         self._sync.last = None  # the probe kept is of these very weights: nothing has moved since
-        with self._trainer.policy.having(self._held):
+        with having(self._trainer.policy, self._held):
             self._sync.publish(state.flight_version)
         self._ask(self._flight)
 
@@ -144,3 +148,14 @@ def _joined(begun: Completion | None, more: Completion) -> Completion:
         logprobs=begun.logprobs + more.logprobs,
         versions=begun.versions + more.versions,
     )
+
+
+@contextmanager
+def having(policy: Policy, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """The policy in an older version, for as long as that is needed."""
+    now = {name: tensor.clone() for name, tensor in policy.state().items()}
+    policy.load(state)
+    try:
+        yield
+    finally:
+        policy.load(now)

@@ -16,7 +16,7 @@ import pytest
 from grpo_core import run
 from grpo_core.rollout.embedded.transformers import TransformersEngine
 from grpo_core.tasks import reward_functions
-from grpo_core.trainer import Trainer
+from grpo_core.tasks.judge import Judge
 
 
 def ends(pid: int, within_s: float) -> bool:
@@ -91,7 +91,7 @@ def test_an_engine_that_answers_other_requests_ends_the_run(short_run, monkeypat
 
 def test_an_unforeseen_error_is_not_swallowed(short_run, monkeypatch):
     """A fault of ours keeps its own traceback."""
-    monkeypatch.setattr(Trainer, "_judged", lambda *args: 1 / 0)
+    monkeypatch.setattr(Judge, "groups", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.train(short_run(), lambda entry: None)
 
