@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
-from diagnostics.catalogue.loader import SCHEMA
+from diagnostics.catalogue.entries import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

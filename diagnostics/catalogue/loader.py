@@ -6,27 +6,18 @@ Standard library only, so that a repro inside a cell may ask for an entry. What 
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue import model
-from diagnostics.report import wording
-from diagnostics.report.remedies import Advice, Install, SetOption
+from diagnostics.catalogue.entries import CODE, check_of, issue_of
 from diagnostics.tables import Table, TableError, TableSource, close_matches
 
 if TYPE_CHECKING:
-    from diagnostics.report.remedies import Edit
+    from diagnostics.catalogue import model
 
-SCHEMA = "grpo-doctor.issue.v1"
-CHECK_SCHEMA = "grpo-doctor.check.v1"
 FOLDER = Path(__file__).parent / "issues"
 CHECKS = Path(__file__).parent / "checks"
-_CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
-_REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?")
-_SPECIFIER = re.compile(r"\s*(===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*")
-_RELEASE = re.compile(r"[0-9]+(\.[0-9]+)*[0-9a-z.]*")
 
 
 class CatalogueError(ValueError):
@@ -55,7 +46,7 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
         CatalogueError: There is no such entry; the message says which are close.
     """
     path = folder / f"{code.upper()}.toml"
-    if _CODE.fullmatch(code.upper()) and path.is_file():
+    if CODE.fullmatch(code.upper()) and path.is_file():
         return load_file(path)
     known = sorted(path.stem for path in folder.glob("*.toml"))
     hint = close_matches(code.upper(), known) or f" (known: {', '.join(known)})"
@@ -69,20 +60,10 @@ def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
         CatalogueError: There is no such entry, or it can't be used.
     """
     path = folder / f"{code}.toml"
-    table = _read(path)
     try:
-        if table.take("schema", str, required=True) != CHECK_SCHEMA:
-            raise table.refuse("schema", repr(CHECK_SCHEMA))
-        _family(path, table)
-        entry = model.CheckCode(
-            code=table.take("code", str, required=True),
-            title=table.take("title", str, required=True),
-            about=" ".join(table.take("about", str, required=True).split()),
-        )
-        table.close()
+        return check_of(path, _read(path))
     except TableError as error:
         raise CatalogueError(str(error)) from None
-    return entry
 
 
 def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
@@ -92,13 +73,13 @@ def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
 
 def is_check(code: str, folder: Path = CHECKS) -> bool:
     """Tells whether a code is of a check's own."""
-    return bool(_CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
+    return bool(CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
 
 
 def load_file(path: Path) -> model.Issue:
     """Reads and checks one entry."""
     try:
-        return _issue(path, _read(path))
+        return issue_of(path, _read(path))
     except TableError as error:
         raise CatalogueError(str(error)) from None
 
@@ -112,215 +93,3 @@ def _read(path: Path) -> Table:
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(f"{path}: is not TOML: {error}") from None
     return Table(TableSource(path, text), (), document)
-
-
-def _family(path: Path, table: Table) -> str:
-    """The code, whose family is known and which is the file's name."""
-    code: str = table.take("code", str, required=True)
-    match = _CODE.fullmatch(code)
-    if match is None or match[1] not in model.FAMILIES:
-        raise table.refuse("code", f"a family ({', '.join(model.FAMILIES)}) and three digits")
-    if path.stem != code:
-        raise table.refuse("code", f"the file's name, {path.stem!r}")
-    return code
-
-
-def _issue(path: Path, table: Table) -> model.Issue:
-    if table.take("schema", str, required=True) != SCHEMA:
-        raise table.refuse("schema", repr(SCHEMA))
-    code = _family(path, table)
-    issue = model.Issue(
-        code=code,
-        title=table.take("title", str, required=True),
-        kind=_one_of(table, "kind", model.KINDS),
-        status=_one_of(table, "status", model.STATUSES),
-        since=table.take("since", str, required=True),
-        components=table.strings("components", required=True),
-        frameworks=table.choices("frameworks", model.FRAMEWORKS, required=True),
-        cause=table.take("cause", str, required=True).strip(),
-        detail=table.take("detail", str, "").strip(),
-        affected=tuple(_affected(item) for item in table.items("affected")),
-        signature=_signature(table.table("signature")) if table.has("signature") else None,
-        config=tuple(_config(item) for item in table.items("config")),
-        mitigations=tuple(_mitigation(name, item) for name, item in table.table("mitigations").tables()),
-        references=tuple(_reference(item) for item in table.items("references")),
-        triggers=tuple(_trigger(name, item) for name, item in table.table("triggers").tables()),
-    )
-    for key in ("affected", "mitigations", "references"):
-        if not getattr(issue, key):
-            raise table.refuse(key, "at least one")
-    if len(issue.cause.splitlines()) > 5:
-        raise table.source.refuse(("cause",), None, "five lines at the most; the rest goes into `detail`")
-    if issue.signature is None and not issue.config:
-        raise table.source.refuse((), None, "a [signature] or a [[config]]: something it is recognised by")
-    table.close()
-    return issue
-
-
-def _one_of(table: Table, key: str, allowed: tuple[str, ...]) -> str:
-    value: str = table.take(key, str, required=True)
-    if value not in allowed:
-        raise table.refuse(key, f"one of {', '.join(allowed)}{close_matches(value, allowed)}")
-    return value
-
-
-def _affected(table: Table) -> model.Affected:
-    claim = model.Affected(
-        package=table.take("package", str, required=True),
-        versions=table.take("versions", str, ""),
-        releases=table.strings("releases"),
-        evidence=_one_of(table, "evidence", model.EVIDENCE),
-        source=table.take("source", str, required=True),
-        looked_to=table.take("looked_to", str, ""),
-        needed=table.take("needed", bool, default=False),
-    )
-    if bool(claim.versions) == bool(claim.releases):
-        raise table.source.refuse(table.keys, None, "either `versions` (a specifier) or `releases` (a list)")
-    if claim.evidence == "executed" and not claim.releases:
-        raise table.refuse(
-            "versions", "`releases` instead: an executed claim lists the releases that were run"
-        )
-    if claim.versions:
-        _specifier(table, claim.versions)
-    if "<=" in claim.versions:
-        raise table.refuse("versions", "< where the issue ends; how far was looked is `looked_to`")
-    if claim.looked_to and ("<" in claim.versions or not claim.versions):
-        raise table.refuse("looked_to", "a range without an end beside it")
-    if claim.looked_to and not _RELEASE.fullmatch(claim.looked_to):
-        raise table.refuse("looked_to", "a release, as 0.31.0")
-    table.close()
-    return claim
-
-
-def _specifier(table: Table, versions: str) -> None:
-    if not all(_SPECIFIER.fullmatch(part) for part in versions.split(",")):
-        raise table.refuse("versions", "a version specifier, as >=0.6.0,<0.11")
-
-
-def _signature(table: Table) -> model.Signature:
-    samples = [_sample(item, matches=True) for item in table.items("positive")]
-    samples += [_sample(item, matches=False) for item in table.items("negative")]
-    for key, matches in (("positive", True), ("negative", False)):
-        if not any(sample.matches is matches for sample in samples):
-            raise table.source.refuse((*table.keys, key), None, f"at least one [[signature.{key}]] sample")
-    signature = model.Signature(
-        role=_one_of(table, "role", model.ROLES),
-        any=table.strings("any", required=True),
-        all=table.strings("all"),
-        none=table.strings("none"),
-        frames=_frames(table),
-        samples=tuple(samples),
-    )
-    table.close()
-    return signature
-
-
-def _frame(table: Table) -> model.Frame:
-    return model.Frame(table.take("path", str, required=True), table.take("function", str, required=True))
-
-
-def _frames(table: Table) -> tuple[model.Frame, ...]:
-    frames = []
-    for item in table.items("frames"):
-        frames.append(_frame(item))
-        item.close()
-    return tuple(frames)
-
-
-def _trigger(name: str, table: Table) -> model.Occasion:
-    earlier = []
-    for item in table.items("earlier"):
-        earlier.append(model.Earlier(item.take("raised", str, ""), _frame(item)))
-        item.close()
-    trigger = model.Occasion(
-        name=name,
-        about=table.take("about", str, required=True),
-        versions=table.take("versions", str, ""),
-        frames=_frames(table),
-        earlier=tuple(earlier),
-    )
-    if trigger.versions:
-        _specifier(table, trigger.versions)
-    table.close()
-    return trigger
-
-
-def _sample(table: Table, *, matches: bool) -> model.LogSample:
-    sample = model.LogSample(
-        table.take("text", str, required=True), matches, table.take("about", str, required=True)
-    )
-    table.close()
-    return sample
-
-
-def _config(table: Table) -> model.ConfigRule:
-    when = table.table("when")
-    for key in when.values:
-        if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", key):
-            raise when.refuse(key, "a key of the run plan, as rollout.mode")
-        when.taken.add(key)
-    if not when.values:
-        raise table.refuse("when", "at least one value of the run plan")
-    rule = model.ConfigRule(
-        table.take("about", str, required=True),
-        tuple(when.values.items()),
-        by_rule=table.take("by_rule", bool, default=False),
-    )
-    table.close()
-    return rule
-
-
-def _mitigation(name: str, table: Table) -> model.Mitigation:
-    edits = _edits(table.table("edits"))
-    mitigation = model.Mitigation(
-        name=name,
-        about=table.take("about", str, required=True),
-        edits=tuple((action.framework, wording.plain(action)) for action in edits),
-        cost=table.take("cost", str, required=True),
-        evidence=_one_of(table, "evidence", model.EVIDENCE),
-        helps=table.strings("helps"),
-        fails=table.strings("fails"),
-        note=table.take("note", str, ""),
-        installs=tuple(
-            (action.framework, action.requirements, action.note)
-            for action in edits
-            if isinstance(action, Install)
-        ),
-        advice=tuple(action.framework for action in edits if isinstance(action, Advice)),
-        searches=table.take("searches", bool, default=False),
-    )
-    if not mitigation.edits:
-        raise table.refuse("edits", "the change in the words of at least one framework")
-    if (mitigation.evidence == "executed") != bool(mitigation.helps or mitigation.fails):
-        raise table.refuse("evidence", "`executed` exactly where `helps` or `fails` name what was run")
-    table.close()
-    return mitigation
-
-
-def _edits(table: Table) -> list[Edit]:
-    """The edits by framework: a text, a table with what to install, or one with what had better not be done."""
-    found: list[Edit] = []
-    for framework, value in table.values.items():
-        if framework not in model.FRAMEWORKS:
-            raise table.refuse(framework, f"one of {', '.join(model.FRAMEWORKS)}")
-        if not isinstance(value, dict):
-            found.append(SetOption(framework, table.take(framework, str)))
-            continue
-        inner = table.table(framework)
-        if inner.has("advice"):
-            found.append(Advice(inner.take("advice", str), framework))
-        else:
-            requirements = inner.strings("install", required=True)
-            if not requirements or not all(map(_REQUIREMENT.fullmatch, requirements)):
-                raise inner.refuse("install", "requirements, as numpy<2")
-            found.append(Install(requirements, note=inner.take("note", str, ""), framework=framework))
-        inner.close()
-    return found
-
-
-def _reference(table: Table) -> model.Reference:
-    reference = model.Reference(
-        table.take("ref", str, required=True), table.take("about", str, required=True)
-    )
-    table.close()
-    return reference
