@@ -40,7 +40,6 @@ OTHERS_TEXT = {
     "diagnostics/lint/commands.py": "the words of a command line",
     "diagnostics/lint/sources/": "scripts and configs",
     "diagnostics/triage/": "lines of a log",
-    "diagnostics/tables.py": "a TOML file, for the line of a key",
     "diagnostics/doctor/fleet/nodes.py": "what a node printed",
     # To go with `Answer.facts`.
     "diagnostics/matrix/report/findings.py": "the summary of an answer, until its facts are kept",
@@ -212,7 +211,6 @@ NAMES_FRAMEWORKS = {
     "diagnostics/lint/dialects/": "one file a framework",
     "diagnostics/lint/rules/": "a rule is of a framework: it repeats a check of that framework's own",
     "diagnostics/matrix/sweep/": "a sweep goes over the releases of one framework",
-    "diagnostics/matrix/ask/layers/": "a layer that asks one framework's own code",
 }
 
 
