@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from grpo_core.rollout.build import EngineSpec, build_engine
+from grpo_core import modes
+from grpo_core.config import ConfigError, RolloutConfig
+from grpo_core.rollout.build import ENGINES, EngineSpec, build_engine
 from grpo_core.rollout.checks import check_answers, check_parameters, check_requests
 from grpo_core.rollout.embedded.transformers import choose
 from grpo_core.rollout.engine import Capabilities, Engine, EngineError
@@ -18,6 +21,7 @@ from grpo_core.rollout.wire import (
     encode_capabilities,
     encode_completions,
 )
+from grpo_core.settings import load
 from grpo_core.types import Completion, Request, SamplingParams
 from tests.grpo_core.conformance.cases import make_model
 from tests.grpo_core.conformance.fake import FakeEngine
@@ -231,3 +235,25 @@ def test_capabilities_that_are_none_are_refused(body):
     """By the engine's name."""
     with pytest.raises(EngineError, match="x engine: its capabilities can't be read"):
         decode_capabilities(body, "x")
+
+
+def test_the_engines_that_can_be_chosen_are_those_that_can_be_built():
+    """One table is both; whatever else is asked for is refused by name."""
+    with pytest.raises(
+        ConfigError, match=r"rollout\.engine = 'other': expected one of 'transformers', 'vllm'"
+    ):
+        load(None, ["--rollout.engine=other"])
+    assert [load(None, [f"--rollout.engine={name}"]).rollout.engine for name in ENGINES] == list(ENGINES)
+    with pytest.raises(ValueError, match="no engine is called 'other'"):
+        build_engine(EngineSpec("other", "", max_model_len=8))
+
+
+def test_a_mode_that_can_be_chosen_has_a_loop_of_its_own(monkeypatch, short_run):
+    """And no two have the same."""
+    (modes_field,) = [field for field in fields(RolloutConfig) if field.name == "mode"]
+    ran = []
+    for name in ("colocate", "asynchronous", "server"):
+        monkeypatch.setattr(f"grpo_core.modes.{name}.run", lambda _, name=name: ran.append(name))
+    for mode in modes_field.metadata["choices"]:
+        modes.run(SimpleNamespace(config=short_run(mode)))
+    assert ran == ["colocate", "asynchronous", "server"]
