@@ -1,7 +1,6 @@
 """Extras: what the three modes do without, found by name and imported when a setting asks for it.
 
-Nothing else names their modules. They are named relative to this package, so whoever follows imports, to load less
-or to learn what a program rests on, stops here: a program that asks for an extra says so itself.
+Nothing else names their modules, so a program loads those that it asks for and no others.
 """
 
 from __future__ import annotations
