@@ -1,4 +1,4 @@
-"""Connectors are extras: found by name, imported by nobody, and each offers what its kind must."""
+"""Extras are found by name, imported by nobody, and each offers what its kind must."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_core.extras import MODULES, extra
 from grpo_core.rollout import connect
-from grpo_core.rollout.connect import MODULES, connector
 from tests.cells import ROOT
 from tests.test_walls import imports
 
@@ -17,16 +17,18 @@ OFFERS = {
     ("vllm", "trl"): ("connect",),
     ("trl endpoints",): ("add_routes",),
     ("gloo", "nccl", "files"): ("open_sender", "open_receiver"),
+    ("recorder",): ("Recorder",),
+    ("loggers",): ("build_loggers",),
 }
 # What runs when nothing beside the three modes was asked for.
 EXTRAS = ("grpo_core.rollout.connect.", "grpo_core.records.", "grpo_core.show.")
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_each_connector_offers_what_its_kind_must(name):
+def test_each_extra_offers_what_its_kind_must(name):
     """By the names that who asks for it calls."""
     ((_, offers),) = (entry for entry in OFFERS.items() if name in entry[0])
-    assert all(callable(getattr(connector(name), offer)) for offer in offers)
+    assert all(callable(getattr(extra(name), offer)) for offer in offers)
 
 
 def test_the_core_imports_no_extra_before_it_is_asked_for():
