@@ -217,7 +217,7 @@ def fuzz(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Inject every fault between trainer and server and print the table. Arguments go through: -- --only garbage."""
     install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    arguments = session.posargs or ["--markdown", "docs/faults.md"]
+    arguments = session.posargs or ["--markdown", "docs/results/faults.md"]
     session.run("python", "-m", "tests.grpo_core.faults", *arguments)
 
 

@@ -16,9 +16,7 @@ from diagnostics.report.filters import BaselineError
 from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from diagnostics.catalogue.model import Issue
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,7 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--format", choices=("terminal", "json"), default="terminal")
     explain.set_defaults(command=_explain)
     catalogue = commands.add_parser("catalogue", help="the known issues")
-    catalogue.add_argument("--check", action="store_true", help="check every entry and its samples")
+    catalogue.add_argument(
+        "--check",
+        nargs="*",
+        metavar="CODE",
+        help="check every entry and its samples; of these codes, tell all that concerns them",
+    )
     catalogue.add_argument("--format", choices=("terminal", "json"), default="terminal")
     catalogue.set_defaults(command=_catalogue)
     for name, (_module, _before, text) in programs.PROGRAMS.items():
@@ -171,35 +174,33 @@ def _catalogue(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
 
     issues, checks = catalogue.load(), catalogue.load_checks()
-    if options.check:
-        from diagnostics.catalogue import signatures
+    told = {}
+    if options.check is not None:
+        from diagnostics import checking
 
-        for entry in issues.values():
-            signatures.check(entry)
-        _check_rules(issues, set(checks))
+        if wrong := checking.problems(issues, checks):
+            raise CatalogueError("\n".join(wrong))
+        told = {code.upper(): checking.concerns(code.upper()) for code in options.check}
     if options.format == "json":
         from diagnostics.catalogue import documents
 
-        print(json.dumps(documents.listing(issues.values(), checks.values()), indent=1, ensure_ascii=False))
+        document = documents.listing(issues.values(), checks.values())
+        document |= (
+            {"concerns": {code: {one.name: one.told for one in told[code]} for code in told}} if told else {}
+        )
+        print(json.dumps(document, indent=1, ensure_ascii=False))
         return FINE
-    for entry in issues.values():
+    for code, lines in told.items():
+        print(f"{code}  {(issues.get(code) or checks[code]).title}")
+        for one in lines:
+            print(
+                f"  {one.name:<11} {', '.join(one.told) or f'none: {one.wanted}' * bool(one.wanted) or '-'}"
+            )
+    for entry in () if told else issues.values():
         print(f"{entry.code}  {entry.kind:<7} {entry.title}")
-    if options.check:
+    if options.check is not None:
         print(f"{len(issues)} entries, all samples as they should be")
     return FINE
-
-
-def _check_rules(issues: Mapping[str, Issue], checks: set[str]) -> None:
-    """Holds the rules of `lint` to the catalogue.
-
-    Raises:
-        CatalogueError: a rule finds a code that nothing explains, or belongs to no check; or nobody reads a table.
-    """
-    from diagnostics.lint import rules
-
-    wrong = rules.problems(checks | set(issues), issues.values())
-    if wrong:
-        raise CatalogueError("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -39,10 +40,17 @@ class TableSource:
 
     def refuse(self, keys: Keys, value: Any, expected: str) -> TableError:
         """Returns the error for the value at `keys`: file, line, key, value and what was expected."""
-        line = line_of(self.text, keys)
         shown = "" if value is None else f" is {_shown(value)}"
         name = f"{'.'.join(map(_key, keys))}{shown}: " if keys else ""
-        return TableError(f"{self.path}:{line}: {name}expected {expected}")
+        return TableError(f"{self.place(keys)}: {name}expected {expected}")
+
+    def place(self, keys: Keys, text: str = "") -> str:
+        """Returns file and line of `keys`, or of the first line from there on that has a text in it."""
+        first = line_of(self.text, keys)
+        held = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
+        lines = enumerate(self.text.splitlines()[first - 1 :], start=first)
+        line = next((number for number, line in lines if any(each in line for each in held)), first)
+        return f"{self.path}:{line}"
 
 
 @dataclass

@@ -22,6 +22,7 @@ CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
 _REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?")
 _SPECIFIER = re.compile(r"\s*(===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*")
 _RELEASE = re.compile(r"[0-9]+(\.[0-9]+)*[0-9a-z.]*")
+_OURS = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 
 
 def _family(path: Path, table: Table) -> str:
@@ -46,7 +47,7 @@ def issue_of(path: Path, table: Table) -> model.Issue:
         kind=_one_of(table, "kind", model.KINDS),
         status=_one_of(table, "status", model.STATUSES),
         since=table.take("since", str, required=True),
-        components=table.strings("components", required=True),
+        components=table.choices("components", model.COMPONENTS, required=True),
         frameworks=table.choices("frameworks", model.FRAMEWORKS, required=True),
         cause=table.take("cause", str, required=True).strip(),
         detail=table.take("detail", str, "").strip(),
@@ -62,6 +63,8 @@ def issue_of(path: Path, table: Table) -> model.Issue:
             raise table.refuse(key, "at least one")
     if len(issue.cause.splitlines()) > 5:
         raise table.source.refuse(("cause",), None, "five lines at the most; the rest goes into `detail`")
+    if not _OURS.fullmatch(issue.since):
+        raise table.refuse("since", "a release of this project, as 0.1.0")
     if issue.signature is None and not issue.config:
         raise table.source.refuse((), None, "a [signature] or a [[config]]: something it is recognised by")
     table.close()
@@ -90,7 +93,7 @@ def _one_of(table: Table, key: str, allowed: tuple[str, ...]) -> str:
 
 def _affected(table: Table) -> model.Affected:
     claim = model.Affected(
-        package=table.take("package", str, required=True),
+        package=_one_of(table, "package", model.COMPONENTS),
         versions=table.take("versions", str, ""),
         releases=table.strings("releases"),
         evidence=_one_of(table, "evidence", model.EVIDENCE),
@@ -134,7 +137,12 @@ def _signature(table: Table) -> model.Signature:
         none=table.strings("none"),
         frames=_frames(table),
         samples=tuple(samples),
+        confirms=table.strings("confirms"),
     )
+    if (signature.role == model.CONFIRMATION) != bool(signature.confirms):
+        raise table.refuse(
+            "confirms", "the codes that it says something for, exactly where `role` is `confirmation`"
+        )
     table.close()
     return signature
 

@@ -28,13 +28,19 @@ FAMILIES = {
     "ENV": "this machine",
 }
 KINDS = ("crash", "hang", "silent")
-ROLES = ("root", "cascade", "confirmation")
+CONFIRMATION = "confirmation"
+ROLES = ("root", "cascade", CONFIRMATION)
 # by_setting: what is set decides, not the release; `doctor`, which sees releases alone, does not bring it up.
 STATUSES = ("active", "by_setting", "retired")
 # Weakest first.
 EVIDENCE = ("declared", "static", "executed")
 # Their names in an entry, and as their own people write them.
 FRAMEWORKS = frameworks.SHOWN
+# What an entry can be about: a name that is not here is a slip of the pen, or is added here.
+COMPONENTS = (
+    *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "flash-attn", "huggingface-hub", "math-verify",
+    "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors", "triton", "wandb",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,11 @@ class Signature:
     """How the issue shows in a log. Patterns are RE2, matched line by line.
 
     It matches where one of `any` and every one of `all` does, and none of `none`.
+
+    Attributes:
+        role: `root`; `cascade`, which follows from a root; `confirmation`, a line that is mostly benign, and that
+            says something only beside a failure that it belongs to.
+        confirms: Of a confirmation, the codes that it says something for.
     """
 
     role: str
@@ -89,6 +100,7 @@ class Signature:
     none: tuple[str, ...]
     frames: tuple[Frame, ...]
     samples: tuple[LogSample, ...]
+    confirms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

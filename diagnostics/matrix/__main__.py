@@ -277,8 +277,8 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     found.add_argument(
         "--output",
         type=Path,
-        default=ROOT / "docs" / "findings-matrix.md",
-        help="default: docs/findings-matrix.md",
+        default=ROOT / "docs" / "results" / "findings-matrix.md",
+        help="default: docs/results/findings-matrix.md",
     )
     found.set_defaults(command=commands.found)
 

@@ -84,6 +84,7 @@ def _summary(candidate: Candidate) -> dict[str, Any]:
         "first": place(candidate.first),
         "count": candidate.count,
         "ranks": list(candidate.ranks),
+        "confirmed_by": [_summary(one) for one in candidate.confirmed],
     }
 
 
@@ -99,7 +100,8 @@ def place(hit: Hit) -> str:
 def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
     issue = candidate.issue
     severity = Severity.WARNING if number else Severity.ERROR
-    evidence = [Evidence(hit.text, place(hit)) for hit in candidate.evidence]
+    shown = [*candidate.evidence, *(one.first for one in candidate.confirmed)]
+    evidence = [Evidence(hit.text, place(hit)) for hit in shown]
     evidence += [
         Evidence(f"{name} {version} is installed, says the log", where)
         for name, (version, where) in sorted(verdict.versions.items())
@@ -140,6 +142,9 @@ def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
     seen = f"{candidate.count} lines" if candidate.count > 1 else "one line"
     ranks = f", of ranks {', '.join(candidate.ranks[:16])}" if candidate.ranks else ""
     told.append(f"First at {place(candidate.first)}; {seen}{ranks}.")
+    if candidate.confirmed:
+        beside = ", ".join(f"{one.issue.code} ({place(one.first)})" for one in candidate.confirmed)
+        told.append(f"Confirmed by what would be benign alone: {beside}.")
     if verdict.followed and candidate is verdict.candidates[0]:
         after = ", ".join(f"{one.issue.code} ({place(one.first)})" for one in verdict.followed)
         told.append(f"Not causes but consequences: {after}.")

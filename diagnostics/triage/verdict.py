@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import FREE, NOT_LOOKED, affects
-from diagnostics.catalogue.model import KINDS, ROLES
+from diagnostics.catalogue.model import CONFIRMATION, KINDS, ROLES
 from diagnostics.triage import triggers
 from diagnostics.triage.seen import Hit, Hits
 from diagnostics.triage.tracebacks import short_path
@@ -40,12 +40,13 @@ class Candidate:
     """A known issue that the logs show.
 
     Attributes:
-        role: `root`, `cascade` or `confirmation`, of its signature.
+        role: `root` or `cascade`, of its signature; of what confirms another, `confirmation`.
         certainty: `established` the message in a traceback of a release it is known in, or of the code it names;
             `supported` the message; `hypothesis` the message, in a release in which it is not known.
         releases: What the log says is installed of the packages concerned, as (package, release).
         triggers: How it came about, where the log can tell; one of these.
         looked_to: The newest release that anybody looked at, where that of the log is newer.
+        confirmed: What else in these logs speaks for it, and would be benign without it.
     """
 
     issue: Issue
@@ -57,6 +58,7 @@ class Candidate:
     releases: tuple[tuple[str, str], ...]
     triggers: tuple[str, ...] = ()
     looked_to: str = ""
+    confirmed: tuple[Candidate, ...] = ()
 
     @property
     def first(self) -> Hit:
@@ -101,7 +103,7 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Diagnosis:
     """Judges all logs of one run together; their order makes no difference."""
     seen = sorted(seen, key=lambda log: log.source)
     versions = _versions(seen)
-    found = sorted(_candidates(seen, rules, versions), key=_order)
+    found = sorted(_confirmed(_candidates(seen, rules, versions)), key=_order)
     roots = [candidate for candidate in found if candidate.role == "root"]
     rest = [candidate for candidate in found if candidate.role != "root"]
     failures = [failure for log in seen for failure in log.failures]
@@ -171,7 +173,9 @@ def _candidates(
         refused = [hit for group in keys.get("none", {}).values() for hits in group for hit in hits.kept]
         groups = [hits for group in keys.get("any", {}).values() for hits in group]
         kept = [hit for hits in groups for hit in hits.kept if not _refused(hit, refused)]
-        told_as_warning = issue.kind != "crash" or code in rules.warned
+        told_as_warning = (
+            issue.kind != "crash" or code in rules.warned or issue.signature.role == CONFIRMATION
+        )
         if not failed and not told_as_warning and all(map(_is_warning, kept)):
             # Somebody caught it and said so, and the run went on.
             continue
@@ -193,6 +197,17 @@ def _candidates(
             triggers=triggers.shown(issue, kept, seen),
             looked_to=concern.looked_to,
         )
+
+
+def _confirmed(found: Iterable[Candidate]) -> Iterable[Candidate]:
+    """The candidates that are verdicts, each with what confirms it; a confirmation by itself says nothing."""
+    found = list(found)
+    benign = [candidate for candidate in found if candidate.role == CONFIRMATION]
+    for candidate in found:
+        if candidate.role != CONFIRMATION:
+            code = candidate.issue.code
+            speaking = (one for one in benign if one.issue.signature and code in one.issue.signature.confirms)
+            yield replace(candidate, confirmed=tuple(sorted(speaking, key=lambda one: one.issue.code)))
 
 
 def _is_warning(hit: Hit) -> bool:
@@ -233,10 +248,11 @@ def _certainty(issue: Issue, hits: list[Hit], concern: Concern, releases: tuple[
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
     return (
-        min(ROLES.index(candidate.role), 1),
+        ROLES.index(candidate.role),
         candidate.certainty == "hypothesis",
         # Who waited in vain may have waited for what crashed elsewhere.
         KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
+        not candidate.confirmed,
         candidate.first.line,
         candidate.first.part,
         candidate.issue.code,

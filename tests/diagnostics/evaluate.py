@@ -11,6 +11,7 @@ when it saw them for the first time. Those figures do not change when rules are 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
 import random
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 NEGATIVE = ("clean", "unknown")
 FIRST = "first_judgement.json"
 _DRAWS = 2000
+_HEAD = """\
+# Triage on the labelled logs
+
+Made by `nox -s triage-eval -- tests/diagnostics/logs --write {file}` on {day};
+not edited by hand. What the logs are and what these figures say: [triage.md](../triage.md).
+"""
 GOALS = {"recall": 0.95, "precision": 0.97}
 
 
@@ -205,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.diagnostics.evaluate", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--format", choices=("markdown", "json"), default="markdown")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="a page of all this, with day and command")
     options = parser.parse_args(arguments)
     try:
         outcomes = evaluate(options.folder)
@@ -215,21 +223,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about, first = first_judgement(options.folder)
     if first:
         told["first_judgement"] = figures(first)
-    if options.format == "json":
-        print(json.dumps(told, indent=1))
-    else:
-        print(table(told))
-        for outcome in outcomes:
-            if not outcome.right:
-                print(
-                    f"wrong: {outcome.log}: said {outcome.said}, then {', '.join(outcome.others) or 'nothing'}"
-                )
-        if first:
-            print(f"\nAt first sight. {about}\n\n{table(figures(first))}")
-            for outcome in first:
-                if not outcome.right:
-                    print(f"wrong at first sight: {outcome.log}: said {outcome.said}")
+    page = "\n".join(_page(told, outcomes, about, first))
+    print(json.dumps(told, indent=1) if options.format == "json" else page)
+    if options.write:
+        day = datetime.datetime.now(datetime.UTC).date().isoformat()
+        options.write.write_text(f"{_HEAD.format(file=options.write, day=day)}\n{page}\n", encoding="utf-8")
     return FINE if good(told) else FINDINGS
+
+
+def _page(
+    told: dict[str, object], outcomes: Sequence[Outcome], about: str, first: Sequence[Outcome]
+) -> Iterable[str]:
+    yield table(told)
+    for outcome in outcomes:
+        if not outcome.right:
+            yield f"wrong: {outcome.log}: said {outcome.said}, then {', '.join(outcome.others) or 'nothing'}"
+    if first:
+        yield f"\nAt first sight. {about}\n\n{table(figures(first))}"
+    for outcome in first:
+        if not outcome.right:
+            yield f"wrong at first sight: {outcome.log}: said {outcome.said}"
 
 
 def good(told: dict[str, object]) -> bool:

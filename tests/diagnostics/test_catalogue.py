@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalogue, checking
 from diagnostics.catalogue import CatalogueError, signatures
 from diagnostics.catalogue.loader import FOLDER
 from diagnostics.catalogue.model import ConfigRule
@@ -34,15 +34,22 @@ def test_samples_match_and_near_misses_do_not(issues, code):
 
 
 def test_no_sample_of_one_issue_is_taken_for_another(issues):
-    """A positive sample matches the signature of its own entry alone."""
-    for code, issue in issues.items():
-        for sample in issue.signature.samples if issue.signature else ():
-            found = [
-                c
-                for c, other in issues.items()
-                if other.signature and signatures.matches(other.signature, sample.text)
-            ]
-            assert found == [code] if sample.matches else code not in found, sample.about
+    """A positive sample matches the signature of its own entry alone; all else that holds entries together holds."""
+    assert checking.problems(issues, catalogue.load_checks()) == []
+
+
+def test_one_failure_under_two_codes_is_told_with_both_places(tmp_path):
+    """File and line of the sample, and of the other entry's pattern that matches it."""
+    for code in ("SCH001", "SCH002"):
+        text = (FOLDER / "SCH001.toml").read_text().replace('code = "SCH001"', f'code = "{code}"', 1)
+        (tmp_path / f"{code}.toml").write_text(text)
+    told = signatures.claimed_twice(catalogue.load(tmp_path).values(), tmp_path)
+    lines = text.splitlines()
+    sample = lines.index("[[signature.positive]]") + 1
+    pattern = next(number for number, line in enumerate(lines, start=1) if "assert len" in line)
+    assert told[0].startswith(f"{tmp_path}/SCH001.toml:{sample}: SCH001's sample ")
+    assert f" is matched by SCH002, too: {tmp_path}/SCH002.toml:{pattern}: " in told[0]
+    assert told[0].endswith("expected one code for one failure")
 
 
 @pytest.mark.parametrize("code", REPROS)
@@ -115,6 +122,21 @@ def entry(tmp_path):
             'frameworks = ["vlm"]',
             "did you mean vllm",
         ),
+        (
+            'components = ["vllm"',
+            'components = ["vlm"',
+            None,
+            "components is ['vlm'",
+        ),
+        ('package = "vllm"', 'package = "vlm"', 'package = "vlm"', "did you mean vllm"),
+        ('since = "0.1.0"', 'since = "9.0"', 'since = "9.0"', "a release of this project, as 0.1.0"),
+        ('role = "root"', 'role = "confirmation"', None, "signature.confirms: expected the codes"),
+        (
+            'role = "root"',
+            'role = "root"\nconfirms = ["ENG002"]',
+            'confirms = ["ENG002"]',
+            "exactly where `role` is `confirmation`",
+        ),
         ('code = "SCH001"', 'code = "SCX001"', 'code = "SCX001"', "expected a family"),
         ('code = "SCH001"', 'code = "SCH009"', 'code = "SCH009"', "expected the file's name, 'SCH001'"),
         ("kind = ", "kind == ", 'kind == "crash"', "is not TOML"),
@@ -182,20 +204,68 @@ def test_the_codes_of_checks_are_entries(tmp_path):
             catalogue.find_check("CMP901", tmp_path)
 
 
-def test_a_pattern_that_re2_refuses_is_refused(entry):
-    """No back-references, no look-around: matching stays linear."""
-    issue = catalogue.load_file(entry("any = ['assert len", r"any = ['(a)\1 assert len"))
-    with pytest.raises(CatalogueError, match="RE2 refuses it"):
-        signatures.check(issue)
+@pytest.mark.parametrize(
+    ("new", "wrong", "message"),
+    [
+        # No back-references, no look-around: matching stays linear.
+        (r"any = ['(a)\1 assert len", "any = [", r"RE2 refuses it"),
+        ("any = ['never seen len", "[[signature.positive]]", r"expected the sample to be matched by SCH001"),
+        ("any = ['a.*n', 'assert len", "any = [", r"some text of 6 letters or more"),
+    ],
+)
+def test_what_is_wrong_with_a_signature_is_told_with_file_and_line(entry, new, wrong, message):
+    """The line of the pattern, or the one at which the sample begins."""
+    path = entry("any = ['assert len", new)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), start=1) if text.startswith(wrong))
+    with pytest.raises(CatalogueError, match=message) as refused:
+        signatures.check(catalogue.load_file(path), path.parent)
+    assert str(refused.value).startswith(f"{path}:{line}: signature")
 
 
-def test_a_sample_that_does_not_match_is_refused(entry):
-    """An entry whose positive sample is not matched does not pass the check."""
-    issue = catalogue.load_file(entry("any = ['assert len", "any = ['never seen len"))
-    with pytest.raises(
-        CatalogueError, match=r"SCH001: signature.positive: .*expected the sample to be matched"
-    ):
-        signatures.check(issue)
+def test_an_entry_of_a_release_to_come_and_a_confirmation_of_nothing_are_told(issues, monkeypatch):
+    """With the entry's file."""
+    later = replace(issues["SCH001"], since="9.0.0")
+    nothing = replace(issues["ENG001"].signature, role="confirmation", confirms=("ENG999",))
+    monkeypatch.setattr(checking, "version", lambda: "0.1.0")
+    told = checking.problems(
+        {**issues, "SCH001": later, "ENG001": replace(issues["ENG001"], signature=nothing)},
+        catalogue.load_checks(),
+    )
+    assert [line.partition(": ")[0] for line in told] == [
+        "diagnostics/catalogue/issues/SCH001.toml",
+        "diagnostics/catalogue/issues/ENG001.toml",
+    ]
+    assert "since is '9.0.0': expected a release up to this one, 0.1.0" in told[0]
+    assert "not ENG999" in told[1]
+
+
+def test_a_judge_that_nobody_registered_is_told(tmp_path):
+    """A rule without its decorator finds nothing, and no test of its neighbours fails."""
+    path = tmp_path / "fresh.py"
+    path.write_text("def _helper() -> list[Finding]: ...\n\n\ndef seen(plan) -> list[Finding]: ...\n")
+    assert checking.unregistered(tmp_path, []) == [
+        f"{path}:4: seen answers findings and nobody asks it: it lacks its decorator"
+    ]
+    assert checking.unregistered(tmp_path, [(str(path), 4)]) == []
+
+
+def test_all_that_concerns_a_code(tmp_path, monkeypatch, issues):
+    """Where it is found, made to happen, tested and told of; how its logs and those of good runs are judged."""
+    told = {one.name: one for one in checking.concerns("SCH001")}
+    assert told["repro"].told == ("repro/issues/sch001.py",)
+    assert any(place.startswith("diagnostics/lint/rules/") for place in told["found by"].told)
+    assert re.fullmatch(r"(\d+), \1 of them named SCH001 first", told["logs"].told[0])
+    assert told["samples"].told == ("2 that must match, 2 that must not",)
+    own = {one.name: one for one in checking.concerns("CMP901")}
+    assert own["entry"].told == ("diagnostics/catalogue/checks/CMP901.toml",)
+    # A run that went well, in which the line stands all the same; and none, which is asked for.
+    sample = next(one.text for one in issues["ENV009"].signature.samples if one.matches)
+    (tmp_path / "clean").mkdir()
+    monkeypatch.setattr(checking, "LOGS", tmp_path)
+    assert "a log of a run that went well" in checking.concerns("ENV009")[-1].wanted
+    (tmp_path / "clean" / "fine.log").write_text(f"step 1\n{sample}\nstep 2\n")
+    with pytest.raises(CatalogueError, match=r"clean/fine\.log:2: a run that went well is taken for ENV009"):
+        checking.concerns("ENV009")
 
 
 def test_an_entry_without_a_negative_sample_is_refused(entry):

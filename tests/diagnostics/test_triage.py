@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -63,6 +64,41 @@ def test_a_wrapper_is_not_the_root(judge):
     assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
     assert [candidate.issue.code for candidate in verdict.followed] == ["ENG001"]
     assert verdict.candidates[0].first.line == 5
+
+
+@pytest.fixture
+def with_a_wait(tmp_path):
+    """A catalogue in which a line that is mostly benign confirms MEM005."""
+    issues = catalogue.load()
+    signature = replace(
+        issues["ENG003"].signature, role="confirmation", any=("still compiling graphs",), all=(), none=(),
+        confirms=("MEM005",),
+    )  # fmt: skip
+    return Rules({**issues, "ENG003": replace(issues["ENG003"], signature=signature)})
+
+
+def test_a_confirmation_is_never_a_verdict_alone(tmp_path, with_a_wait):
+    """Nor one of a failure that it does not belong to; beside the one that it does, it is evidence."""
+    wait = "WARNING 01-31 10:00:00 [core.py:7] still compiling graphs"
+
+    def judged(*lines):
+        path = tmp_path / "run.log"
+        path.write_text("\n".join(lines) + "\n")
+        return triage([LogSource("run.log", path)], with_a_wait)
+
+    alone = judged("step 1", wait, "step 2")
+    assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("clean", (), (), 0)
+    unknown = judged(wait, *traceback_of("KeyError: 'reward'", "my_rewards.py"))
+    assert (unknown.state, unknown.candidates, unknown.followed) == ("unknown", (), ())
+    wrapper = judged(wait, *traceback_of(WRAPPER))
+    assert (wrapper.state, codes(wrapper), wrapper.candidates[0].confirmed) == ("wrapper", ["ENG001"], ())
+    verdict = judged(wait, *traceback_of(ROOT))
+    assert (verdict.state, codes(verdict), verdict.followed) == ("known", ["MEM005"], ())
+    assert [one.issue.code for one in verdict.candidates[0].confirmed] == ["ENG003"]
+    told = report(verdict, ["run.log"])
+    assert [each.place for each in told.findings[0].evidence][:2] == ["run.log:6", "run.log:1"]
+    assert "Confirmed by what would be benign alone: ENG003 (run.log:1)." in told.findings[0].detail
+    assert told.subject["candidates"][0]["confirmed_by"][0]["code"] == "ENG003"
 
 
 def test_a_wrapper_alone_says_that_the_root_is_elsewhere(judge):

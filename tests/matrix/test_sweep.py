@@ -154,14 +154,14 @@ def test_an_answer_rests_on_its_own_repro_and_on_no_other(file, asked):
 
 def test_publishing_one_sweep_keeps_what_is_known_of_the_others(tmp_path, monkeypatch):
     """The file and its picture hold both; a sweep that is no longer made goes."""
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results").mkdir(parents=True)
     monkeypatch.setattr(command, "ROOT", tmp_path)
     monkeypatch.setattr(command, "PUBLISHED", tmp_path / "sweep.json")
     item = {"package": "vllm", "releases": [], "without_an_answer": [], "beside": {}, "codes": {}}
     command.PUBLISHED.write_text(results.to_text({"vllm": item, "gone": item}, "2026-01-01"))
     command._publish({"verl": {**item, "package": "verl"}})
     assert list(published()) == ["verl", "vllm"]
-    assert "verl: every release" in (tmp_path / "docs" / "sweep.svg").read_text()
+    assert "verl: every release" in (tmp_path / "docs" / "results" / "sweep.svg").read_text()
 
 
 def test_an_interrupted_sweep_ends_what_runs_and_keeps_what_is_done(world, place):
@@ -224,7 +224,7 @@ def test_the_published_sweep_answers_for_every_release_and_agrees_with_the_catal
 
 def test_the_published_sweep_is_drawn_as_it_is():
     """The picture in the docs is the one of the committed results, and well-formed."""
-    drawn = (ROOT / "docs" / "sweep.svg").read_text(encoding="utf-8")
+    drawn = (ROOT / "docs" / "results" / "sweep.svg").read_text(encoding="utf-8")
     assert drawn == picture.svg(published())
     ET.fromstring(drawn)
 

@@ -117,7 +117,7 @@ def _publish(asked: dict[str, Any]) -> None:
     found = {name: item for name, item in sorted((known | asked).items()) if name in SWEEPS}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     PUBLISHED.write_text(results.to_text(found, today), encoding="utf-8")
-    drawn = ROOT / "docs" / "sweep.svg"
+    drawn = ROOT / "docs" / "results" / "sweep.svg"
     drawn.write_text(picture.svg(found), encoding="utf-8")
     print(f"{PUBLISHED}\n{drawn}", file=sys.stderr)
 

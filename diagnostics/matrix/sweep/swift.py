@@ -27,7 +27,13 @@ SCHEMA = "grpo-doctor.swift.v1"
 ANSWERS = "grpo-doctor.swift-arguments.v1"
 NAME, PACKAGE = "swift", "ms-swift"
 PUBLISHED = ROOT / "diagnostics" / "data" / "swift.json"
-TABLE = ROOT / "docs" / "swift-table.md"
+TABLE = ROOT / "docs" / "results" / "swift-table.md"
+_HEAD = """\
+# What ms-swift says, release by release
+
+Made by `python -m diagnostics.matrix sweep --sweep swift --publish` on {day}; not edited by hand. What was asked and
+what is simulated: [swift.md](../swift.md).
+"""
 FIRST = "3.1.0"
 _TIMEOUT_S = 1200.0
 _DIFFERS = "one environment for all releases of a generation; what a release pins otherwise is not heeded"
@@ -139,7 +145,8 @@ def markdown(document: Mapping[str, Any]) -> str:
     groups = document["groups"]
     heads = [_span(group["releases"]) for group in groups]
     notes: dict[str, int] = {}
-    lines = ["| case | what it is | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(groups)]
+    lines = [_HEAD.format(day=document["generated"])]
+    lines += ["| case | what it is | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(groups)]
     for name, about in document["about"].items():
         cells = [_cell(group["cases"].get(name), notes) for group in groups]
         lines.append(f"| `{name}` | {about} | " + " | ".join(cells) + " |")

@@ -3,7 +3,7 @@
     python -m tests.grpo_core.faults                     all of it
     python -m tests.grpo_core.faults --quick             one case of each kind
     python -m tests.grpo_core.faults --only garbage/probe
-    python -m tests.grpo_core.faults --markdown docs/faults.md
+    python -m tests.grpo_core.faults --markdown docs/results/faults.md
 
 Each case is one run of three steps in server mode, against a real server over a real socket, with the proxy of this
 package between. It ends well in one of two ways: as if nothing had happened, bit for bit (`retried`), or with an
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import itertools
 import json
 import os
@@ -322,12 +323,13 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def page(found: list[dict[str, Any]]) -> str:
-    """docs/faults.md."""
+    """docs/results/faults.md."""
     counts = Counter(entry["outcome"] for entry in found)
     kinds = {entry["kind"] for entry in found}
     longest = max(entry["seconds"] for entry in found)
     described = "\n".join(f"- **{kind.name}**: {kind.what}." for kind in KINDS if kind.name in kinds)
     return _PAGE.format(
+        day=datetime.datetime.now(datetime.UTC).date().isoformat(),
         count=len(found),
         kinds=len(kinds),
         retried=counts["retried"],
@@ -344,8 +346,9 @@ def page(found: list[dict[str, Any]]) -> str:
 _PAGE = """\
 # Faults between trainer and server
 
-`python -m tests.grpo_core.faults --markdown docs/faults.md` (or `nox -s faults`) repeats all of this and writes this
-page. `--only garbage/probe` does some of it, `--json` prints each case with its error.
+Made by `python -m tests.grpo_core.faults --markdown docs/results/faults.md` (or `nox -s faults`) on {day},
+which repeats all of this and writes this page. `--only garbage/probe` does some of it, `--json` prints each case with
+its error.
 
 Every case is a training run of its own, three steps in server mode, against a real `python -m grpo_core serve` on a
 real socket. Between them stands a proxy (`tests/grpo_core/faults/proxy.py`) that injects one fault at one call, the

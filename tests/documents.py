@@ -1,0 +1,143 @@
+"""`python -m tests.documents`: makes the tables again that documents take from the code, each between its two marks.
+
+A mark is `<!-- NAME: made by python -m tests.documents -->` before the table and `<!-- end of NAME -->` behind it.
+A test says where a document is behind the code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics import catalogue
+from diagnostics.catalogue import model
+from diagnostics.lint import rules
+from diagnostics.matrix.ask.registry import ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKED = re.compile(
+    r"(?P<head><!-- (?P<name>[a-z]+): made by python -m tests\.documents -->\n).*?(?P<foot><!-- end of (?P=name) -->)",
+    re.DOTALL,
+)
+
+
+def codes() -> str:
+    """Every code: known issues, then those of the checks' own."""
+    repros = {path.stem.upper() for path in (ROOT / "repro" / "issues").glob("[a-z]*[0-9].py")}
+    logs = {name for path in (ROOT / "tests/diagnostics/logs").iterdir() for name in path.name.split("+")}
+    linted = _linted()
+    rows = [
+        (
+            issue.code, issue.title, issue.kind,
+            max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
+            _yes(issue.status == "active"), _yes(issue.code in linted), _yes(issue.signature is not None),
+            _yes(issue.code in logs), _yes(issue.code in repros),
+        )
+        for issue in catalogue.load().values()
+    ]  # fmt: skip
+    head = ("code", "what", "kind", "known by", "doctor, by release", "lint", "triage", "logs of it", "repro")
+    own = [(each.code, each.title) for each in catalogue.load_checks().values()]
+    return f"{table(head, rows)}\nThose of checks, which are no known failures:\n\n{table(('code', 'what'), own)}"
+
+
+def rule_table() -> str:
+    """What `lint` finds: by a rule, or by a table of values in the entry."""
+    issues, checks = catalogue.load(), catalogue.load_checks()
+    told: dict[str, dict[str, None]] = {}
+    for check, judges in rules.RULES.items():
+        for code in (code for rule in judges for code in rule.codes):
+            told.setdefault(code, {})[check] = None
+    rows = []
+    for code in sorted(_linted()):
+        frameworks = issues[code].frameworks if code in issues else ()
+        named = ", ".join(model.FRAMEWORKS[name] for name in frameworks if name in model.FRAMEWORKS)
+        where = ", ".join(told.get(code, {"catalogue": None}))
+        rows.append((code, (issues.get(code) or checks[code]).title, where, named))
+    return table(("code", "what", "told under", "frameworks"), rows)
+
+
+def _linted() -> set[str]:
+    ruled = {code for judges in rules.RULES.values() for rule in judges for code in rule.codes}
+    return ruled | {issue.code for issue in catalogue.load().values() if issue.config}
+
+
+def values() -> str:
+    """What a key of an entry may be."""
+    known = {
+        "kind": model.KINDS, "status": model.STATUSES, "evidence": model.EVIDENCE, "signature.role": model.ROLES,
+        "frameworks": model.FRAMEWORKS, "components, package": model.COMPONENTS,
+        "the family of a code": [f"{family} ({about})" for family, about in model.FAMILIES.items()],
+    }  # fmt: skip
+    return table(("key", "one of"), [(key, ", ".join(words)) for key, words in known.items()])
+
+
+def layers() -> str:
+    """Every layer, in the order in which a cell is asked; the repros in one row."""
+    repros = [layer for layer in ALL if layer.name.startswith("repro:")]
+    rows = []
+    for layer in ALL:
+        if layer in repros[1:]:
+            continue
+        name = layer.name if layer not in repros else f"repro:CODE ({len(repros)} of them)"
+        question = layer.question if layer not in repros else "Does this known issue happen, and what helps?"
+        file = layer.modules[0].rpartition(".")[2]
+        rows.append(
+            (f"`{name}`", question, layer.evidence.value, ", ".join(layer.needs) or "-", f"`{file}.py`")
+        )
+    return table(("layer", "question", "evidence", "after", "in `diagnostics/matrix/ask/layers/`"), rows)
+
+
+def walls() -> str:
+    """The contracts that `lint-imports` holds."""
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = document["tool"]["importlinter"]["contracts"]
+    return table(("contract", "what it holds"), [(f"`{one['id']}`", one["name"]) for one in contracts])
+
+
+PARTS = {"codes": codes, "rules": rule_table, "values": values, "layers": layers, "walls": walls}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows as Markdown."""
+    lines = [_row(head), "|---" * len(head) + "|", *map(_row, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else ""
+
+
+def documents() -> Iterator[Path]:
+    """Every document of the project."""
+    yield from sorted(ROOT.glob("*.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def made(text: str) -> str:
+    """A document with what is made in it made again."""
+    return MARKED.sub(lambda match: f"{match['head']}\n{PARTS[match['name']]()}\n{match['foot']}", text)
+
+
+def main() -> int:
+    """Writes the documents that are behind; names them."""
+    for path in documents():
+        before = path.read_text(encoding="utf-8")
+        after = made(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            print(path.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
