@@ -208,7 +208,10 @@ def test_what_a_node_is_sent_is_enough(world, kit, tmp_path):
     (known,) = _lines(world.store)
     workplace = Workplace(load(path), Store(world.store), programs=world.folder / "programs")
     sent = bundle.write(workplace, tmp_path / "sent")
-    assert {item.name for item in sent.iterdir()} == {"diagnostics", "grpo_core", "repro", "matrix.toml"}
+    # Of tests the conformance suite, which is a layer's program.
+    assert {item.name for item in sent.iterdir()} == {
+        "diagnostics", "grpo_core", "repro", "tests", "matrix.toml",
+    }  # fmt: skip
     job = {"task": "ask", "cell": known["cell"], "layer": "contract", "inputs": known["inputs"], "run": "r",
            "afresh": False, "make_room": False, "budget_gb": None}  # fmt: skip
     other = {**job, "inputs": [*known["inputs"][:-1], ["code", "older"]]}
