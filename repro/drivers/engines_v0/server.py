@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,10 @@ def hold(_tokens: Any, logits: Any) -> Any:
         os.write(held, b"h")
         os.read(go, 1)
     return logits
+
+
+# As the server is told to allow it, and as a request names it.
+_HOLD = f"{hold.__module__}.{hold.__name__}"
 
 
 def two_clients() -> Work:
@@ -118,7 +123,7 @@ def _options(folder: str) -> list[str]:
         *("--model", folder, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"),
         *("--max-model-len", str(LIMIT), "--max-num-batched-tokens", "4096", "--max-num-seqs", "8"),
         *("--no-enable-chunked-prefill", "--disable-log-requests", "--disable-frontend-multiprocessing"),
-        *("--logits-processor-pattern", r"repro\.engines_v0\.server\.hold"),
+        *("--logits-processor-pattern", re.escape(_HOLD)),
     ]
 
 
@@ -146,7 +151,7 @@ def _sent(
         "logprobs": 0,
     }
     if holding:
-        body["logits_processors"] = ["repro.drivers.engines_v0.server.hold"]
+        body["logits_processors"] = [_HOLD]
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
     return connection, asked
 
