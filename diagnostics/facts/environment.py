@@ -71,6 +71,8 @@ class Environment:
     """Compiled modules of vLLM and flash-attn, with the libraries they ask for."""
     vllm_variables: tuple[str, ...] | None = None
     """Names of variables that this vLLM reads; None where that was not looked up."""
+    dangling: tuple[tuple[str, str], ...] = ()
+    """(link, what it leads to) of interpreters that are links to nothing."""
 
     def version(self, name: str) -> str | None:
         """The installed version of a package."""
@@ -132,6 +134,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         shared_memory_gb=_gigabytes(Path("/dev/shm")),  # noqa: S108 - its size is asked, nothing is written
         extensions=extensions.collect(folders, root, environ) if folders else (),
         vllm_variables=_vllm_variables(folders) if any(name.startswith("VLLM_") for name in seen) else None,
+        dangling=_dangling(root),
     )
 
 
@@ -240,6 +243,11 @@ def _python(prefix: Path) -> str:
             if key.strip() in {"version", "version_info"}:
                 return value.strip()
     return ", ".join(sorted({folder.parent.name.removeprefix("python") for folder in site_packages(prefix)}))
+
+
+def _dangling(prefix: Path) -> tuple[tuple[str, str], ...]:
+    links = [path for path in sorted(prefix.glob("bin/python*")) if path.is_symlink() and not path.exists()]
+    return tuple((str(path), str(path.readlink())) for path in links)
 
 
 def _gigabytes(path: Path) -> float | None:

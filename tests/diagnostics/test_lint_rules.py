@@ -102,6 +102,12 @@ WRONG = [
     (ORL + "--algo.dynamic_filtering_enable --rollout.n_samples_per_prompt 8", {"openrlhf": "0.11.0"}, "error CFG111"),
     (ORL + "--train.colocate_all --vllm.num_engines 8 --ref.num_gpus_per_node 4", {"openrlhf": "0.11.0"}, "error CFG111"),
     (VERL + "\\\n actor_rollout_ref.rollout.temperature=1.0\\\n\\\n # why\n data.train_batch_size=64\n", {}, "error CFG114"),
+    # The placeholders of CFG120
+    (VERL + "trainer.nnodes=TO_BE_FILLED", {}, "error CFG120"),
+    (TRL + "--model_name_or_path '<your model>'", {}, "error CFG120"),
+    (SWIFT + "--model /path/to/model", {}, "warning CFG120"),
+    (VERL + "trainer.project_name=TODO trainer.experiment_name=x", {}, "warning CFG120"),
+    (ORL + "--pretrain your_org/your_model", {}, "warning CFG120"),
     # Issues of other families
     (SWIFT + "--num_infer_workers 1 --async_generate true --eval_strategy steps", {"ms_swift": "3.4.1"}, "warning SCH001"),
     (VERL + "actor_rollout_ref.rollout.enable_chunked_prefill=True data.filter_overlong_prompts=False", {"vllm": "0.7.3"}, "warning SCH002"),
@@ -163,6 +169,8 @@ RIGHT = [
     ("python3 -m openrlhf.cli.train_ppo_ray --vllm_num_engines 4", {"openrlhf": "0.10.1"}, "CFG113"),
     (SWIFT + "\\\n --num_generations 8", {}, "CFG114"),
     (TRL + "--temperature 1.0", {}, "CFG115"),
+    (SWIFT + "--stop_words '<think>' '<|im_end|>' --system 'your answer' --model /data/path/model", {}, "CFG120"),
+    (VERL + "trainer.default_local_dir=/data/todo-list actor_rollout_ref.model.path=$MODEL", {}, "CFG120"),
     (SWIFT + "--num_infer_workers 1 --async_generate true --eval_strategy steps", {"ms_swift": "3.5.0"}, "SCH001"),
     (VERL + "actor_rollout_ref.rollout.enable_chunked_prefill=True data.filter_overlong_prompts=False", {"vllm": "0.8.5"}, "SCH002"),
     (VERL + "actor_rollout_ref.rollout.enable_chunked_prefill=True data.filter_overlong_prompts=True", {"vllm": "0.7.3"}, "SCH002"),

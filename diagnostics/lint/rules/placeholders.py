@@ -1,0 +1,55 @@
+"""Placeholders that somebody left in a template."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from diagnostics.lint.rules.base import found
+from diagnostics.lint.rules.registered import rule
+from diagnostics.report.findings import Severity
+
+if TYPE_CHECKING:
+    from diagnostics.lint.run_plan import RunPlan
+    from diagnostics.lint.values import Value
+    from diagnostics.lint.versions import Versions
+    from diagnostics.report.findings import Finding
+
+# Nothing else is written so. `<think>` and `<|im_end|>` are tokens.
+_UNFILLED = re.compile(
+    r"(?i)to_be_(?:filled|set|defined)|change_?me|replace_?me|fill_?(?:me_?)?in|fixme|todo|tbd"
+    r"|<(?:your|insert|fill|path|model|dataset|number|num|host|ip)[ _-][^<>|]{1,60}>"
+)
+# A name that somebody may have: what is called so might be there.
+_NAMED = re.compile(r"(?i)(?:.*/)?your[-_][\w.-]+(?:/.*)?|/?path/to(?:/.*)?")
+# A run is merely called by these.
+_LABEL = re.compile(
+    r"(?i)(?:project|experiment|exp|run|group|tracker)[._-]?(?:project)?[._-]?name|wandb|swanlab|mlflow|tags|notes"
+)
+
+
+@rule("CFG120", check="options")
+def unfilled(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG120: a placeholder in place of a value."""
+    del versions
+    settings = plan.settings
+    read = [*settings.items.values(), *settings.launch.values(), *settings.environ.values()]
+    left = [value for value in read if _is(_UNFILLED, value)]
+    named = [value for value in read if _is(_NAMED, value)]
+    sure = [value for value in left if not _LABEL.search(value.key)]
+    out: list[Finding] = []
+    for values, severity in (
+        (sure, Severity.ERROR),
+        ([value for value in (*left, *named) if value not in sure], Severity.WARNING),
+    ):
+        told = ", ".join(dict.fromkeys(value.key for value in values))
+        if values:
+            out += found(
+                plan, "CFG120", severity, f"Nobody filled in {told}.", values, remedy=f"Give {told} a value of yours.",
+            )  # fmt: skip
+    return out
+
+
+def _is(pattern: re.Pattern[str], value: Value) -> bool:
+    words = value.data if isinstance(value.data, list) else [value.data]
+    return any(isinstance(word, str) and pattern.fullmatch(word.strip()) for word in words)

@@ -1,0 +1,95 @@
+"""A framework more is an entry in the list and a dialect: in a copy of the sources, with nothing else changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+AT = "        # In no registry: it has no releases that an environment could show.\n"
+ENTRY = """\
+        Framework(
+            "toyrl",
+            "ToyRL",
+            ("toyrl",),
+            modules=("toyrl",),
+            log_texts=("toyrl.cli",),
+            log_marks=r"\\btoyrl[./]cli\\b",
+        ),
+"""
+DIALECT = '''\
+"""ToyRL: its flags."""
+
+from diagnostics.lint.dialects import base
+from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised
+
+NAMES = {"rollouts": "group.size", "heat": "sampling.temperature"}
+
+
+def plan(settings, versions):
+    return base.start(settings, NAMES)
+
+
+def _launched(started):
+    return Recognised("toyrl", "train", started.start) if started.module == "toyrl.cli" else None
+
+
+DIALECT = ConfigDialect("toyrl", plan, _launched)
+'''
+LOG = "INFO starting toyrl.cli\nKeyError: 'reward'\n"
+ISSUE = ROOT / "diagnostics" / "catalogue" / "issues" / "CFG115.toml"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Runs a command of the copy, which returns its exit code and its document."""
+    place = tmp_path_factory.mktemp("copy")
+    shutil.copytree(
+        ROOT / "diagnostics", place / "diagnostics", ignore=shutil.ignore_patterns("__pycache__", "matrix")
+    )
+    listed = place / "diagnostics" / "frameworks.py"
+    listed.write_text(listed.read_text().replace(AT, ENTRY + AT, 1))
+    assert "toyrl" in listed.read_text()
+    (place / "diagnostics" / "lint" / "dialects" / "toyrl.py").write_text(DIALECT)
+    entry = place / "diagnostics" / "catalogue" / "issues" / "CFG115.toml"
+    entry.write_text(ISSUE.read_text().replace('frameworks = ["trl"', 'frameworks = ["toyrl", "trl"', 1))
+    assert "toyrl" in entry.read_text()
+
+    def run(*arguments, stdin=""):
+        done = subprocess.run(
+            [sys.executable, "-m", "diagnostics", *arguments],
+            input=stdin,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(place)},
+            cwd=place,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        return done.returncode, json.loads(done.stdout)
+
+    return run
+
+
+def test_its_runs_are_linted_in_its_own_words(run):
+    """Rules that are of no framework judge it at once."""
+    command = ["python3", "-m", "toyrl.cli", "--heat", "0", "--rollouts", "8"]
+    code, told = run("lint", "--format", "json", "--", *command)
+    assert code == 0
+    [finding] = told["findings"]
+    assert (finding["code"], finding["severity"]) == ("CFG115", "warning")
+    assert [each["text"] for each in finding["evidence"]] == ["heat = 0", "rollouts = 8"]
+
+
+def test_its_logs_are_known_and_the_catalogue_may_speak_of_it(run):
+    """By the mark in its entry; an entry of the catalogue may name it."""
+    code, told = run("triage", "--format", "json", "-", stdin=LOG)
+    assert (code, told["subject"]["frameworks"]) == (3, ["toyrl"])
+    code, told = run("explain", "CFG115", "--format", "json")
+    assert (code, told["frameworks"][0]) == (0, "toyrl")
