@@ -18,20 +18,20 @@ _LAYER = {
     "verdict": str,
     "expected?": bool,
     "evidence?": (str, None),
-    "codes?": [str],
+    "codes": [str],
     "summary?": str,
     "reason?": (str, None),
     "ran_with?": Each(str),
     "command?": str,
-    "date?": (str, None),
+    "date": (str, None),
 }
 _CELL = {
     "id": str,
     "vllm": str,
     "trl": str,
     "python?": str,
-    "transformers?": (str, None),
-    "torch?": (str, None),
+    "transformers": (str, None),
+    "torch": (str, None),
     "verdict": str,
     "note?": (str, None),
     "layers": Each(_LAYER),
@@ -41,7 +41,7 @@ SHAPE = {
     "generated?": str,
     "harness?": ANY,
     "cells": [_CELL],
-    "breadth?": {"trl?": Each({"declares": str})},
+    "breadth?": {"trl": Each({"declares": str})},
 }
 
 
