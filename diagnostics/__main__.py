@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         line = programs.missing(error)
         if line is None:
-            raise
+            return programs.failed(error, "diagnostics")
         print(f"diagnostics: {line}", file=sys.stderr)
         return USAGE
     except (BaselineError, CatalogueError, NoEnvironmentError) as error:
@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
+    except Exception as error:  # noqa: BLE001 - the one place for what nobody foresaw
+        return programs.failed(error, "diagnostics")
     return code
 
 

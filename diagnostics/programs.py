@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import runpy
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NAME = "grpo-doctor"
+# Set to anything, it shows the traceback of a failure that is a program's own.
+DEBUG = "GRPO_DOCTOR_DEBUG"
 # The command's name: the module that is run, what stands before its arguments, and its line of help.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "repro": ("repro", (), "make known failures happen on the vLLM that is installed"),
@@ -51,6 +55,15 @@ def missing(error: ModuleNotFoundError) -> str | None:
     return f"{distribution} is not installed here: pip install {distribution}"
 
 
+def failed(error: Exception, program: str) -> int:
+    """Says in one line that this program failed, and returns 2: its own faults are nobody's findings."""
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    print(f"{program}: failed, which is a fault of its own: {said} ({DEBUG}=1 shows where)", file=sys.stderr)
+    return 2
+
+
 def start(name: str, arguments: Sequence[str]) -> int:
     """Runs a program in this process as `python -m` would, and returns its exit code.
 
@@ -78,6 +91,6 @@ def start(name: str, arguments: Sequence[str]) -> int:
     except SystemExit as left:
         if isinstance(left.code, str):
             print(left.code, file=sys.stderr)
-            return 1
+            return 2
         return left.code or 0
     return 0

@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     """
     options = _parser().parse_args(arguments)
     answer = _keep_stdout()
-    repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
     try:
+        repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
         text, code = options.command(options, repros, registry)
     except UsageError as error:
         print(f"repro: {error}", file=sys.stderr)
@@ -52,6 +53,12 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     except KeyboardInterrupt:
         print("repro: interrupted; the processes it started are gone", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the one place for what nobody foresaw: nobody's finding
+        if os.environ.get("GRPO_DOCTOR_DEBUG"):
+            traceback.print_exception(error)
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        print(f"repro: failed, which is a fault of its own: {said} (GRPO_DOCTOR_DEBUG=1 shows where)", file=sys.stderr)
+        return USAGE
     with os.fdopen(answer, "w", encoding="utf-8") as out:
         out.write(text + "\n")
     return int(code)

@@ -17,6 +17,9 @@ def main() -> int:
     except NoEnvironmentError as error:
         print(f"diagnostics.facts: {error}", file=sys.stderr)
         return 2
+    except Exception as error:  # noqa: BLE001 - what nobody foresaw is no answer, and nobody's finding
+        print(f"diagnostics.facts: failed: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
     print(json.dumps(facts.to_json(), indent=1))
     return 0
 

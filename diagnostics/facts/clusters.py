@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import given
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -52,8 +54,8 @@ def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
         RayCluster(
             folder=str(place),
             sessions=min(sessions, _MOST_SESSIONS),
-            current=_text(place / "ray_current_cluster").strip(),
-            release=_release(place / "session_latest"),
+            current=_text(place, "ray_current_cluster").strip(),
+            release=_release(place),
             running=_running(),
         ),
     )
@@ -65,10 +67,10 @@ def folder(environ: Mapping[str, str]) -> Path:
     return Path(base) / "ray"
 
 
-def _release(session: Path) -> str:
+def _release(place: Path) -> str:
     try:
-        told = json.loads(_text(session / "usage_stats.json")).get("ray_version", "")
-    except (ValueError, AttributeError):
+        told = json.loads(_text(place, "session_latest/usage_stats.json")).get("ray_version", "")
+    except (ValueError, AttributeError, RecursionError):
         return ""
     return told if isinstance(told, str) else ""
 
@@ -95,9 +97,9 @@ def _running() -> tuple[str, ...] | None:
     return tuple(sorted(found))
 
 
-def _text(path: Path) -> str:
+def _text(place: Path, name: str) -> str:
+    """A file in Ray's folder, which everybody on the machine may write to; no link leads out of it."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(65536)
+        return given.text(place / name, given.WORD, inside=place)
     except OSError:
         return ""

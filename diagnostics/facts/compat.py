@@ -9,8 +9,40 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from diagnostics import given
+from diagnostics.facts.shapes import ANY, Each, problem
+
 SCHEMA = "grpo-doctor.compat.v1"
 PATH = Path(__file__).parent.parent / "data" / "compat.json"
+_LAYER = {
+    "verdict": str,
+    "expected?": bool,
+    "evidence?": (str, None),
+    "codes": [str],
+    "summary?": str,
+    "reason?": (str, None),
+    "ran_with?": Each(str),
+    "command?": str,
+    "date": (str, None),
+}
+_CELL = {
+    "id": str,
+    "vllm": str,
+    "trl": str,
+    "python?": str,
+    "transformers": (str, None),
+    "torch": (str, None),
+    "verdict": str,
+    "note?": (str, None),
+    "layers": Each(_LAYER),
+}
+SHAPE = {
+    "schema": str,
+    "generated?": str,
+    "harness?": ANY,
+    "cells": [_CELL],
+    "breadth?": {"trl": Each({"declares": str})},
+}
 
 
 @dataclass(frozen=True)
@@ -106,20 +138,28 @@ def _within(declared: str, version: str) -> bool:
         return False
 
 
+def problem_of(document: Any) -> str:
+    """Why something is no such table, empty if it is one."""
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        return f"has the schema {str(schema)[:60]!r}, expected {SCHEMA!r}"
+    wrong = problem(document, SHAPE)
+    for trl, known in () if wrong else document.get("breadth", {}).get("trl", {}).items():
+        said = {name: layer for name, layer in known.items() if name != "declares"}
+        wrong = wrong or problem(said, Each(Each(str)), f"breadth.trl.{trl[:60]}")
+    return wrong
+
+
 def load(path: Path = PATH) -> Compat:
     """Reads the table; a missing or broken one is a fact, not an error."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document["schema"] != SCHEMA:
-            return Compat(problem=f"{path.name} has the schema {document['schema']!r}, expected {SCHEMA!r}")
-        cells = tuple(
-            cell for cell in document["cells"] if {"id", "vllm", "trl", "verdict", "layers"} <= set(cell)
-        )
-        breadth = dict(document.get("breadth", {}).get("trl", {}))
-        if not all(isinstance(known, dict) and "declares" in known for known in breadth.values()):
-            return Compat(problem=f"{path.name}: breadth: each TRL needs the range of vLLM that it declares")
-        return Compat(cells=cells, generated=str(document.get("generated", "")), breadth=breadth)
+        document = json.loads(given.read(path, given.LIST))
+        wrong = problem_of(document)
+        if wrong:
+            return Compat(problem=f"{path.name}: {wrong}")
+        breadth = document.get("breadth", {}).get("trl", {})
+        return Compat(tuple(document["cells"]), document.get("generated", ""), breadth=breadth)
     except FileNotFoundError:
         return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return Compat(problem=f"{path.name} cannot be read: {type(error).__name__}: {error}")

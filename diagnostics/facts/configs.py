@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import given
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LINE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*[:=]\s*(.*?)\s*(?:#.*)?$")
 _SECRET = re.compile(r"token|secret|passw|_key", re.IGNORECASE)
 _MOST = 64 * 1024
+# The pattern takes time with the square of a line's length.
+_LONGEST_LINE = 1000
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,12 @@ def collect(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
 
 def _read(kind: str, path: Path) -> ConfigFile:
     try:
-        text = path.read_bytes()[:_MOST].decode("utf-8", "replace")
+        text = given.head(path, _MOST).decode("utf-8", "replace")
     except OSError as error:
         return ConfigFile(kind, str(path), problem=f"cannot be read: {error.strerror or error}")
     values, lines = {}, {}
     for number, line in enumerate(text.replace('"', "").replace(",\n", "\n").splitlines(), 1):
-        found = _LINE.match(line)
+        found = _LINE.match(line) if len(line) <= _LONGEST_LINE else None
         if found and found[2] and not _SECRET.search(found[1]):
             values[found[1]] = found[2].strip("'")
             lines[found[1]] = number

@@ -9,10 +9,11 @@ import shutil
 import sys
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import frameworks
+from diagnostics import frameworks, given
 from diagnostics.facts import extensions, variables
 from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _MOST_DAMAGED = 20
+_MOST_PACKAGES = 20_000
+_MOST_REQUIRED = 5_000
+# Longer lines in the head of a package's metadata are nobody's name, version or requirement.
+_LONGEST_LINE = 4096
+# So far a list of installed files leads up: from lib/python3.11/site-packages to the prefix.
+_MOST_UP = 3
 # Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
 JUDGED = {*frameworks.ENGINES, *frameworks.TRAINERS, "torch", "ray", "flash-attn", "xformers"}
 
@@ -109,7 +116,8 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     packages: dict[str, Package] = {}
     places: dict[str, list[str]] = {}
     broken = []
-    for distribution in metadata.distributions(path=[str(folder) for folder in folders]):
+    found = metadata.distributions(path=[str(folder) for folder in folders])
+    for distribution in map(_bounded, islice(found, _MOST_PACKAGES)):
         place = str(getattr(distribution, "_path", ""))
         head = _head(distribution)
         name = re.sub(r"[-_.]+", "-", _field(head, "Name")).lower()
@@ -139,19 +147,19 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
 
 
 def _package(distribution: metadata.Distribution, name: str, version: str, place: str, head: str) -> Package:
-    installer = (_read(distribution, "INSTALLER") or "").strip()
+    installer = (distribution.read_text("INSTALLER") or "").strip()
     if name not in JUDGED:
         return Package(name, version, place, installer, (), recorded=_recorded(place))
-    lines = (_read(distribution, "WHEEL") or "").splitlines()
+    lines = (distribution.read_text("WHEEL") or "").splitlines()
     return Package(
         name,
         version,
         place,
         installer,
-        requires=tuple(distribution.requires or ()),
+        requires=_requires(distribution),
         requires_python=_field(head, "Requires-Python"),
         recorded=_recorded(place),
-        damaged=_damaged(_read(distribution, "RECORD") or "", place),
+        damaged=_damaged(distribution, place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
     )
 
@@ -160,18 +168,32 @@ def _recorded(place: str) -> bool:
     return not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
 
 
-def _damaged(record: str, place: str) -> tuple[str, ...]:
+def _requires(distribution: metadata.Distribution) -> tuple[str, ...]:
+    """The declared requirements, as written."""
+    told = (str(line) for line in distribution.requires or ())
+    return tuple(islice((line for line in told if len(line) <= _LONGEST_LINE), _MOST_REQUIRED))
+
+
+def _damaged(distribution: metadata.Distribution, place: str) -> tuple[str, ...]:
     """Compares the lengths in a list of installed files with those on the disk; 20 at the most are named."""
+    try:
+        record = given.text(Path(place, "RECORD"), given.LIST)
+    except given.RefusedError as error:
+        return (f"RECORD: {error}",)
+    except OSError:
+        return ()
     site = os.path.dirname(place)  # noqa: PTH120 - as text, since the list is long
     found = []
     for line in record.splitlines():
         path, _, size = line.rpartition(",")
         path = path.rpartition(",")[0].strip('"')
-        if not path.endswith((".so", "/__init__.py")) or not size.isdecimal():
+        if not path.endswith((".so", "/__init__.py")) or not size.isdecimal() or len(size) > 18:
             continue
+        if path.startswith("/") or path.count("..") > _MOST_UP or "\0" in path:
+            continue  # no file of this environment
         try:
             length = os.stat(f"{site}/{path}").st_size  # noqa: PTH116 - the same
-        except OSError:
+        except (OSError, UnicodeError):
             found.append(f"{path}: not there")
         else:
             # Two packages may bring the same `tests/__init__.py`; nobody shares a library.
@@ -186,7 +208,7 @@ def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
     """Every name like a variable of vLLM's that its `envs.py` mentions."""
     for folder in folders:
         try:
-            text = (folder / "vllm" / "envs.py").read_text(encoding="utf-8", errors="replace")
+            text = given.text(folder / "vllm" / "envs.py", given.SOURCE)
         except OSError:
             continue
         return tuple(sorted(set(re.findall(r"\bVLLM_[A-Z0-9_]+\b", text))))
@@ -199,7 +221,7 @@ def site_packages(prefix: Path) -> list[Path]:
         raise NoEnvironmentError(f"{prefix}: no such folder")
     found = [
         folder for pattern in ("lib/python3*/*-packages", "lib64/python3*/*-packages", "Lib/site-packages")
-        for folder in sorted(prefix.glob(pattern))
+        for folder in sorted(prefix.glob(pattern)) if folder.is_dir()
     ]  # fmt: skip
     if not found:
         raise NoEnvironmentError(
@@ -214,34 +236,47 @@ def site_packages(prefix: Path) -> list[Path]:
 def _head(distribution: metadata.Distribution) -> str:
     """The fields of a package's metadata, without the long description below them, which most of the text is."""
     for file in ("METADATA", "PKG-INFO", ""):
-        try:
-            text = distribution.read_text(file)
-        except (OSError, UnicodeDecodeError):
-            continue
-        if text:
-            return re.split(r"\r?\n[ \t]*\r?\n", text, maxsplit=1)[0]
+        if text := distribution.read_text(file):
+            return re.split(r"\n[ \t]*\n", text, maxsplit=1)[0]
     return ""
 
 
 def _field(head: str, name: str) -> str:
-    found = re.search(rf"^{name}:[ \t]*(\S.*?)\s*$", head, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else ""
+    beginning = f"{name.lower()}:"
+    for line in head.split("\n"):
+        if line[: len(beginning)].lower() == beginning and len(line) <= _LONGEST_LINE:
+            return line[len(beginning) :].strip()
+    return ""
 
 
-def _read(distribution: metadata.Distribution, file: str) -> str | None:
-    try:
-        return distribution.read_text(file)
-    except (OSError, UnicodeDecodeError):
-        return None
+class _BoundedDistribution(metadata.PathDistribution):
+    """A distribution in a folder; whatever of it is asked for, files are read through the one door."""
+
+    _path: Path
+
+    def read_text(self, filename: str | os.PathLike[str]) -> str | None:
+        """A file of its metadata folder, or by an empty name the one file that its metadata is."""
+        try:
+            return given.text(self._path / filename if filename else self._path, given.METADATA)
+        except OSError:
+            return None
+
+
+def _bounded(distribution: metadata.Distribution) -> metadata.Distribution:
+    place = getattr(distribution, "_path", None)
+    # Else it is in a zip on this Python's own path, from which this program itself may come.
+    return _BoundedDistribution(place) if isinstance(place, Path) else distribution
 
 
 def _python(prefix: Path) -> str:
-    config = prefix / "pyvenv.cfg"
-    if config.is_file():
-        for line in config.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition("=")
-            if key.strip() in {"version", "version_info"}:
-                return value.strip()
+    try:
+        lines = given.text(prefix / "pyvenv.cfg", given.WORD).splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        key, _, value = line.partition("=")
+        if key.strip() in {"version", "version_info"}:
+            return value.strip()
     return ", ".join(sorted({folder.parent.name.removeprefix("python") for folder in site_packages(prefix)}))
 
 

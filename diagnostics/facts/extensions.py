@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from diagnostics import given
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,9 @@ _SYSTEM = ("/usr/lib/{arch}-linux-gnu", "/lib/{arch}-linux-gnu", "/usr/lib64", "
            "/usr/local/lib", "/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # fmt: skip
 _DYNAMIC, _VERSIONS_NEEDED = 6, 0x6FFFFFFE
 _NEEDED = 1
-_MOST_VERSIONS = 10_000
+# Real files have some forty sections, and ask for some hundred names of at most sixty letters.
+_MOST_SECTIONS, _MOST_NAMES, _LONGEST_NAME = 4096, 10_000, 1024
+_MOST_EXTENSIONS = 500
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -
     if not paths:
         return ()
     known = _libraries(folders, prefix, environ)
-    return tuple(_extension(path, known) for path in paths)
+    return tuple(_extension(path, known) for path in paths[:_MOST_EXTENSIONS])
 
 
 def _extension(path: Path, known: set[str]) -> Extension:
@@ -77,7 +80,7 @@ def newest(versions: Iterable[str]) -> list[str]:
     for version in versions:
         kind, _, number = version.partition("_")
         parts = number.split(".")
-        if kind in {"GLIBC", "GLIBCXX", "CXXABI"} and all(part.isdecimal() for part in parts):
+        if kind in {"GLIBC", "GLIBCXX", "CXXABI"} and all(part.isdecimal() and len(part) < 10 for part in parts):
             best[kind] = max(best.get(kind, ()), tuple(int(part) for part in parts))
     return [f"{kind}_{'.'.join(map(str, number))}" for kind, number in sorted(best.items())]
 
@@ -105,47 +108,75 @@ def read(path: Path) -> tuple[list[str], list[str]]:
     """Returns the libraries and the symbol versions that a 64-bit little-endian ELF file asks for.
 
     Raises:
-        ValueError: It is no such file.
+        OSError: It is no regular file, or can't be read.
+        ValueError: It is no such file, or asks for more than a real one does.
         struct.error: It is cut off.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data[:6] != b"\x7fELF\x02\x01":
+    with given.opened(path) as file:
+        elf = _Elf(file.fileno())
+        head = elf.bytes(0, 64)
+        if head[:6] != b"\x7fELF\x02\x01":
             raise ValueError("not a 64-bit little-endian ELF file")
-        (offset,) = struct.unpack_from("<Q", data, 0x28)
-        size, count = struct.unpack_from("<HH", data, 0x3A)
-        sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + index * size) for index in range(count)]
-        needed: list[str] = []
-        versions: list[str] = []
-        for section in sections:
-            kind, start, length, link, entries = section[1], section[4], section[5], section[6], section[7]
-            if kind == _DYNAMIC:
-                strings = sections[link][4]
-                for place in range(start, start + length, 16):
-                    tag, value = struct.unpack_from("<QQ", data, place)
-                    if tag == _NEEDED:
-                        needed.append(_string(data, strings + value))
-            elif kind == _VERSIONS_NEEDED:
-                versions += _versions(data, start, sections[link][4], entries)
+        (offset,) = struct.unpack_from("<Q", head, 0x28)
+        size, count = struct.unpack_from("<HH", head, 0x3A)
+        if count > _MOST_SECTIONS:
+            raise ValueError("more sections than a loadable file has")
+        table = elf.bytes(offset, count * size)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", table, index * size) for index in range(count)]
+        # The loader looks at one of each.
+        dynamic = next((section for section in sections if section[1] == _DYNAMIC), None)
+        wanted = next((section for section in sections if section[1] == _VERSIONS_NEEDED), None)
+        needed = _needed(elf, dynamic, sections[dynamic[6]][4]) if dynamic else []
+        versions = _versions(elf, wanted[4], sections[wanted[6]][4], wanted[7]) if wanted else []
         return needed, versions
 
 
-def _versions(data: mmap.mmap, place: int, strings: int, entries: int) -> list[str]:
+class _Elf:
+    """A file that is read at places; it may change or end meanwhile, which would kill who has it in memory."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._names = 0
+
+    def bytes(self, place: int, length: int) -> bytes:
+        """So many bytes, or those that are left."""
+        if place >= 1 << 62:
+            raise ValueError("a place beyond the end of any file")
+        return os.pread(self._descriptor, min(length, given.MIB), place)
+
+    def unpack(self, form: str, place: int) -> tuple[int, ...]:
+        """Numbers at a place."""
+        return struct.unpack(form, self.bytes(place, struct.calcsize(form)))
+
+    def string(self, place: int) -> str:
+        """A name, which ends with a NUL."""
+        self._names += 1
+        if self._names > _MOST_NAMES:
+            raise ValueError("more libraries and symbol versions than a real file asks for")
+        text, end, _ = self.bytes(place, _LONGEST_NAME).partition(b"\0")
+        if not end:
+            raise ValueError("a name that is longer than any library's")
+        return text.decode("utf-8", "replace")
+
+
+def _needed(elf: _Elf, section: tuple[int, ...], strings: int) -> list[str]:
+    """Names in the table of what the loader is told."""
+    table = elf.bytes(section[4], section[5])
+    entries = struct.iter_unpack("<QQ", table[: len(table) // 16 * 16])
+    return [elf.string(strings + value) for tag, value in entries if tag == _NEEDED]
+
+
+def _versions(elf: _Elf, place: int, strings: int, entries: int) -> list[str]:
     """Names in a chain of Verneed records, each with a chain of Vernaux records (System V ABI, symbol versioning)."""
     found = []
-    for _ in range(entries):
-        _, count, _, first, following = struct.unpack_from("<HHIII", data, place)
+    for _ in range(min(entries, _MOST_NAMES)):
+        _, count, _, first, following = elf.unpack("<HHIII", place)
         aux = place + first
         for _ in range(count):
-            _, _, _, name, next_aux = struct.unpack_from("<IHHII", data, aux)
-            found.append(_string(data, strings + name))
-            if len(found) > _MOST_VERSIONS:
-                raise ValueError("more symbol versions than a real file has")
+            _, _, _, name, next_aux = elf.unpack("<IHHII", aux)
+            found.append(elf.string(strings + name))
             aux += next_aux
         if not following:
             break
         place += following
     return found
-
-
-def _string(data: mmap.mmap, start: int) -> str:
-    return data[start : data.find(b"\0", start)].decode("utf-8", "replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, TypeVar
@@ -51,6 +52,8 @@ def _decode(kind: Any, data: Any, place: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     _expect(data, kind, place)
+    if isinstance(data, float) and not math.isfinite(data):
+        raise FactsError(f"{place}: expected a number, found {data}")
     return data
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.lint import commands
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.dialect import keys_of
@@ -49,7 +50,7 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UnreadableError(f"{name}: larger than {MAX_BYTES // 1_000_000} MB: no config is")
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
     return read_text(text, name, framework, syntax_of(path, text))
@@ -281,8 +282,10 @@ def _other(named: Value) -> list[Any]:
         try:
             if not path.is_file() or path.stat().st_size > MAX_BYTES:
                 continue
-            text = path.read_text(encoding="utf-8-sig", errors="replace")
+            if path.is_symlink() and path.resolve().suffix.lower() != suffix:
+                return []  # a link that makes a config of what is none
+            text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
             return _trees(text, str(path), _SUFFIXES[suffix])
-        except (OSError, ValueError):
+        except (OSError, ValueError, RuntimeError):  # a circle of links, in older Pythons
             return []
     return []

@@ -50,19 +50,21 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         line = programs.missing(error)
         if line is None:
-            raise
+            return programs.failed(error, "matrix")
         print(f"matrix: {line}", file=sys.stderr)
         return 2
     except OSError as error:
         line = _of_the_machine(error)
         if line is None:
-            raise
+            return programs.failed(error, "matrix")
         print(f"matrix: {line}: what was finished is kept, the next run goes on from here", file=sys.stderr)
         return 2
     except Stopped:
         return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - the one place for what nobody foresaw
+        return programs.failed(error, "matrix")
     return code
 
 

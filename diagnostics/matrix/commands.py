@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
+from diagnostics.facts.compat import problem_of
 from diagnostics.matrix import probing
 from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import environments, listing, locks
@@ -259,11 +261,11 @@ def _published(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found: dict[str, Any] = json.loads(given.read(path, given.LIST))
+    except (OSError, ValueError, RecursionError) as error:
         raise TableError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(found, dict) or found.get("schema") != compat.SCHEMA:
-        raise TableError(f"{path}: expected a table of the schema {compat.SCHEMA}")
+    if wrong := problem_of(found):
+        raise TableError(f"{path}: expected a table of the schema {compat.SCHEMA}: {wrong}")
     return found
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.facts.environment import redact
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _file(place: str) -> str:
 
 def _fingerprints(baseline: Path, tool: str) -> set[str]:
     try:
-        document = json.loads(baseline.read_text(encoding="utf-8"))
+        document = json.loads(given.read(baseline, given.LIST, pipes=True))
         known = {fingerprint(finding, tool) for finding in document["findings"]}
         made_by = document["tool"]
     except OSError as error:

@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
     told = output.filtered(told, options)
     output.write(told, options)
     code = exit_code(verdict)
+    if code == FINE and passed.unread:
+        return INCOMPLETE
     if code == FINDINGS and not any(finding.severity >= output.fail_on(options) for finding in told.findings):
         return INCOMPLETE if verdict.problems else FINE
     return code

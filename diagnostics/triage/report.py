@@ -26,6 +26,9 @@ NOTES = {
 }
 
 
+NOT_READ = "nothing of these logs could be read, so nothing can be said of them"
+
+
 def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
     """The report of one run's logs; `passed` says what in folders was passed over."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
@@ -45,6 +48,8 @@ def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
 
 def _note(verdict: Diagnosis) -> str:
     """What the state means; of a wrapper, where the root is, in the words of the framework that the log shows."""
+    if verdict.state == "empty" and verdict.problems:
+        return NOT_READ
     note = NOTES[verdict.state]
     if verdict.state != "wrapper":
         return note

@@ -113,7 +113,7 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Diagnosis:
         state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
     else:
         state = "unknown" if failures or any(log.errors for log in seen) else "clean"
-        state = "empty" if not any(log.lines or log.problem for log in seen) else state
+        state = "empty" if not any(log.lines for log in seen) else state
         candidates, followed = [], rest
     frameworks: Counter[str] = sum((log.frameworks for log in seen), Counter())
     return Diagnosis(

@@ -14,6 +14,7 @@ the rest of one, and with `logging_steps` above 1 steps are left out.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
 from grpo_core.learn.advantages import group_advantages
+from grpo_core.records import given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,12 +98,23 @@ def read_trl_completions(path: Path, weights: Mapping[str, float] | None = None)
 
     def keyed(row: dict[str, Any]) -> tuple[str, TextSample]:
         counted = dict.fromkeys(_numbers(row), 1.0) if weights is None else weights
-        scores = {name: row[name] for name in counted}
+        scores = {name: _number(row[name]) for name in counted}
         said = [counted[name] * score for name, score in scores.items() if score is not None]
         prompt, reward = _text(row["prompt"]), sum(said) if said else None
-        return prompt, TextSample(prompt, _text(row["completion"]), reward, scores, row["advantage"])
+        return prompt, TextSample(prompt, _text(row["completion"]), reward, scores, _number(row["advantage"]))
 
-    return _steps(path, "*.parquet", lambda file: parquet.read_table(file).to_pylist(), keyed)
+    def rows(file: Path) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        size = 0
+        # By a few rows at a time: a page of kilobytes can say the same megabyte a million times.
+        for batch in parquet.ParquetFile(io.BytesIO(given.read(file))).iter_batches(batch_size=64):
+            size += batch.nbytes
+            if size > given.LARGEST:
+                raise ValueError(f"more than {given.LARGEST >> 30} GiB of rows: no step has them")
+            found += batch.to_pylist()
+        return found
+
+    return _steps(path, "*.parquet", rows, keyed)
 
 
 def read_verl_dump(path: Path) -> list[TextStep]:
@@ -120,10 +133,10 @@ def read_verl_dump(path: Path) -> list[TextStep]:
         return str(row["uid"]).rsplit("_", 2)[0] if "uid" in row else str(row["input"])  # uid_session_output
 
     def keyed(row: dict[str, Any]) -> tuple[str, TextSample]:
-        return group(row), TextSample(row["input"], row["output"], row["score"], _numbers(row))
+        return group(row), TextSample(row["input"], row["output"], _number(row["score"]), _numbers(row))
 
     def rows(file: Path) -> list[dict[str, Any]]:
-        return sorted(map(json.loads, file.read_text(encoding="utf-8").splitlines()), key=group)
+        return sorted(map(json.loads, given.read(file).decode("utf-8").splitlines()), key=group)
 
     return _steps(path, "*.jsonl", rows, keyed)
 
@@ -179,9 +192,16 @@ def _steps(
             parts = itertools.groupby(map(keyed, rows), key=itemgetter(0))
             groups = [[sample for _, sample in part] for _, part in parts]
             steps += [TextStep(int(rows[0]["step"]), groups)] if rows else []
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ConfigError(f"{file}: not a dump that can be read: {error!r}") from error
     return sorted(steps, key=attrgetter("step"))
+
+
+def _number(value: Any) -> float | None:
+    """A number as a float, or none; raises TypeError or OverflowError for anything else."""
+    if value is not None and not isinstance(value, (int, float)):
+        raise TypeError(f"expected a number, found {value!r:.80}")
+    return None if value is None else float(value)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo_core.config import RecordError
+from grpo_core.records import given
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
 from grpo_core.versions import versions
@@ -121,9 +122,9 @@ def read_step(folder: Path, step: int) -> Recorded:
     path = folder / "rollouts.jsonl"
     try:
         entry = _entry(path, step)
-        data = _checked(folder / entry["file"], entry["sha256"])
+        data = _checked(folder, str(entry["file"]), str(entry["sha256"]))
         return _recorded(entry, {name: values.tolist() for name, values in load_numbers(data).items()})
-    except (OSError, KeyError, TypeError, ValueError, IndexError, SafetensorError) as error:
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
         wrong = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path}: step {step}: not a whole {SCHEMA}: {wrong}") from error
 
@@ -142,15 +143,16 @@ def as_arguments(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _entry(path: Path, step: int) -> dict[str, Any]:
-    lines = path.read_bytes().split(b"\n")[:-1]  # behind the last line end is nothing, or a torn line
+    lines = given.read(path).split(b"\n")[:-1]  # behind the last line end is nothing, or a torn line
     entries = {entry["step"]: entry for entry in map(json.loads, lines) if entry["schema"] == SCHEMA}
     if step not in entries:
         raise RecordError(f"{path}: no {SCHEMA} of step {step}; there is: {sorted(entries)}")
     return dict(entries[step])
 
 
-def _checked(path: Path, checksum: str) -> bytes:
-    data = path.read_bytes()
+def _checked(folder: Path, name: str, checksum: str) -> bytes:
+    path = folder / name
+    data = given.read(path, inside=folder / "rollouts")
     found = hashlib.sha256(data).hexdigest()
     if found != checksum:
         raise RecordError(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Step = dict[str, Any]
 
 SCHEMA = "grpo-doctor.story.v1"
+_LARGEST = 16 << 20
 
 
 class StoryError(Exception):
@@ -126,6 +127,8 @@ class Story:
             story = Story(**(fields | {"finding": finding}))
         except TypeError as error:
             raise StoryError(f"not a story: {error}") from error
+        if not isinstance(story.steps, list) or not isinstance(story.setup, dict):
+            raise StoryError("not a story: expected a list of steps, and a table of settings")
         if not all(isinstance(step, dict) and "do" in step for step in story.steps):
             raise StoryError("not a story: each step needs its name, 'do'")
         return story
@@ -138,8 +141,10 @@ def load(path: Path) -> Story:
         StoryError: it can't be read, or holds something else.
     """
     try:
+        if path.stat().st_size > _LARGEST or not path.is_file():
+            raise ValueError(f"expected a file of at most {_LARGEST >> 20} MiB")
         return Story.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise StoryError(f"{path} can't be read: {error}") from error
 
 

@@ -58,7 +58,7 @@ def test_a_document_that_holds_something_else_is_refused(environment, change, me
 
 
 def test_the_facts_need_the_standard_library_alone(environment):
-    """They can be sent to a node that has nothing else: of ours no more than the facts and the frameworks' names."""
+    """They can be sent to a node that has nothing else: no site-packages, and of ours the facts, names and one reader."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from diagnostics.facts.__main__ import main; main();"
         "print(sorted(m for m in sys.modules if m.startswith('diagnostics.') and '.facts' not in m), file=sys.stderr)"
@@ -74,7 +74,7 @@ def test_the_facts_need_the_standard_library_alone(environment):
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     assert collection.from_json(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
-    assert done.stderr.strip() == "['diagnostics.frameworks']"
+    assert done.stderr.strip() == "['diagnostics.frameworks', 'diagnostics.given']"
 
 
 def test_variables_that_may_hold_secrets_are_not_read():

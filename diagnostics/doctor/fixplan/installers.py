@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import given
 from diagnostics.frameworks import PACKAGES
 from diagnostics.report.remedies import Install, Run, Uninstall
 
@@ -156,7 +157,7 @@ def _project(prefix: Path) -> tuple[str, str, Path] | None:
 
 def _made_by_uv(prefix: Path) -> bool:
     try:
-        lines = (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = given.text(prefix / "pyvenv.cfg", given.WORD).splitlines()
     except OSError:
         return False
     return any(line.partition("=")[0].strip() == "uv" for line in lines)
@@ -164,7 +165,7 @@ def _made_by_uv(prefix: Path) -> bool:
 
 def _made_by_mamba(prefix: Path) -> bool:
     try:
-        lines = (prefix / "conda-meta" / "history").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = given.text(prefix / "conda-meta" / "history", given.LIST).splitlines()
     except OSError:
         return False
     commands = [line for line in lines if line.startswith("# cmd:")]

@@ -16,7 +16,7 @@ MARK = "grpo-doctor-node:"
 CLOCK = "grpo-doctor-clock:"
 MOST_BYTES = 100_000
 _PACKAGE = Path(__file__).resolve().parents[2]
-_PARTS = ("facts/*.py", "frameworks.py", "doctor/fleet/remote.py")
+_PARTS = ("facts/*.py", "frameworks.py", "given.py", "doctor/fleet/remote.py")
 # Reads on any Python, so that an old one can say that it is too old.
 _PROGRAM = """\
 import json, sys, time

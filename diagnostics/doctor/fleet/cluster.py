@@ -15,10 +15,18 @@ from diagnostics import processes
 from diagnostics.doctor.fleet import ray_program
 from diagnostics.doctor.fleet.bundle import program
 from diagnostics.doctor.fleet.nodes import Node, NodeAnswer, clock_of, one_line, read
+from diagnostics.facts.shapes import problem
 
 # Joining a cluster takes seconds, and so does the first worker of a node.
 JOINING_S = 60.0
 KNOCKING_S = 5.0
+# What ray_program says, by the key that tells what it is.
+_NODE = {"id": str, "alive": bool, "address": str, "host": str, "port": int, "reason": str}
+_SHAPES = {
+    "nodes": {"nodes": [_NODE]},
+    "problem": {"problem": str, "id?": str},
+    "text": {"id": str, "text": str, "started": float, "arrived": float},
+}
 _PLAIN = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
 
 
@@ -87,9 +95,8 @@ def _documents(python: str, address: str, limit_s: float) -> list[dict[str, Any]
         except OSError as error:
             raise ClusterError(f"{python}: cannot be started: {error.strerror or error}") from None
         mark = ray_program.MARK
-        found = [
-            json.loads(line.removeprefix(mark)) for line in done.output.splitlines() if line.startswith(mark)
-        ]
+        lines = [line.removeprefix(mark) for line in done.output.splitlines() if line.startswith(mark)]
+        found = [document for line in lines if (document := _document(line)) is not None]
         if not found:
             last = processes.tail(log).strip().splitlines()[-1:] or ["it said nothing"]
             why = (
@@ -97,6 +104,16 @@ def _documents(python: str, address: str, limit_s: float) -> list[dict[str, Any]
             )
             raise ClusterError(one_line(f"--ray {address}: {python} {why}: {last[0]}"))
     return found
+
+
+def _document(line: str) -> dict[str, Any] | None:
+    """What one line tells, None where it is nothing that our own program says: a node's words are in it."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    shape = next((each for key, each in _SHAPES.items() if isinstance(told, dict) and key in told), None)
+    return None if shape is None or problem(told, shape) else dict(told)
 
 
 def _node(position: int, node: dict[str, Any], said: dict[str, Any] | None, shared: bool) -> Node:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics import given
 from diagnostics.tables import close_matches
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def read(path: Path) -> list[Host]:
         HostsError: The file can't be read, names no host, or a line is none.
     """
     try:
-        with path.open("rb") as file:
+        with given.opened(path, pipes=True) as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise HostsError(f"--hosts {path}: cannot be read: {error.strerror or error}") from None

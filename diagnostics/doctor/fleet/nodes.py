@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ def read(answer: NodeAnswer) -> dict[str, Any]:
         return {"problem": "it answered, but not with facts: another program ran there"}
     try:
         document = json.loads(lines[-1].removeprefix(MARK))
+        if not isinstance(document, dict):
+            raise TypeError("no table")
         if "error" in document:
             return {"problem": one_line(str(document["error"]))}
         found: dict[str, Any] = {
@@ -97,9 +100,10 @@ def _skew(answer: NodeAnswer) -> tuple[float, float] | None:
 def clock_of(line: str) -> float | None:
     """The time in the first line of the collector."""
     try:
-        return float(line.removeprefix(CLOCK)) if line.startswith(CLOCK) else None
+        told = float(line.removeprefix(CLOCK)) if line.startswith(CLOCK) else None
     except ValueError:
         return None
+    return told if told is not None and math.isfinite(told) else None
 
 
 def one_line(text: str, most: int = 300) -> str:

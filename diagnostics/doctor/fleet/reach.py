@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from diagnostics.doctor.fleet.hosts import Host
 
 AT_ONCE = 32
+# The collector says the time first; a shell's greeting may stand before it.
+_MOST_BEFORE_CLOCK = 1 << 18
 _FIELDS = {"host", "user", "port", "target", "python"}
 
 
@@ -138,7 +140,7 @@ async def _hear(stream: asyncio.StreamReader) -> tuple[str, tuple[float, float] 
         if not piece:
             break
         data += piece
-        if clock is None:
+        if clock is None and len(data) <= _MOST_BEFORE_CLOCK:
             for line in data.decode("utf-8", errors="replace").splitlines()[:200]:
                 there = clock_of(line)
                 clock = (there, time.time()) if there is not None else clock

@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from diagnostics import given
 from diagnostics.catalogue.own_codes import finding, known
 from diagnostics.doctor.installing import install
 from diagnostics.frameworks import FRAMEWORKS
@@ -146,7 +147,7 @@ def _triaged(ended: ChildEnded, rules: Rules) -> Finding | None:
 
 def _tail(ended: ChildEnded) -> list[str]:
     try:
-        text = ended.log.read_bytes()[-16384:].decode("utf-8", "replace")
+        text = given.tail(ended.log, 16384).decode("utf-8", "replace")
     except OSError:
         return []
     lines = [line.rstrip()[:300] for line in text.splitlines() if _says_something(line)]

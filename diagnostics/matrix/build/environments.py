@@ -129,10 +129,23 @@ def _sync(workplace: Workplace, cell: Cell, pins: Sequence[str]) -> None:
     has no hash, and the rest is verified.
     """
     torch = cpu_torch(workplace, cell.python) if any(pin.startswith("torch==") for pin in pins) else []
-    checked = "--require-hashes" if locks.whole(workplace, cell) else "--verify-hashes"
+    bare = locks.bare(locks.path(workplace, cell, runs=True).read_text(encoding="utf-8"))
+    checked = "--require-hashes" if not bare else "--verify-hashes"
+    if bare:
+        workplace.say(unhashed(bare))
     given: list[str | Path] = [*torch, locks.path(workplace, cell, runs=True)]
     into = python(folder(workplace, cell))
     uv(workplace, ["pip", "sync", "--quiet", "--no-config", checked, "--python", into, *given])
+
+
+def unhashed(bare: Sequence[str]) -> str:
+    """Says which packages no hash protects.
+
+    >>> unhashed(["torch==2.13.0+cpu"])
+    'no hash for torch==2.13.0+cpu: taken as the folder of wheels or the index gives it'
+    """
+    named = ", ".join(bare[:5]) + (f" and {len(bare) - 5} more" if len(bare) > 5 else "")
+    return f"no hash for {named}: taken as the folder of wheels or the index gives it"
 
 
 def _add(workplace: Workplace, cell: Cell, recipe: Recipe) -> None:

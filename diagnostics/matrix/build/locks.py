@@ -35,9 +35,17 @@ def read(workplace: Workplace, cell: Cell, *, runs: bool) -> tuple[str, ...]:
 
 def whole(workplace: Workplace, cell: Cell) -> bool:
     """Tells whether each line of the lock that runs the cell carries a hash."""
-    text = path(workplace, cell, runs=True).read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    return bool(lines) and all(" --hash=" in line for line in lines)
+    return not bare(path(workplace, cell, runs=True).read_text(encoding="utf-8"))
+
+
+def bare(text: str) -> list[str]:
+    r"""Returns the pins of a lock that carry no hash: of what a folder of wheels gave, which are taken as they are.
+
+    >>> bare("# a lock\na==1 \\\n    --hash=sha256:00\nb==2\n")
+    ['b==2']
+    """
+    lines = text.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#") and " --hash=" not in line]
 
 
 def digest(found: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import email
+import hashlib
 import io
 import json
 import os
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # A wheel up to this size is fetched whole: one request instead of hundreds.
 SMALL_BYTES = 8_000_000
+LARGEST_SOURCE = 32_000_000
 
 
 class WheelError(RuntimeError):
@@ -94,9 +96,11 @@ class WheelSources:
     def read(self, name: str) -> str:
         """Returns the text of one member."""
         kept = self.folder / "files" / name
+        if ".." in name.split("/") or not kept.is_relative_to(self.folder / "files"):
+            raise WheelError(f"{self.distribution} {self.version}: {name!r}: a member outside of its folder")
         if not kept.exists():
             try:
-                data = self._open().read(name)
+                data = _member(self._open(), name)
             except KeyError:
                 raise WheelError(f"{self.distribution} {self.version} has no {name}", absent=True) from None
             except (
@@ -109,7 +113,7 @@ class WheelSources:
     def _open(self) -> zipfile.ZipFile:
         if self._archive is None:
             try:
-                self._archive = _archive(self.address)
+                self._archive = _archive(self.address, self.sha256)
             except Exception as error:
                 raise WheelError(f"{self.distribution} {self.version}: {_one_line(error)}") from error
         return self._archive
@@ -266,8 +270,8 @@ def _certificates(environ: Mapping[str, str]) -> None:
         os.environ["REQUESTS_CA_BUNDLE"] = environ["PIP_CERT"]
 
 
-def _archive(address: str) -> zipfile.ZipFile:
-    """Opens a wheel: a local one, a small one fetched whole, a large one member by member."""
+def _archive(address: str, sha256: str) -> zipfile.ZipFile:
+    """Opens a wheel: a local one, a small one fetched whole and held to its hash, a large one member by member."""
     if "://" not in address:
         return zipfile.ZipFile(address)
     import remotezip
@@ -276,14 +280,24 @@ def _archive(address: str) -> zipfile.ZipFile:
     with requests.get(address, stream=True, timeout=60) as answer:
         answer.raise_for_status()
         if int(answer.headers.get("Content-Length", SMALL_BYTES + 1)) <= SMALL_BYTES:
-            return zipfile.ZipFile(io.BytesIO(answer.content))
+            whole = answer.content
+            if sha256 and hashlib.sha256(whole).hexdigest() != sha256:
+                raise ValueError("its hash is not the one that the index gives")
+            return zipfile.ZipFile(io.BytesIO(whole))
     archive: zipfile.ZipFile = remotezip.RemoteZip(address, timeout=60)
     return archive
 
 
-def _file_digest(path: Path) -> str:
-    import hashlib
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A member's content, no more of it than a source file has."""
+    info = archive.getinfo(name)
+    if info.file_size > LARGEST_SOURCE:
+        raise ValueError(f"{info.file_size} bytes: no source file")
+    with archive.open(info) as file:
+        return file.read(info.file_size)
 
+
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

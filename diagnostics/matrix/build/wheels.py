@@ -99,7 +99,7 @@ def _members(address: str) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(address) as archive:
             for info in archive.infolist():
                 if _wanted(info):
-                    yield info.filename, archive.read(info)
+                    yield info.filename, _bounded(archive, info)
         return
     import remotezip
     import requests
@@ -116,7 +116,13 @@ def _members(address: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _wanted(info: zipfile.ZipInfo) -> bool:
-    return not _LEFT_OUT.search(info.filename) and info.compress_size < _LARGEST
+    return not _LEFT_OUT.search(info.filename) and info.compress_size < _LARGEST and info.file_size < 32 * _LARGEST
+
+
+def _bounded(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A member's content, no more of it than the wheel's directory says."""
+    with archive.open(info) as file:
+        return file.read(info.file_size)
 
 
 def _spans(infos: Sequence[zipfile.ZipInfo], directory: int) -> list[tuple[int, int, list[zipfile.ZipInfo]]]:
@@ -144,7 +150,7 @@ def _content(data: bytes, info: zipfile.ZipInfo) -> bytes:
     raw = data[begin : begin + info.compress_size]
     plain = {
         zipfile.ZIP_STORED: bytes,
-        zipfile.ZIP_DEFLATED: lambda part: zlib.decompress(part, -zlib.MAX_WBITS),
+        zipfile.ZIP_DEFLATED: lambda part: zlib.decompressobj(-zlib.MAX_WBITS).decompress(part, info.file_size + 1),
     }
     found = bytes(plain[info.compress_type](raw))
     if zlib.crc32(found) != info.CRC:

@@ -50,7 +50,7 @@ def from_line(line: str) -> Event | None:
         value["answer"] = _answer(value["answer"])
         value["inputs"] = _pairs(value["inputs"])
         return Event(**value)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

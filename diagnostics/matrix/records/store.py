@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics import given
+from diagnostics.matrix.records import taken_in
 from diagnostics.matrix.records.events import Event, from_line, to_line
 
 if TYPE_CHECKING:
@@ -69,14 +70,42 @@ class Store:
         """Takes in the events of another store that are not here yet, and their logs; returns how many were new.
 
         The caller holds this store. What both hold is not doubled, so merging twice is merging once.
+
+        Raises:
+            StoreError: The other one holds what no run writes, or a log that lies elsewhere; nothing was taken in.
         """
         known = {to_line(event) for event in self.read()}
-        new = [event for event in other.read() if to_line(event) not in known]
-        for event in new:
-            if event.answer.log:
-                _copy(other.folder / event.answer.log, self.folder / event.answer.log)
-            self.append(event)
+        new = [(place, event) for place, event in other.checked() if to_line(event) not in known]
+        try:
+            place = str(other.path)
+            for place, event in new:  # noqa: B007 - said in the error
+                _log(other.folder, event.answer.log)
+            for place, event in new:
+                data = _log(other.folder, event.answer.log)
+                if data is not None:
+                    taken_in.keep_log(self.folder, event.answer.log, data, replace=False)
+                self.append(event)
+        except taken_in.NotTakenError as error:
+            raise StoreError(f"{place}: {error}") from None
         return len(new)
+
+    def checked(self) -> list[tuple[str, Event]]:
+        """Returns the events of a store that others wrote, each with its place; a torn last line is left out.
+
+        Raises:
+            StoreError: A line is none that a run writes, or the file is no regular one of a store's size.
+        """
+        with _said(self.path, "read"):
+            text = given.text(self.path, given.STORE, inside=self.folder)
+        *whole, torn = text.split("\n")
+        found = []
+        for number, line in enumerate([*whole, *([torn] if from_line(torn) else [])], start=1):
+            place = f"{self.path}:{number}"
+            try:
+                found += [(place, taken_in.event_of(line))] if line else []
+            except taken_in.NotTakenError as error:
+                raise StoreError(f"{place}: {error}; nothing of this store was taken in") from None
+        return found
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -132,11 +161,8 @@ def _said(path: Path, done: str) -> Iterator[None]:
         raise StoreError(f"{path}: cannot be {done}: {error.strerror or error}") from None
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copies a log that is there and not here; evidence that is here is never overwritten."""
-    if source.is_file() and not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+def _log(folder: Path, name: str) -> bytes | None:
+    return taken_in.log_of(folder, name) if name else None
 
 
 def latest(events: list[Event]) -> dict[str, Event]:

@@ -113,7 +113,7 @@ def _answered(workplace: Workplace, asked: list[SweepAsked], options: argparse.N
 
 def _publish(asked: dict[str, Any]) -> None:
     """Writes what was asked now, beside what was published of the other sweeps."""
-    known = json.loads(PUBLISHED.read_text(encoding="utf-8"))["sweeps"] if PUBLISHED.exists() else {}
+    known = results.read(PUBLISHED)
     found = {name: item for name, item in sorted((known | asked).items()) if name in SWEEPS}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     PUBLISHED.write_text(results.to_text(found, today), encoding="utf-8")

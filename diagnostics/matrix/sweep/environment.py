@@ -5,13 +5,17 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.build.environments import BuildError, check_disk, cpu_torch, uv
+from diagnostics.matrix.build import locks, pylock
+from diagnostics.matrix.build.environments import BuildError, check_disk, cpu_torch, unhashed, uv
 from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.resolving import pins
 from diagnostics.matrix.records.identity import text_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from diagnostics.matrix.build.pylock import Locked
 
     from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.sweep.plan import Sweep
@@ -31,17 +35,24 @@ def lock(workplace: Workplace, sweep: Sweep) -> None:
     Raises:
         BuildError: uv found no solution, or the index can't be asked.
     """
-    text = ""
+    found: dict[str, Locked] = {}
     alone = [*sweep.alone, *_pinned(sweep)]
     for lines, more in ((sweep.requirements, []), (alone, ["--no-deps"])):
         if lines:
             command = ["pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate"]
+            command += ["--format", "pylock.toml"]
             command += ["--python-version", sweep.python, *cpu_torch(workplace, sweep.python), *more, "-"]
-            text += uv(workplace, command, given="\n".join(lines))
-    made = f"{sweep.command} --lock"
-    head = f"# What runs beside every release of {sweep.package}; Python {sweep.python}.\n# Made by: {made}\n"
-    found = [pin for pin in sorted(set(pins(text))) if sweep.locks_itself or _name(pin) != sweep.package]
-    lock_path(workplace, sweep).write_text(head + "".join(f"{pin}\n" for pin in found), encoding="utf-8")
+            compiled = pylock.read(uv(workplace, command, given="\n".join(lines)))
+            found |= {item.pin: item for item in compiled}
+    packages = [item for item in found.values() if sweep.locks_itself or _name(item.pin) != sweep.package]
+    lock_path(workplace, sweep).write_text(text_of(sweep, packages), encoding="utf-8")
+
+
+def text_of(sweep: Sweep, packages: Sequence[Locked]) -> str:
+    """Returns a lock as it is written: each package with the hashes of its files."""
+    about = f"# What runs beside every release of {sweep.package}; Python {sweep.python}."
+    made = f"# Made by: {sweep.command} --lock"
+    return f"{about}\n{made}\n# {pylock.coverage(packages)}.\n{pylock.text(packages)}"
 
 
 def _name(pin: str) -> str:
@@ -82,7 +93,11 @@ def ensure(workplace: Workplace, sweep: Sweep) -> None:
     workplace.say(f"building the environment beside every release of {sweep.package}")
     interpreter, _version = workplace.interpreter(sweep.python, fetch=True)
     uv(workplace, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
-    arguments: list[str | Path] = ["pip", "sync", "--quiet", "--no-config", "--python", own]
+    bare = locks.bare(lock_path(workplace, sweep).read_text(encoding="utf-8"))
+    if bare:
+        workplace.say(unhashed(bare))
+    checked = "--verify-hashes" if bare else "--require-hashes"
+    arguments: list[str | Path] = ["pip", "sync", "--quiet", "--no-config", checked, "--python", own]
     uv(workplace, [*arguments, *cpu_torch(workplace, sweep.python), lock_path(workplace, sweep)])
     marker.write_text(digest, encoding="utf-8")
 

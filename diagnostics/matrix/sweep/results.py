@@ -6,18 +6,35 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.catalogue.affects import CONCERNED, claims_of, of_package
 from diagnostics.matrix.ask.attempts import UNMITIGATED, WHOLE
+from diagnostics.facts.shapes import Each, problem
 from diagnostics.matrix.build.wheels import ranges
+from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from diagnostics.catalogue.model import Issue
     from diagnostics.matrix.records.events import Event
     from diagnostics.matrix.sweep.plan import Sweep
 
 SCHEMA = "grpo-doctor.sweep.v1"
+_SHAPE = {
+    "schema": str,
+    "generated": str,
+    "sweeps": Each(
+        {
+            "package": str,
+            "releases": [str],
+            "without_an_answer": [str],
+            "beside": Each(str),
+            "codes": Each({"places": Each([str]), "outcomes": Each(Each(Each([str])))}),
+        }
+    ),
+}
 
 Found = dict[str, dict[str, dict[str, dict[str, list[str]]]]]
 """Code -> trigger -> mitigation -> outcome -> releases."""
@@ -62,6 +79,25 @@ def to_text(found: Mapping[str, Any], generated: str) -> str:
     """Returns the file: readable, one line for each list of releases."""
     text = json.dumps({"schema": SCHEMA, "generated": generated, "sweeps": found}, indent=1)
     return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Returns what a file of published sweeps holds, by sweep; nothing where there is no file.
+
+    Raises:
+        TableError: it is none: what it said would be lost.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(given.read(path, given.LIST))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TableError(f"{path}: cannot be read: {error}") from None
+    wrong = problem(found, _SHAPE)
+    if wrong or found["schema"] != SCHEMA:
+        raise TableError(f"{path}: expected a document of the schema {SCHEMA}: {wrong or 'it says another'}")
+    sweeps: dict[str, Any] = found["sweeps"]
+    return sweeps
 
 
 def occurs(found: Mapping[str, Any], code: str) -> dict[str, bool]:

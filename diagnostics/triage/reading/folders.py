@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import stat
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnostics import given
+from diagnostics.triage.reading import kinds, packed
 from diagnostics.triage.reading.logs import LogSource, SourceError
 
 # train.log, slurm-17_3.out, worker-0a.err, job.o1234 and job.e1234 of PBS, run.log.2, raylet.out.1, log.txt.gz
 _LOG = re.compile(
-    r"\.(?:log|txt|out|err|jsonl|ndjson|stdout|stderr|[oe]\d+(?:[-.]\d+)?)(?:\.\d+|[.-]\d{4}-\d\d-\d\d)?(?:\.gz)?$"
-    r"|^[^.]+(?:\.gz)?$",
+    r"\.(?:log|txt|out|err|jsonl|ndjson|stdout|stderr|[oe]\d+(?:[-.]\d+)?)(?:\.\d+|[.-]\d{4}-\d\d-\d\d)?"
+    r"(?:\.(?:gz|bz2|xz|zst|lz4))?$"
+    r"|^[^.]+(?:\.(?:gz|bz2|xz|zst|lz4))?$",
     re.IGNORECASE,
 )
 _NO_FOLDERS = {"__pycache__", "node_modules", "site-packages", "wandb-cache"}
 _HEAD = 4096
-_GZIP, _UTF16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
+_MOST_FILES = 200_000
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Passed:
 
     Attributes:
         kinds: How many files of each ending, or `binary` where the name could have been a log's.
-        unread: Folders and files that could not be looked at.
+        unread: Folders and files that could be logs and could not be looked at.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -56,6 +57,7 @@ def in_folder(folder: Path, passed: Passed | None = None) -> list[LogSource]:
     """
     passed = Passed() if passed is None else passed
     paths, known = [], set()
+    root = os.path.realpath(folder)
     for path in _files(folder, passed):
         try:
             found = path.stat()
@@ -67,6 +69,8 @@ def in_folder(folder: Path, passed: Passed | None = None) -> list[LogSource]:
             passed.kinds["not a file"] += 1
         elif not _LOG.search(path.name):
             passed.kinds[path.suffix.lower() or "other"] += 1
+        elif path.is_symlink() and not os.path.realpath(path).startswith(f"{root.rstrip('/')}/"):
+            passed.unread.append(f"{path.relative_to(folder)} (a link out of the folder: name the file itself)")
         elif (found.st_dev, found.st_ino) not in known and _is_text(path, passed):
             known.add((found.st_dev, found.st_ino))
             paths.append(path)
@@ -75,7 +79,7 @@ def in_folder(folder: Path, passed: Passed | None = None) -> list[LogSource]:
         raise SourceError(
             f"{folder}: no log in it (files such as *.log *.txt *.out *.err *.jsonl *.gz){told}"
         )
-    return [LogSource(str(path.relative_to(folder)), path) for path in paths]
+    return [LogSource(str(path.relative_to(folder)), path, inside=folder) for path in paths]
 
 
 def _files(folder: Path, passed: Passed) -> list[Path]:
@@ -88,20 +92,24 @@ def _files(folder: Path, passed: Passed) -> list[Path]:
     for where, folders, files in os.walk(folder, onerror=failed):
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in _NO_FOLDERS)
         found += [Path(where, name) for name in files]
+        if len(found) > _MOST_FILES:
+            passed.unread.append(f"{where} and what comes after it ({_MOST_FILES} files were enough)")
+            break
     return sorted(found)
 
 
 def _is_text(path: Path, passed: Passed) -> bool:
     """Whether a file begins as a log may; a file that can't be read is left to be reported when it is."""
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-            if head[:2] == _GZIP:
-                file.seek(0)
-                head = gzip.GzipFile(fileobj=file).read(_HEAD)
-    except (OSError, EOFError, zlib.error):
+        with given.opened(path) as raw:
+            head = raw.peek(_HEAD)[:_HEAD]
+            for magic, (kind, unpacker) in packed.PACKERS.items():
+                if head.startswith(magic):
+                    head = packed.Unpacked(raw, kind, unpacker).read(_HEAD)
+                    break
+    except (OSError, EOFError, kinds.NoLogError, *packed.ERRORS):
         return True
-    if b"\0" not in head[:2048] or head[:2] in _UTF16:
+    if head[:2] in kinds.UTF16 or head.startswith(kinds.PACKED_UNREAD) or kinds.is_text(head) is not False:
         return True
     passed.kinds["binary"] += 1
     return False

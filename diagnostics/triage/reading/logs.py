@@ -1,29 +1,27 @@
-"""Where logs come from: files, folders, gzip, pipes, standard input; read in blocks of whole lines."""
+"""Where logs come from: files, packed ones too, pipes, standard input; read in blocks of whole lines."""
 
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
-import os
-import stat
 import sys
-import zlib
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
+
+from diagnostics import given
+from diagnostics.triage.reading import kinds, packed
+from diagnostics.triage.reading.kinds import NoLogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from diagnostics.triage.reading.packed import Stream
+
 BLOCK = 1 << 20
 # A line longer than this is looked at in pieces; the overlap keeps what stands on a cut.
 LONGEST_LINE = 2 << 20
 _OVERLAP = 1 << 12
-_GZIP = b"\x1f\x8b"
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# Logs shrink to a tenth or a hundredth; from here on a file that unpacks to so many times its size is none.
-_BOMB_BYTES, _BOMB_TIMES = 2 << 30, 400
 
 
 class SourceError(ValueError):
@@ -38,32 +36,37 @@ class Block:
     first_line: int
 
 
-class _Stream(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class LogSource:
-    """One log; `path` is None for standard input."""
+    """One log; `path` is None for standard input.
+
+    Attributes:
+        member: Its name in the zip that `path` is; empty where the file is the log.
+        inside: The folder in which it was found, out of which no link leads.
+    """
 
     name: str
     path: Path | None
+    member: str = ""
+    inside: Path | None = None
 
     def blocks(self) -> Iterator[Block]:
         """Reads it once, in bounded memory.
 
         Raises:
-            SourceError: It can't be read, or it says gzip and is not, is cut off, or unpacks without end.
+            SourceError: It can't be read, is no text, or it says packed and is not, is cut off, or unpacks without end.
         """
         try:
             if self.path is None:
-                yield from _blocks(_plain(io.BufferedReader(_Unclosed(sys.stdin.buffer)), self.name))
+                yield from _read(io.BufferedReader(_Unclosed(sys.stdin.buffer)))
                 return
-            with _open(self.path) as raw:
-                yield from _blocks(_plain(raw, self.name))
+            with given.opened(self.path, inside=self.inside, pipes=True) as raw:
+                yield from _read(packed.file_of(raw, self.member) if self.member else raw)
         except EOFError:
-            raise SourceError(f"{self.name}: the gzip file is cut off; read as far as it goes") from None
-        except (OSError, zlib.error) as error:
+            raise SourceError(f"{self.name}: the packed file is cut off; read as far as it goes") from None
+        except NoLogError as error:
+            raise SourceError(f"{self.name}: {error}") from None
+        except (OSError, *packed.ERRORS) as error:
             told = getattr(error, "strerror", None) or str(error)
             raise SourceError(f"{self.name}: cannot be read: {told}") from None
 
@@ -83,27 +86,6 @@ class _Unclosed(io.RawIOBase):
         return len(read)
 
 
-class _Unpacked:
-    """A gzip file, as long as what comes out of it can be a log."""
-
-    def __init__(self, raw: io.BufferedReader, name: str) -> None:
-        self._gzip, self._raw, self._name = gzip.GzipFile(fileobj=raw), raw, name
-        self._out = 0
-
-    def read(self, size: int, /) -> bytes:
-        data = self._gzip.read(size)
-        self._out += len(data)
-        if self._out > _BOMB_BYTES and self._out > _BOMB_TIMES * max(1, self._packed()):
-            raise SourceError(
-                f"{self._name}: a gzip file of which more than {_BOMB_TIMES} times its size comes is no log; read to"
-                f" {self._out >> 20} MiB"
-            )
-        return data
-
-    def _packed(self) -> int:
-        return self._raw.tell() if self._raw.seekable() else self._out
-
-
 class _Recoded:
     """UTF-16, which PowerShell writes where a shell's `>` is used, as UTF-8."""
 
@@ -118,27 +100,26 @@ class _Recoded:
         return b""
 
 
-def _open(path: Path) -> io.BufferedReader:
-    """Opens a file, or a pipe without waiting for somebody who writes to it."""
-    mode = path.stat().st_mode
-    if not stat.S_ISFIFO(mode):
-        if not stat.S_ISREG(mode):
-            raise OSError(f"{path} is not a file")
-        return path.open("rb")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "rb")
+def _read(raw: io.BufferedReader) -> Iterator[Block]:
+    return _of_text(_blocks(_plain(raw)))
 
 
-def _plain(raw: io.BufferedReader, name: str) -> _Stream:
+def _plain(raw: io.BufferedReader) -> Stream:
     """The stream of a log's bytes, unpacked and in UTF-8."""
-    head = raw.peek(2)[:2]
-    if head == _GZIP:
-        return _Unpacked(raw, name)
-    return _Recoded(raw) if head in _UTF16 else raw
+    head = raw.peek(kinds.SAMPLE)
+    for magic, (kind, unpacker) in packed.PACKERS.items():
+        if head.startswith(magic):
+            return packed.Unpacked(raw, kind, unpacker)
+    if head[:2] in kinds.UTF16:
+        return _Recoded(raw)
+    if head.startswith(kinds.ZIP):
+        raise NoLogError("a zip in a pipe or in a zip is not unpacked here: name the file itself")
+    if said := kinds.unread(head):
+        raise NoLogError(said)
+    return raw
 
 
-def _blocks(stream: _Stream) -> Iterator[Block]:
+def _blocks(stream: Stream) -> Iterator[Block]:
     rest, line = b"", 1
     while read := stream.read(BLOCK):
         data = rest + read
@@ -151,3 +132,20 @@ def _blocks(stream: _Stream) -> Iterator[Block]:
         line += whole.count(b"\n")
     if rest:
         yield Block(rest, line)
+
+
+def _of_text(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The blocks of what begins as a log does, holes before it left out."""
+    begun = False
+    block = None
+    for block in blocks:
+        if not begun:
+            found = kinds.is_text(block.data)
+            if found is None:
+                continue
+            if not found:
+                raise NoLogError("binary, no log; not read")
+            begun = True
+        yield block
+    if block is not None and not begun:
+        raise NoLogError("nothing but NUL bytes in it; nothing was read")

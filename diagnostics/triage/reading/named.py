@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import given
+from diagnostics.triage.reading import kinds, packed
 from diagnostics.triage.reading.folders import in_folder
 from diagnostics.triage.reading.logs import LogSource, SourceError
 
@@ -33,14 +36,35 @@ def find(arguments: Sequence[str], passed: Passed | None = None) -> list[LogSour
         elif _is_folder(path):
             found += in_folder(path, passed)
         else:
-            found.append(LogSource(path.name, path))
+            found += _of_zip(path) or [LogSource(path.name, path)]
     named: dict[str, int] = {}
     for source in found:
         named[source.name] = named.get(source.name, 0) + 1
     return [
-        LogSource(str(source.path), source.path) if named[source.name] > 1 and source.path else source
+        replace(source, name=f"{source.path}/{source.member}".rstrip("/"))
+        if named[source.name] > 1 and source.path
+        else source
         for source in found
     ]
+
+
+def _of_zip(path: Path) -> list[LogSource]:
+    """The files in a zip, which is what CI gives logs as; none for any other file.
+
+    Raises:
+        SourceError: It is a zip that can't be read, or no run's.
+    """
+    try:
+        if stat.S_ISFIFO(path.stat().st_mode):
+            return []
+        with given.opened(path) as raw:
+            if not raw.peek(4).startswith(kinds.ZIP):
+                return []
+            return [LogSource(f"{path.name}/{name}", path, member=name) for name in packed.files_of(raw)]
+    except (kinds.NoLogError, *packed.ERRORS) as error:
+        raise SourceError(f"{path}: {error}") from None
+    except OSError:
+        return []  # said when it is read
 
 
 def _is_folder(path: Path) -> bool:

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 SUITE = "tests/grpo_core/conformance"
 PLUGIN = "tests.grpo_core.conformance.plugin"
 # Installed beside the cell, not into it, and without what a cell has anyway (packaging).
-PYTEST = ("pytest==8.3.5", "pluggy==1.6.0", "iniconfig==2.1.0")
+# Each with the hash of its wheel.
+_TOOLS = {
+    "pytest==8.3.5": "sha256:c69214aa47deac29fad6c2a4f590b9c4a9fdb16a403176fe154b79c0b4d4d820",
+    "pluggy==1.6.0": "sha256:e920276dd6813095e9377c0bc5566d94c932c33b27a3e3945d8389c374dd4746",
+    "iniconfig==2.1.0": "sha256:9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760",
+}
+PYTEST = tuple(_TOOLS)
 OUTCOMES = "outcomes.json"
 
 
@@ -73,7 +79,8 @@ def _tools(workplace: Workplace, cell: Cell) -> Path:
         python, _version = workplace.interpreter(cell.python)
         command = ["pip", "install", "--quiet", "--no-config", "--no-deps", "--target", str(aside)]
         subprocess.run(
-            [workplace.uv, *command, "--python", python, *PYTEST],
+            [workplace.uv, *command, "--require-hashes", "--python", python, "-r", "-"],
+            input="".join(f"{name} --hash={found}\n" for name, found in _TOOLS.items()).encode(),
             env=workplace.uv_environ(), capture_output=True, check=True, timeout=300,
         )  # fmt: skip
         aside.rename(target)

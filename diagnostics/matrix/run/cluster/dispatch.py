@@ -11,15 +11,17 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from diagnostics.facts.shapes import problem
 from diagnostics.matrix.ask.layer import infrastructure
 from diagnostics.matrix.plan.needs import Needs
 from diagnostics.matrix.plan.verdicts import Outcome
-from diagnostics.matrix.records.events import Event, from_line
+from diagnostics.matrix.records.events import Event
+from diagnostics.matrix.records.taken_in import LOG_BYTES, NotTakenError, event_of, keep_log
 from diagnostics.matrix.run.asking import now
 from diagnostics.matrix.run.cluster.placement import Load, RayNode, most
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from diagnostics.matrix.run.board import Question
     from diagnostics.matrix.run.runner import MatrixRun
@@ -203,16 +205,16 @@ class Dispatch:
             if item is not None:
                 self._fault(item, flight, f"node {node.name} could not ask: {error}")
             return
-        for text in reply.get("notes", ()):
+        for text in map(str, reply.get("notes", ())):
             self._going.progress.note(f"{node.name}: {text}")
         if item is not None:
             self._answered(item, flight, reply)
 
     def _answered(self, item: Question, flight: _Flight, reply: dict[str, Any]) -> None:
-        event = from_line(reply.get("line", ""))
-        if event is None or event.identity != item.identity:
-            why = reply.get("refused") or "its answer can't be read"
-            self._fault(item, flight, f"node {flight.node.name} did not answer: {why}")
+        try:
+            event = _event(item, reply)
+        except NotTakenError as error:
+            self._fault(item, flight, f"node {flight.node.name} did not answer: {error}")
             return
         event = replace(event, started=flight.started)
         if event.answer.outcome is Outcome.INFRA_ERROR and self._tries_left(item):
@@ -220,9 +222,11 @@ class Dispatch:
             return
         log = reply.get("log")
         if event.answer.log and log is not None:
-            path = self._going.workplace.store.folder / event.answer.log
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(log)
+            try:
+                keep_log(self._going.workplace.store.folder, event.answer.log, log, replace=True)
+            except NotTakenError as error:
+                self._fault(item, flight, f"node {flight.node.name}: its log is not kept: {error}")
+                return
         self._record(item, event)
 
     def _fault(self, item: Question, flight: _Flight, why: str) -> None:
@@ -280,6 +284,26 @@ class Dispatch:
             for node in self._been.pop(cell, {}).values():
                 if node.id not in self._lost:
                     self._fly(_Flight(node, Needs(0.0), None, now()), {"task": "drop", "cell": cell})
+
+
+def _event(item: Question, reply: Mapping[str, Any]) -> Event:
+    """The event of a node's answer to a question.
+
+    Raises:
+        NotTakenError: It refused, or what it sent is no answer to this question.
+    """
+    if reply.get("refused"):
+        raise NotTakenError(str(reply["refused"]))
+    wrong = problem(reply, {"line": str, "log": (bytes, None)})
+    if wrong or len(reply["log"] or b"") > 2 * LOG_BYTES:
+        raise NotTakenError(f"its answer can't be read: {wrong or 'its log is longer than a node sends'}")
+    try:
+        event = event_of(reply["line"])
+    except NotTakenError as error:
+        raise NotTakenError(f"its answer can't be read: {error}") from None
+    if (event.identity, event.cell, event.layer) != (item.identity, *_name(item)):
+        raise NotTakenError("its answer can't be read: it is one to another question")
+    return event
 
 
 def _name(item: Question) -> tuple[str, str]:

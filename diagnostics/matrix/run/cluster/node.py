@@ -21,6 +21,7 @@ from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan import breadth
 from diagnostics.matrix.records.events import to_line
 from diagnostics.matrix.records.store import Store, StoreBusyError, StoreError
+from diagnostics.matrix.records.taken_in import LOG_BYTES
 from diagnostics.matrix.run import asking
 from diagnostics.matrix.run.board import Question, question
 from diagnostics.matrix.run.cluster.bundle import MATRIX
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
 # So long a task waits for the end of one that a killed run left, in seconds.
 PATIENCE_S = 30.0
-# So much of a log's end comes back, in bytes.
-LOG_BYTES = 2**20
 
 
 def work(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""The one door for files that others wrote: regular files up to a size, and nothing that could be waited for.
+
+Standard library alone, since it travels with doctor's facts to machines that have nothing else. What is refused is an
+OSError, so that whoever reads a file that may be missing says of one that is no file what it says of a missing one.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+# The most that a file of each kind holds; the largest seen of each is a tenth of it or less.
+WORD = 64 * KIB
+METADATA = 4 * MIB
+SOURCE = 8 * MIB
+LIST = 64 * MIB
+STORE = GIB
+
+
+class RefusedError(OSError):
+    """Raised for what is no regular file of the size and in the place that was expected; `strerror` says why."""
+
+    def __init__(self, why: str, path: object = None) -> None:
+        super().__init__(errno.EINVAL, why, os.fspath(path) if isinstance(path, (str, os.PathLike)) else None)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def opened(path: Path, *, inside: Path | None = None, pipes: bool = False) -> BufferedReader:
+    """Opens a regular file without waiting for anybody, whatever has been put in its place.
+
+    Args:
+        path: The file. Links are followed.
+        inside: The folder in which it must lie in the end, links resolved; None for anywhere.
+        pipes: Whether a pipe will do: of what the user named, since a shell's `<(…)` is one.
+
+    Raises:
+        OSError: It is not there, is no such file (RefusedError), or can't be read.
+    """
+    try:
+        place = os.path.realpath(path) if inside is not None else os.fspath(path)
+        if inside is not None and not _within(place, inside):
+            raise RefusedError("a link that leads out of the folder", path)
+        _check(os.stat(place), path, pipes=pipes)  # noqa: PTH116 - before it is opened: opening a device may do something
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(place, flags | (os.O_NOFOLLOW if inside is not None else 0))
+    except ValueError as error:  # a NUL or half a surrogate in the name
+        raise RefusedError(f"no name of a file: {error}") from None
+    try:
+        _check(os.fstat(descriptor), path, pipes=pipes)  # it may be another one by now
+        os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read(path: Path, most: int, *, inside: Path | None = None, pipes: bool = False) -> bytes:
+    """The whole of a file.
+
+    Args:
+        path: The file.
+        most: So many bytes at the most; a larger one is refused.
+        inside: See `opened`.
+        pipes: See `opened`.
+
+    Raises:
+        OSError: As `opened`, and where it is larger (RefusedError).
+    """
+    with opened(path, inside=inside, pipes=pipes) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size + 1) if size <= most else b""
+        # A file can grow while it is read; a pipe and some file systems do not know their sizes.
+        while size <= most and size < len(data) <= most and (more := file.read(MIB)):
+            data, size = data + more, len(data)
+    if size > most or len(data) > most:
+        raise RefusedError(f"larger than {_size(most)}, which no such file is", path)
+    return data
+
+
+def head(path: Path, most: int, *, inside: Path | None = None) -> bytes:
+    """The first bytes of a file, however large it is; raises what `opened` raises."""
+    with opened(path, inside=inside) as file:
+        return file.read(most)
+
+
+def tail(path: Path, most: int) -> bytes:
+    """The last bytes of a file, however large it is; raises what `opened` raises."""
+    with opened(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
+def text(path: Path, most: int, *, inside: Path | None = None, pipes: bool = False) -> str:
+    """The whole of a file as text, what is no UTF-8 replaced; raises what `read` raises."""
+    data = read(path, most, inside=inside, pipes=pipes).decode("utf-8", "replace")
+    return data.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _check(found: os.stat_result, path: Path, *, pipes: bool) -> None:
+    if pipes and stat.S_ISFIFO(found.st_mode):
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedError("not a regular file", path)
+    if found.st_dev in _of_the_kernel():
+        raise RefusedError("not a file but something that the kernel makes up", path)
+
+
+@functools.cache
+def _of_the_kernel() -> frozenset[int]:
+    """The file systems in which regular files have no end, wait, or hold what belongs to a process."""
+    found = set()
+    for place in ("/proc", "/sys"):
+        try:
+            found.add(os.stat(place).st_dev)  # noqa: PTH116 - as text
+        except OSError:
+            continue
+    try:
+        return frozenset(found - {os.stat("/").st_dev})  # noqa: PTH116 - where nothing is mounted on them
+    except OSError:
+        return frozenset(found)
+
+
+def _within(place: str, folder: Path) -> bool:
+    root = os.path.realpath(folder)
+    return place.startswith(root if root.endswith(os.sep) else root + os.sep)
+
+
+def _size(most: int) -> str:
+    return f"{most // MIB} MiB" if most >= MIB else f"{most // KIB} KiB" if most >= KIB else f"{most} bytes"
