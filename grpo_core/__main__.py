@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # What the extra of that name brings.
 _TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
-_FLAGS = ("--json", "--resume", "--help", "-h", "--exit-with-stdin")
+_SERVE_FLAGS = ("--exit-with-stdin", "--allow-unauthenticated")
+_FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 
 
 def main(arguments: list[str]) -> int:
@@ -101,7 +102,8 @@ def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
     from grpo_core.rollout.serve.run import serve
 
     try:
-        serve(config, answer, exit_with_stdin="--exit-with-stdin" in flags)
+        flag = {name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS}
+        serve(config, answer, **flag)
     except EngineError as error:
         print(f"grpo_core: {error}", file=sys.stderr)
         return 1

@@ -119,6 +119,9 @@ class RolloutConfig:
     port: int = _key(0, low=0)
     """Server mode: the port of a running server; 0 starts one on a free port of this machine, for this run.
     Of `serve`: the port to listen at, 0 for a free one."""
+    token_file: str = _key("")
+    """A file with the server's token, where GRPO_CORE_TOKEN is not set; `serve` makes it if it is not there. Empty:
+    a server on loopback keeps its token in the user's cache, where a trainer of the same user finds it."""
     timeout_s: float = _key(120.0, above=0)
     """Seconds an engine in another process, or a server, may take to start or to answer one call."""
     device: str = _key("cpu")

@@ -38,6 +38,7 @@ def ignored(config: Config) -> list[tuple[str, str]]:
         (mode != "server", ("server", "host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
         (mode == "colocate", ("timeout_s", "sync"), "the engine is in this process"),
         (mode == "server" and not external, ("reconnect_s",), "a server started for the run ends with it"),
+        (not external, ("token_file",), "no server is called that runs already"),
         (True, ("on_update",), "it is a setting of `serve`"),
     ]
     found = [(f"rollout.{key}", why) for applies, keys, why in rules if applies for key in keys]

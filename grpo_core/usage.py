@@ -9,7 +9,7 @@ from grpo_core import config as schema
 from grpo_core.settings import allowed, fields, sections
 
 USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
-       python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...]
+       python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...] [--allow-unauthenticated]
        python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
        python -m grpo_core replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
        python -m grpo_core check DUMP [--section.key VALUE ...] [--json]

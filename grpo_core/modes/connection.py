@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from contextlib import ExitStack, closing, contextmanager
@@ -16,8 +15,8 @@ from grpo_core.rollout.build import engine_spec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.rollout.http.choose import check_trainable, engine_for
 from grpo_core.rollout.http.identify import LOST
+from grpo_core.rollout.serve.credentials import client_token
 from grpo_core.rollout.serve.launch import ServerProcess
-from grpo_core.rollout.serve.run import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,14 +38,14 @@ def connected(trainer: Trainer) -> Iterator[Connection]:
         StalenessError: It answered by other weights; says how to go on.
     """
     options = trainer.config.rollout
-    host, port, own = options.host, options.port, None
+    host, port, own, token = options.host, options.port, None, None
     with ExitStack() as stack:
         if port == 0 and trainer.world.first:
             spec = engine_spec(trainer.config, trainer.model_dir)
             own = stack.enter_context(closing(ServerProcess(spec, timeout_s=options.timeout_s)))
-            host, port = own.host, own.port
+            host, port, token = own.host, own.port, own.token
         try:
-            yield stack.enter_context(closing(Connection(trainer, host, port)))
+            yield stack.enter_context(closing(Connection(trainer, host, port, token)))
         except (EngineError, SyncError, StalenessError) as error:
             death = own.death() if own is not None else None
             ended = "" if death is None else f" The server started for this run has ended with {death}."
@@ -62,8 +61,8 @@ class Connection:
     Every call is safe to repeat: a completion depends on its request alone, and an upload replaces everything.
     """
 
-    def __init__(self, trainer: Trainer, host: str, port: int) -> None:
-        self._trainer, self._host, self._port = trainer, host, port
+    def __init__(self, trainer: Trainer, host: str, port: int, token: str | None) -> None:
+        self._trainer, self._host, self._port, self._token = trainer, host, port, token
         self._engine = self._connected()
         self._sync = trainer.publisher(self._engine)
         self._before, self._lost = self._sync.last, True
@@ -114,8 +113,10 @@ class Connection:
         trainer = self._trainer
         own: Engine | None = None
         if trainer.world.first:
-            options, token = trainer.config.rollout, os.environ.get(TOKEN_VARIABLE) or None
-            own = engine_for(options, self._host, self._port, trainer.folder / "weights", token=token)
+            options, host, port = trainer.config.rollout, self._host, self._port
+            # Read anew each time: a server that was started again may have made another one.
+            token = self._token or client_token(options.token_file, host, port)
+            own = engine_for(options, host, port, trainer.folder / "weights", token=token)
             check_trainable(own)
         return shared(trainer.world, own)
 

@@ -19,6 +19,15 @@ SHORT = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Tokens that servers keep for this user are kept for these tests alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("GRPO_CORE_TOKEN", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory) -> Path:
     """The tiny model of seed 0."""

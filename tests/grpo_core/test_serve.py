@@ -13,6 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import safetensors.torch
@@ -35,11 +36,8 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture(scope="module")
 def server(model_dir):
     """A server that wants a token."""
-    os.environ["GRPO_CORE_TOKEN"] = TOKEN
-    try:
+    with mock.patch("grpo_core.rollout.serve.launch.new_token", return_value=TOKEN):
         process = ServerProcess(EngineSpec("transformers", str(model_dir), max_model_len=256), timeout_s=500)
-    finally:
-        del os.environ["GRPO_CORE_TOKEN"]
     with closing(process):
         yield process
 
@@ -93,10 +91,14 @@ def test_it_says_what_its_engine_can_and_what_its_limits_are(server):
 
 
 @pytest.mark.parametrize("token", [None, "wrong", ""])
-@pytest.mark.parametrize("path", ["/health", "/generate", "/weights", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/info", "/abort", "/generate", "/weights", "/openapi.json", "/no/such"])
 def test_without_the_token_nothing_is_answered(server, token, path):
-    """Nor is a body read."""
-    assert call(server, "POST" if path in ("/generate", "/weights") else "GET", path, token=token)[0] == 401
+    """But that it lives; nor is a body read."""
+    assert call(server, "GET", "/health", token=token) == (200, {"status": "ok"})
+    assert (
+        call(server, "POST" if path in ("/abort", "/generate", "/weights") else "GET", path, token=token)[0]
+        == 401
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_without_the_token_nothing_is_answered(server, token, path):
 def test_the_token_may_be_the_password_of_the_address(server, given, status):
     """As in http://any:TOKEN@host, for clients that can't send a header of their own; a name alone is none."""
     basic = "Basic " + base64.b64encode(given.encode()).decode()
-    assert call(server, "GET", "/health", token=None, Authorization=basic)[0] == status
+    assert call(server, "GET", "/info", token=None, Authorization=basic)[0] == status
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def test_sigterm_ends_a_running_call_too(tmp_path):
     make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
     options = ["--model.path", str(tmp_path), "--model.max_length", "200100", "--rollout.timeout_s", "600"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "grpo_core", "serve", *options],
+        [sys.executable, "-m", "grpo_core", "serve", "--allow-unauthenticated", *options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import shutil
@@ -51,7 +52,13 @@ class Server:
         self.model = str(folder)
         options = {"model.path": folder, "model.max_length": LONG + 500, "rollout.on_update": "abort"}
         self.process = start_child(
-            ["grpo_core", "serve", "--exit-with-stdin", *(f"--{k}={v}" for k, v in options.items())],
+            [
+                "grpo_core",
+                "serve",
+                "--exit-with-stdin",
+                "--allow-unauthenticated",
+                *(f"--{k}={v}" for k, v in options.items()),
+            ],
             threads=1,
         )
         where = json.loads(self.process.stdout.readline())
@@ -182,9 +189,9 @@ def test_text_without_a_tokenizer_is_refused_with_the_remedy(model_dir, tmp_path
     for name in ("config.json", "model.safetensors"):
         shutil.copy(model_dir / name, tmp_path)
     served = ServedModel.of(str(tmp_path), 256, seed=0)
-    assert served.ids([[1, 2]]) == [(1, 2)]
+    assert asyncio.run(served.ids([[1, 2]])) == [(1, 2)]
     with pytest.raises(HTTPException, match=r"need a tokenizer, and .* no tokenizer there.*send token ids"):
-        served.ids(["ab>"])
+        asyncio.run(served.ids(["ab>"]))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.serve.launch import ServerProcess
+from grpo_core.rollout.child.frames import end_child, start_child
 from tests.cells import run_in_cell
 
 pytestmark = pytest.mark.vllm
@@ -22,11 +21,15 @@ TOLERANCE = 1e-4  # of a log-prob in float32
 
 @pytest.fixture(scope="module")
 def server(model_dir):
-    """Without a token: on loopback."""
-    process = ServerProcess(EngineSpec("transformers", str(model_dir), max_model_len=256), timeout_s=500)
-    with closing(process):
-        process.url = f"http://{process.host}:{process.port}"
-        yield process
+    """Without a token, which not every release of TRL's client can send: on loopback."""
+    process = start_child(
+        ["grpo_core", "serve", "--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"],
+        threads=1,
+    )
+    where = json.loads(process.stdout.readline())
+    yield SimpleNamespace(url=f"http://{where['host']}:{where['port']}")
+    end_child(process, grace_s=500)
+    process.stdout.close()
 
 
 def seen_in(cell, program, *arguments) -> dict:

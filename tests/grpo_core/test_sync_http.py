@@ -20,7 +20,7 @@ from fastapi import FastAPI, Header, HTTPException, Request
 
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http.upload import Upload
-from grpo_core.rollout.serve import uploads
+from grpo_core.rollout.serve import connections, uploads
 from grpo_core.rollout.serve.sync_routes import add_routes
 from grpo_core.rollout.weights.checksum import Checksum
 from grpo_core.rollout.weights.flat import Flat
@@ -84,7 +84,7 @@ class Server:
 
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        config = uvicorn.Config(self.app, log_level="error", http=uploads.http_protocol(), lifespan="off")
+        config = uvicorn.Config(self.app, log_level="error", http=connections.http_protocol(), lifespan="off")
         self.server = uvicorn.Server(config)
         self.running = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[self.socket])))
         self.running.start()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LENGTHS = struct.Struct("!QQ")  # of the JSON and of the bytes behind it
@@ -42,15 +42,17 @@ def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytearray] | None:
         return None
 
 
-def start_child(arguments: Sequence[str], threads: int) -> subprocess.Popen[bytes]:
-    """Starts `python -m ...` with this package importable, pipes for frames, and stderr shared.
+def start_child(
+    arguments: Sequence[str], threads: int, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts `python -m ...` with this package importable, pipes for frames, stderr shared, and more `variables`.
 
     In a session of its own: Ctrl-C at the terminal reaches the trainer alone, which ends its child in order.
     """
     package_root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
     # OMP_NUM_THREADS holds in every thread of the child, torch.set_num_threads only in the calling one.
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), **(variables or {})}
     for name in _TORCHRUN:  # an engine is no member of the training's process group
         environment.pop(name, None)
     return subprocess.Popen(

@@ -80,7 +80,9 @@ class HttpClient:
         """The object in an answer, if its status is 200."""
         document = self.parsed(path, status, text)
         if status != http.client.OK:
-            raise EngineError(f"{self.where(path)}: status {status}: {_reason(document)}")
+            # One that knows another token may have been started again.
+            kind = EngineUnreachableError if status == http.client.UNAUTHORIZED else EngineError
+            raise kind(f"{self.where(path)}: status {status}: {_reason(document)}")
         if not isinstance(document, dict):
             raise EngineError(f"{self.where(path)}: expected a JSON object, got {text[:80]!r}")
         return document

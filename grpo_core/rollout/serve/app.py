@@ -19,9 +19,11 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 
 import grpo_core.types as core
+from grpo_core.config import LOOPBACK
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http.identify import PROTOCOL
-from grpo_core.rollout.serve.guard import REFUSALS, Guard, Limits, RefusalAnswer, explain_refusals
+from grpo_core.rollout.serve.callers import Callers
+from grpo_core.rollout.serve.guard import REFUSALS, Guard, Limits, explain_refusals
 from grpo_core.rollout.serve.owner import Owner
 from grpo_core.rollout.serve.stamp import Stamped
 from grpo_core.rollout.serve.sync_routes import add_routes
@@ -37,15 +39,17 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "Owner", "create_app", "sampled"]
 
 TokenId = Annotated[int, Field(ge=0, strict=True)]  # a text is not taken for its number
+# The first that is none ends the look at a list: a word for each of a million would take gigabytes.
+Ids = Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 class RequestBody(BaseModel):
     """One completion that is asked for."""
 
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    prompt_ids: Annotated[list[TokenId], Field(min_length=1)]
+    prompt_ids: Annotated[Ids, Field(min_length=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    prefix: list[TokenId] = []
+    prefix: Ids = []
     budget: Annotated[int, Field(ge=0)] = 0
 
 
@@ -54,13 +58,13 @@ class ParamsBody(BaseModel):
 
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
-    stop_ids: Annotated[list[TokenId], Field(max_length=64)]
+    stop_ids: Annotated[Ids, Field(max_length=64)]
 
 
 class GenerateBody(BaseModel):
     """A batch of requests with one set of parameters."""
 
-    requests: Annotated[list[RequestBody], Field(min_length=1, max_length=4096)]
+    requests: Annotated[list[RequestBody], Field(fail_fast=True, min_length=1, max_length=4096)]
     params: ParamsBody
 
 
@@ -96,7 +100,13 @@ class InfoAnswer(BaseModel):
 
 
 def create_app(
-    engine: Engine, thread: Executor, *, token: str | None, limits: Limits, on_update: str = "wait"
+    engine: Engine,
+    thread: Executor,
+    *,
+    token: str | None,
+    limits: Limits,
+    on_update: str = "wait",
+    host: str = LOOPBACK[0],
 ) -> FastAPI:
     """The application around an engine that was built in `thread`'s one worker; `on_update` as for `Owner`."""
     app = FastAPI(
@@ -104,9 +114,12 @@ def create_app(
         version="1",
         responses=REFUSALS,
         redirect_slashes=False,
+        # Pages with scripts of another site, run where the server's answers can be read.
+        docs_url=None,
+        redoc_url=None,
         dependencies=[Security(HTTPBearer(auto_error=False))] if token else [],
     )
-    app.add_middleware(Guard, token=token, limits=limits)
+    app.add_middleware(Guard, callers=Callers(token, host), limits=limits)
     explain_refusals(app)
     stamped: Any = Stamped(engine)
     owner = Owner(stamped, thread, limits.waiting, call_s=limits.call_s, on_update=on_update)
@@ -184,7 +197,6 @@ def _add_weights(app: FastAPI, owner: Owner, engine: Any, limits: Limits) -> Non
 
     @app.post(
         "/weights",
-        responses={408: {"model": RefusalAnswer, "description": "The body did not come in time."}},
         openapi_extra={"requestBody": {"required": True, "content": body}},
     )
     async def weights(

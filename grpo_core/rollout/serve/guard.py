@@ -1,11 +1,9 @@
-"""What every call meets before its endpoint does: the token, the size of its body, the words of a refusal."""
+"""What every call meets before its endpoint does: who may call, the size of its body, the words of a refusal."""
 
 # mypy: disable-error-code="misc, untyped-decorator"
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from grpo_core.rollout.serve.bodies import Bodies, BodyError
+
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from grpo_core.rollout.serve.callers import Callers
+
+_UPLOAD = "/weights"  # its endpoint reads the body itself, into memory of its own
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,16 @@ class Limits:
         weights_bytes: Largest weight upload.
         waiting: Calls that may wait for the engine; further ones are told to come back.
         call_s: Seconds a call may wait for the engine and sample, and an upload may take to arrive.
+        held_bytes: Of all bodies that are held at a time, uploads aside.
+        body_s: Seconds the body of a call that uploads no weights may take to arrive.
     """
 
     generate_bytes: int = 16 * 2**20
     weights_bytes: int = 2**30
     waiting: int = 16
     call_s: float = 120.0
+    held_bytes: int = 64 * 2**20
+    body_s: float = 30.0
 
 
 class RefusalAnswer(BaseModel):
@@ -46,6 +54,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for status, description in {
         400: "The body is not what was announced.",
         401: "The token is missing or wrong.",
+        403: "The call came from a web page, or by a name that is not this server's.",
+        408: "The body did not come in time.",
         411: "The body's length is not announced.",
         413: "The body is too large.",
         422: "The call asks for what the server or its engine doesn't do; nothing has changed.",
@@ -55,37 +65,66 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 class Guard:
-    """Refuses, before a body is read, callers without the token and bodies over the limit."""
+    """Refuses, before a body is read, callers who may not call and bodies over the limit; reads the others."""
 
-    def __init__(self, app: ASGIApp, token: str | None, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, callers: Callers, limits: Limits) -> None:
         """`app` is what lies behind."""
-        self._app, self._token, self._limits = app, token, limits
+        self._app, self._callers, self._limits = app, callers, limits
+        self._bodies = Bodies(limits.held_bytes, limits.body_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection."""
-        answer = self._app
-        if scope["type"] == "http":
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            refused = self._refused(scope["method"], scope["path"], headers)
-            if refused is not None:
-                answer = JSONResponse({"detail": refused[1]}, refused[0])
-        await answer(scope, receive, send)
+        """One call."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # nothing here is a WebSocket
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        local = (scope.get("server") or ("",))[0]
+        refused = self._callers.refused(scope["path"], headers, local)
+        if refused is None and scope["method"] in ("POST", "PUT", "PATCH"):
+            refused = self._too_large(scope["path"], headers)
+            if refused is None and scope["path"] != _UPLOAD:
+                await self._with_body(scope, receive, send, int(headers["content-length"][0]))
+                return
+        if refused is None:
+            await self._app(scope, receive, send)
+        else:
+            await JSONResponse({"detail": refused[1]}, refused[0])(scope, receive, send)
 
-    def _refused(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
-        if self._token is not None and not _is_token(headers.get("authorization", ""), self._token):
-            return 401, "the token is missing or wrong"
-        if method not in ("POST", "PUT", "PATCH"):
-            return None
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
+        try:
+            self._bodies.admit(size)
+        except BodyError as error:
+            await _refusal(error)(scope, receive, send)
+            return
+        try:
+            again = await self._bodies.read(receive, size)
+            await self._app(scope, again, send)
+        except BodyError as error:
+            await _refusal(error)(scope, receive, send)
+        finally:
+            self._bodies.release(size)
+
+    def _too_large(self, path: str, headers: dict[str, list[str]]) -> tuple[int, str] | None:
         # The HTTP parser holds a body to its Content-Length, so checking the header is enough; but not where the
         # body comes in chunks, whose sizes then count instead.
-        length = headers.get("content-length", "")
-        if not length.isdecimal() or "transfer-encoding" in headers:
+        length = headers.get("content-length", [""])[0]
+        if not (length.isascii() and length.isdecimal()) or "transfer-encoding" in headers:
             return 411, "a Content-Length is needed, and no Transfer-Encoding"
-        uploads = path.startswith("/weights")
-        most = self._limits.weights_bytes if uploads else self._limits.generate_bytes
+        most = self._limits.weights_bytes if path == _UPLOAD else self._limits.generate_bytes
         if len(length) > 20 or int(length) > most:
             return 413, f"the body has {length[:20]} bytes, at most {most} are read"
         return None
+
+
+def _refusal(error: BodyError) -> JSONResponse:
+    status, detail = error.args
+    # The rest of the body is not waited for.
+    return JSONResponse({"detail": detail}, status, {"Connection": "close"})
 
 
 def explain_refusals(app: FastAPI) -> None:
@@ -99,30 +138,35 @@ def explain_refusals(app: FastAPI) -> None:
 
 
 def _in_words(error: Any) -> str:
-    # ascii(), as what came may hold half a surrogate pair, which no answer could.
     where = ".".join(
-        part if part.isidentifier() or part.isdigit() else ascii(part) for part in map(str, error["loc"])
+        part if len(part) <= 80 and (part.isidentifier() or part.isdigit()) else shortly(part)
+        for part in map(str, error["loc"])
     )
-    given = "" if error["type"] in ("missing", "json_invalid") else f" = {_short(error.get('input'))}"
+    given = "" if error["type"] in ("missing", "json_invalid") else f" = {shortly(error.get('input'))}"
     return f"{where}{given}: {error['msg']}"
 
 
-def _short(value: Any) -> str:
-    try:
-        text = ascii(value)
-    except ValueError:  # an integer of more digits than Python writes
-        text = "a number of too many digits"
-    return text if len(text) <= 80 else text[:77] + "..."
+def shortly(value: Any, depth: int = 3) -> str:
+    """A value of a call in at most 80 characters, of which no more is looked at than is shown.
 
+    In ASCII, as what came may hold half a surrogate pair, which no answer could.
 
-def _is_token(given: str, token: str) -> bool:
-    """By `Bearer`, or as the password of `http://anybody:TOKEN@host`: TRL's client has no other way."""
-    kind, _, value = given.partition(" ")
-    if kind.lower() == "basic":
+    >>> shortly({"regex": ["a+"] * 1000000})
+    "{'regex': ['a+', 'a+', 'a+', 'a+', 'a+', 'a+', 'a+', 'a+', ...]}"
+    """
+    if isinstance(value, str):
+        text = ascii(value[:81])
+    elif isinstance(value, dict) and depth:
+        shown = [f"{shortly(k, 0)}: {shortly(v, depth - 1)}" for k, v in itertools.islice(value.items(), 8)]
+        text = "{" + ", ".join([*shown, *["..."][: len(value) > 8]]) + "}"
+    elif isinstance(value, list) and depth:
+        shown = [shortly(entry, depth - 1) for entry in value[:8]]
+        text = "[" + ", ".join([*shown, *["..."][: len(value) > 8]]) + "]"
+    elif isinstance(value, (dict, list)):
+        text = "..."
+    else:
         try:
-            value = base64.b64decode(value, validate=True).decode("utf-8", "replace").partition(":")[2]
-        except (binascii.Error, ValueError):
-            return False
-    elif kind.lower() != "bearer":
-        return False
-    return hmac.compare_digest(value.encode(), token.encode())
+            text = ascii(value)
+        except ValueError:  # an integer of more digits than Python writes
+            text = "a number of too many digits"
+    return text if len(text) <= 80 else text[:77] + "..."

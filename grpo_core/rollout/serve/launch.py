@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.child.frames import end_child, start_child
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.serve.credentials import TOKEN_VARIABLE, new_token
 
 if TYPE_CHECKING:
     from grpo_core.rollout.build import EngineSpec
 
 
 class ServerProcess:
-    """Started on a free port of loopback; gone when the trainer is."""
+    """Started on a free port of loopback; gone when the trainer is.
+
+    Attributes:
+        host: Where it listens.
+        port: Where it listens.
+        token: Its own, which only it and this process have; by the environment, as others see command lines.
+    """
 
     def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
         """Starts the server and waits until it says where it listens.
@@ -34,7 +41,12 @@ class ServerProcess:
             "train.seed": spec.seed,
         }
         overrides = [f"--{key}={value}" for key, value in settings.items()]
-        self._process = start_child(["grpo_core", "serve", "--exit-with-stdin", *overrides], spec.threads)
+        self.token = new_token()
+        self._process = start_child(
+            ["grpo_core", "serve", "--exit-with-stdin", *overrides],
+            spec.threads,
+            {TOKEN_VARIABLE: self.token},
+        )
         try:
             where = self._announcement(timeout_s)
         except BaseException:

@@ -14,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as CallTimeoutError
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,26 +22,33 @@ from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.determinism import settle
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.http.identify import PROTOCOL
+from grpo_core.rollout.serve.credentials import TOKEN_VARIABLE, given_token, kept_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from grpo_core.rollout.engine import Engine
 
-TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name; a command line would show the token to all
 _GRACE_S = 5
 # An extra that every server has. In full: what a server's answers rest on is computed from such names.
 _TRL = "grpo_core.rollout.connect.trl.endpoints"
 
 
-def serve(config: Config, announce: Callable[[str], None], *, exit_with_stdin: bool) -> None:
+def serve(
+    config: Config,
+    announce: Callable[[str], None],
+    *,
+    exit_with_stdin: bool,
+    allow_unauthenticated: bool = False,
+) -> None:
     """Serves until SIGTERM or SIGINT, then lets running calls end for a few seconds.
 
     Args:
         config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
-            `timeout_s` and `on_update`, `train.threads` and `train.seed` count.
+            `timeout_s`, `token_file` and `on_update`, `train.threads` and `train.seed` count.
         announce: Is given one line of JSON that says where, when the server is ready.
         exit_with_stdin: End when stdin does, as a trainer's own server must.
+        allow_unauthenticated: Take calls without a token, from whoever is on this machine.
 
     Raises:
         ConfigError: No model, an address that needs a token or can't be bound, or an engine without what
@@ -49,23 +57,33 @@ def serve(config: Config, announce: Callable[[str], None], *, exit_with_stdin: b
     """
     if not config.model.path:
         raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    listener = _bind(config.rollout.host, config.rollout.port, token)
+    # What the engine starts in processes of its own has no use for the token.
+    token = given_token(config.rollout.token_file, take=True)
+    if allow_unauthenticated:
+        _check_open(config.rollout.host, token)
+    listener = _bind(
+        config.rollout.host, config.rollout.port, has_token=bool(token or config.rollout.token_file)
+    )
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"serve needs {' and '.join(missing)} in this environment; install them there")
     threads = config.train.threads
-    with ThreadPoolExecutor(1, "engine", lambda: settle(threads)) as thread:
+    with ExitStack() as stack:
+        thread = stack.enter_context(ThreadPoolExecutor(1, "engine", lambda: settle(threads)))
+        host, port = listener.getsockname()[:2]
+        where = {"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}
+        if token is None and not allow_unauthenticated:
+            token, place = stack.enter_context(kept_token(config.rollout.token_file, port))
+            where["token_file"] = str(place)
         engine = thread.submit(build_engine, engine_spec(config, config.model.path)).result()
         server = _server(config, engine, thread, token)
         if exit_with_stdin:
             threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
         listener.listen(128)  # from here on connections wait, they are not refused
-        host, port = listener.getsockname()[:2]
         # For a signal before uvicorn has its own handlers, and after: it raises the signal once more when done.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-        announce(json.dumps({"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}))
+        announce(json.dumps(where))
         server.run(sockets=[listener])
         _close(engine, thread)
 
@@ -75,7 +93,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     import uvicorn
 
     from grpo_core.rollout.serve.app import Limits, create_app
-    from grpo_core.rollout.serve.uploads import http_protocol
+    from grpo_core.rollout.serve.connections import ConnectionLimits, http_protocol
 
     model, on_update = config.model, config.rollout.on_update
     if on_update == "abort" and not engine.capabilities.abort:
@@ -84,12 +102,17 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
             f"rollout.on_update = 'abort': the {engine.name} engine can't end a running call: {why}; use 'wait'"
         )
     limits = Limits(weights_bytes=_largest_upload(Path(model.path)), call_s=config.rollout.timeout_s)
-    app = create_app(engine, thread, token=token, limits=limits, on_update=on_update)
+    app = create_app(
+        engine, thread, token=token, limits=limits, on_update=on_update, host=config.rollout.host
+    )
     trl = importlib.import_module(_TRL)
     trl.add_routes(app, app.state.owner, model.path, model.max_length, config.train.seed)
     options = uvicorn.Config(
         app,
-        http=http_protocol(),
+        http=http_protocol(ConnectionLimits(send_s=config.rollout.timeout_s)),
+        ws="none",
+        # Who calls is who is connected, not who a header says.
+        proxy_headers=False,
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
@@ -118,8 +141,21 @@ def _close(engine: Engine, thread: ThreadPoolExecutor) -> None:
         os._exit(1)
 
 
-def _bind(host: str, port: int, token: str | None) -> socket.socket:
-    if host not in LOOPBACK and token is None:
+def _check_open(host: str, token: str | None) -> None:
+    if token is not None:
+        raise ConfigError(
+            f"--allow-unauthenticated: a token is given by {TOKEN_VARIABLE} or rollout.token_file; leave one of "
+            "the two out"
+        )
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"rollout.host = {host!r}, --allow-unauthenticated: other machines could sample from and overwrite the "
+            "model; leave it out, or listen on 127.0.0.1"
+        )
+
+
+def _bind(host: str, port: int, *, has_token: bool) -> socket.socket:
+    if host not in LOOPBACK and not has_token:
         raise ConfigError(
             f"rollout.host = {host!r}: other machines could sample from and overwrite the model; "
             f"set {TOKEN_VARIABLE} in the environment of server and trainer, or listen on 127.0.0.1"

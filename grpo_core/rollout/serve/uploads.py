@@ -1,8 +1,8 @@
 """Weights in the body of a POST, the server's side (the client's is `grpo_core.rollout.http.upload`).
 
 Under uvicorn the socket reads into the memory that the engine is then given, around the HTTP parser, which would copy
-each byte four times. `http_protocol` is uvicorn's own class for a connection, that also tells the application of
-itself; the application, when it has let a request pass, swaps the transport's protocol for one that reads into memory
+each byte four times. A connection tells the application of itself (`grpo_core.rollout.serve.connections`);
+the application, when it has let a request pass, swaps the transport's protocol for one that reads into memory
 until the body is there, as uvicorn itself does for WebSockets. Without it, or where the framing is any other than a
 Content-Length on a connection that then closes, the body comes through the parser as usual.
 """
@@ -22,14 +22,13 @@ import torch
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from grpo_core.rollout.serve.connections import EXTENSION
 from grpo_core.rollout.weights.checksum import Checksum
 from grpo_core.rollout.weights.digest import BLOCK
 from grpo_core.rollout.weights.flat import PIECE, FlatError, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-_EXTENSION = "grpo_core.connection"
 
 
 class Staging:
@@ -82,7 +81,7 @@ async def uploaded(
                 400, f"checksum: of the {size} bytes that came it is {found}, not the announced one"
             )
         try:
-            tensors = tensors_in(whole)
+            tensors = await asyncio.to_thread(tensors_in, whole)  # a header may take a moment to read
         except FlatError as error:
             raise HTTPException(400, f"the body is {error}") from error
         yield tensors
@@ -114,7 +113,7 @@ async def _received(request: Any, whole: torch.Tensor, checksum: Checksum | None
 
 
 async def _fill(request: Any, view: memoryview, came: Callable[[int], None]) -> None:
-    connection = request.scope.get("extensions", {}).get(_EXTENSION)
+    connection = request.scope.get("extensions", {}).get(EXTENSION)
     if connection is not None and _goes_around(request, connection):
         await _direct(connection, view, came)
         return
@@ -207,26 +206,6 @@ class _Into(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._connection.resume_writing()
-
-
-def http_protocol() -> type[asyncio.Protocol]:
-    """For `uvicorn.Config(http=...)`: uvicorn's own class, whose requests can find their connection."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    class ToldConnection(AutoHTTPProtocol):
-        """One connection."""
-
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            inner: Any = self.app  # type: ignore[has-type]
-
-            async def app(scope: Any, receive: Any, send: Any) -> None:
-                scope["extensions"] = {**scope.get("extensions", {}), _EXTENSION: self}
-                await inner(scope, receive, send)
-
-            self.app = app
-
-    return ToldConnection
 
 
 assert PIECE % BLOCK == 0  # the checksum is of whole blocks

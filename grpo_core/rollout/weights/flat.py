@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 PIECE = 2**20  # bytes that are handled at a time: they stay in a core's cache between two uses
-_LARGEST_HEAD = 100_000_000  # as safetensors itself has it
+# safetensors has 100 MB; a hundred thousand tensors take 13, and reading them is the one thing no thread can share.
+_LARGEST_HEAD = 2**24
+_MOST_DIMENSIONS, _MOST_ELEMENTS = 16, 2**63  # their product is computed of what somebody wrote
 _TYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
     "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
@@ -178,8 +180,13 @@ def received(memory: torch.Tensor, way: str) -> dict[str, torch.Tensor]:
 
 def _tensor(data: torch.Tensor, dtype: str, shape: list[int], data_offsets: list[int]) -> torch.Tensor:
     kind, (start, stop) = _TYPES[dtype], data_offsets
-    if not all(type(n) is int and n >= 0 for n in (start, stop, *shape)) or stop > data.numel():
-        raise FlatError(f"shape {shape} at {data_offsets} of {data.numel()} bytes")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise FlatError(f"a shape of {len(shape)} dimensions, where {_MOST_DIMENSIONS} are the most")
+    if (
+        not all(type(n) is int and 0 <= n < _MOST_ELEMENTS for n in (start, stop, *shape))
+        or stop > data.numel()
+    ):
+        raise FlatError(f"a shape, or a place, that is none in {data.numel()} bytes")
     if stop - start != math.prod(shape) * kind.itemsize:
         raise FlatError(f"shape {shape} of {dtype} is not of {stop - start} bytes")
     part = data[start:stop]

@@ -196,7 +196,7 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
         from grpo_core.rollout.serve.launch import ServerProcess
 
         server = stack.enter_context(closing(ServerProcess(spec, timeout_s=LIMIT_S)))
-        return connect("remote", server.host, server.port, stack)
+        return connect("remote", server.host, server.port, stack, token=server.token)
     if "://" in rest:
         url = urlsplit(rest)
         return connect(where, url.hostname or "", url.port or 80, stack)
@@ -205,9 +205,9 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
     return build_engine(replace(spec, engine=where))
 
 
-def connect(where: str, host: str, port: int, stack: ExitStack) -> Engine:
-    """The client of a server of a kind; its token is read from GRPO_CORE_TOKEN."""
-    options = {"timeout_s": LIMIT_S, "token": os.environ.get("GRPO_CORE_TOKEN") or None}
+def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | None = None) -> Engine:
+    """The client of a server of a kind; a token that is not given is read from GRPO_CORE_TOKEN."""
+    options = {"timeout_s": LIMIT_S, "token": token or os.environ.get("GRPO_CORE_TOKEN") or None}
     if where == "remote":
         from grpo_core.rollout.http.remote import RemoteEngine
 

@@ -223,7 +223,13 @@ class Servers:
         if not pid:
             self._child(channel, child_in, child_out)
             serve_run.build_engine = lambda spec: Recording(build_engine(spec), self.log, self.switch)
-            arguments = ["serve", "--exit-with-stdin", f"--model.path={model_dir}", f"--rollout.port={port}"]
+            arguments = [
+                "serve",
+                "--exit-with-stdin",
+                "--allow-unauthenticated",
+                f"--model.path={model_dir}",
+                f"--rollout.port={port}",
+            ]
             os._exit(cli.main(arguments))
         os.close(child_in)
         os.close(child_out)

@@ -79,7 +79,7 @@ class Server:
         subprocess.run([python, "-c", MODEL, folder], env=environment, check=True, timeout=500)
         options = ["--model.path", folder, "--model.max_length", "64"]
         self.process = subprocess.Popen(
-            [python, "-m", "grpo_core", "serve", "--exit-with-stdin", *options],
+            [python, "-m", "grpo_core", "serve", "--exit-with-stdin", "--allow-unauthenticated", *options],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         where = json.loads(self.process.stdout.readline())

@@ -57,7 +57,15 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
     """All of them, each on a port of its own."""
     python = cells / CELL / "bin" / "python"
     port = free_port()
-    ours = [sys.executable, "-m", "grpo_core", "serve", f"--model.path={model_dir}", f"--rollout.port={port}"]
+    ours = [
+        sys.executable,
+        "-m",
+        "grpo_core",
+        "serve",
+        "--allow-unauthenticated",
+        f"--model.path={model_dir}",
+        f"--rollout.port={port}",
+    ]
     yield Kind("python -m grpo_core serve", ours, port, "grpo-core", "auto")
     port = free_port()
     yield Kind("vllm serve 0.31.0, files", vllm_command(python, model_dir, port), port, "vllm", "files")

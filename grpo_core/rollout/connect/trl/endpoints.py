@@ -10,10 +10,11 @@ server doesn't take.
 # mypy: disable-error-code="misc, untyped-decorator"
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import grpo_core.types as core
 from grpo_core.config import ConfigError
-from grpo_core.rollout.serve.app import TokenId, sampled
+from grpo_core.rollout.serve.app import Ids, sampled
+from grpo_core.rollout.serve.guard import shortly
 from grpo_core.tasks.model import load_tokenizer
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from grpo_core.rollout.serve.owner import Owner
 
 _MOST = 4096  # completions in one call
+_LONGEST_TEXT = 2**18  # characters of one prompt
 _NEUTRAL: dict[str, tuple[float, ...]] = {  # what an option that isn't here may be all the same
     "top_p": (1,),
     "top_k": (0, -1),
@@ -67,7 +70,10 @@ _REFUSED = {
     "/get_sequence_logprobs/": _NO_SCORING,
 }
 
-Prompts = Annotated[list[str] | list[list[TokenId]], Field(min_length=1, max_length=_MOST)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Prompts = Annotated[
+    Texts | Annotated[list[Ids], Field(fail_fast=True)], Field(min_length=1, max_length=_MOST)
+]
 
 
 class SamplingBody(BaseModel):
@@ -85,7 +91,7 @@ class SamplingBody(BaseModel):
 class CompletionsBody(SamplingBody):
     """vLLM's /v1/completions; token ids are returned whether asked for or not."""
 
-    prompt: str | Annotated[list[TokenId], Field(min_length=1)] | Prompts
+    prompt: str | Annotated[Ids, Field(min_length=1)] | Prompts
     model: str | None = None
     return_token_ids: bool = True
     return_tokens_as_token_ids: bool = True
@@ -109,6 +115,7 @@ class ServedModel:
         tokenizer: Of the folder; None without one, and then `no_text` says why text is refused.
         no_text: One sentence.
         random: Seeds of calls that bring none.
+        tokenizing: Held by whoever uses the tokenizer.
     """
 
     name: str
@@ -117,6 +124,7 @@ class ServedModel:
     tokenizer: Any
     no_text: str
     random: random.Random
+    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
     def of(cls, model_dir: str, max_model_len: int, seed: int) -> ServedModel:
@@ -129,15 +137,24 @@ class ServedModel:
             model_dir, max_model_len, _end_ids(Path(model_dir)), tokenizer, no_text, random.Random(seed)
         )
 
-    def ids(self, prompts: Sequence[str | list[int]]) -> list[tuple[int, ...]]:
+    async def ids(self, prompts: Sequence[str | list[int]]) -> list[tuple[int, ...]]:
         """Token ids of prompts, with the tokenizer's special tokens, as vLLM adds them.
 
         Raises:
-            HTTPException: 422: text, and no tokenizer.
+            HTTPException: 422: text, and no tokenizer; or a text so long that reading it would hold everybody up.
         """
-        if self.no_text and isinstance(prompts[0], str):
+        if not isinstance(prompts[0], str):
+            return [tuple(ids) for ids in prompts if not isinstance(ids, str)]
+        if self.no_text:
             raise HTTPException(422, self.no_text)
-        return [tuple(self.tokenizer(p)["input_ids"] if isinstance(p, str) else p) for p in prompts]
+        longest = max(map(len, prompts))
+        if longest > _LONGEST_TEXT:
+            raise HTTPException(422, f"a prompt of {longest} characters; send its token ids")
+        # One call after the other, each in a thread: a tokenizer is not to be called by two.
+        async with self.tokenizing:
+            return await asyncio.to_thread(
+                lambda: [tuple(self.tokenizer(text)["input_ids"]) for text in prompts]
+            )
 
 
 def add_routes(app: FastAPI, owner: Owner, model_dir: str, max_model_len: int, seed: int) -> None:
@@ -174,10 +191,10 @@ def _add_native(app: FastAPI, owner: Owner, served: ServedModel) -> None:
     async def completions(body: CompletionsBody) -> JSONResponse:
         """Samples `n` completions a prompt; `versions` has the policy version that sampled each token."""
         if body.model not in (None, served.name):
-            raise HTTPException(422, f"model = {body.model!r}: this server has {served.name!r}")
+            raise HTTPException(422, f"model = {shortly(body.model)}: this server has {served.name!r}")
         given: Any = body.prompt
         several = isinstance(given, list) and not isinstance(given[0], int)
-        prompts = served.ids(given if several else [given])
+        prompts = await served.ids(given if several else [given])
         answers = await _sample(owner, served, prompts, body)
         choices = [
             {"index": index, "prompt_token_ids": prompts[index // body.n]}
@@ -209,7 +226,7 @@ def _add_older(app: FastAPI, owner: Owner, served: ServedModel) -> None:
     async def generate(body: TrlGenerateBody) -> JSONResponse:
         """Samples `n` completions a prompt."""
         options = _merged(body)
-        prompts = served.ids(body.prompts)
+        prompts = await served.ids(body.prompts)
         answers = await _sample(owner, served, prompts, options)
         answer: dict[str, Any] = {"prompt_ids": prompts, "completion_ids": [c.ids for c in answers]}
         if "logprobs" in body.model_fields_set:  # TRL 0.29 on: a list for each token
@@ -263,10 +280,11 @@ def _refuse_options(body: SamplingBody) -> None:
         neutral = _NEUTRAL.get(name, ())
         if value is not None and value not in neutral:
             only = " or ".join(map(str, neutral))
+            shown = name if name.isidentifier() and len(name) <= 80 else shortly(name)
             raise HTTPException(
                 422,
-                f"{name if name.isidentifier() else ascii(name)} = {ascii(value)[:80]}: this server doesn't have "
-                f"that option; leave it {f'at {only}' if only else 'out'}",
+                f"{shown} = {shortly(value)}: this server doesn't have that option; leave it "
+                f"{f'at {only}' if only else 'out'}",
             )
 
 
