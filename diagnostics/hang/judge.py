@@ -1,0 +1,167 @@
+"""From a snapshot to a verdict: the end of the chains of waiting, and whether that is a hang. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from diagnostics.hang import advice, links, sentences, waits
+from diagnostics.hang.graph import Index
+from diagnostics.hang.sinks import End, end
+from diagnostics.hang.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, Verdict
+
+if TYPE_CHECKING:
+    from diagnostics.hang.graph import Edge
+    from diagnostics.hang.snapshot import Snapshot
+
+PATIENCE_S = 60.0
+BUSY_PATIENCE_S = 600.0
+# Below this a wait is one that any job has all the time.
+_LEVELS = {"gone": 0, "cycle": 1, "stuck": 2, "busy": 3, "quiet": 4}
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long waiting is nothing to worry about.
+
+    Attributes:
+        quiet_s: Where nobody on the way computes.
+        busy_s: Where who is waited for computes.
+    """
+
+    quiet_s: float = PATIENCE_S
+    busy_s: float = BUSY_PATIENCE_S
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, with the tables that it was made from."""
+
+    verdict: Verdict
+    index: Index
+    edges: dict[str, list[Edge]]
+
+
+def judge(snapshot: Snapshot, patience: Patience | None = None) -> Judged:
+    """The verdict of a snapshot."""
+    index = Index.of(snapshot)
+    edges = links.edges(index)
+    limits = patience or Patience()
+    ends: dict[str, End] = {}
+    for key, stand in index.stands.items():
+        if stand.process.role != "helper" and stand.kind != "unseen":
+            ends[key] = end(index, edges, key)
+    verdict = _verdict(index, edges, ends, limits)
+    verdict = replace(
+        verdict, unseen=snapshot.blind,
+        excluded=(*verdict.excluded, *advice.excluded(index, verdict)),
+        next=(*verdict.next, *advice.further(index, verdict)),
+    )  # fmt: skip
+    return Judged(verdict, index, edges)
+
+
+def _verdict(index: Index, edges: dict[str, list[Edge]], ends: dict[str, End], limits: Patience) -> Verdict:
+    blind = _blind(index)
+    waiting = {key: one for key, one in ends.items() if one.chain or _alone(index, key, one)}
+    if not waiting:
+        if blind:
+            return Verdict(UNKNOWN, sentences.blind(index), certainty="hypothesis")
+        busy = [key for key, one in ends.items() if one.level == "busy"]
+        outcome = PROGRESS if busy else IDLE
+        return Verdict(outcome, sentences.calm(index, busy), certainty="supported")
+    key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
+    victims = tuple(k for k, one in waiting.items() if set(one.culprits) & set(worst.culprits) and k not in worst.culprits)  # fmt: skip
+    waited = _waited(index, worst, (key, *victims))
+    verdict = Verdict(
+        HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, worst.level == "cycle" and worst.cause != "locks",
+        victims=victims, waited_s=waited,
+    )  # fmt: skip
+    verdict = _timed(index, verdict, worst, limits)
+    if blind and verdict.outcome == HANG and worst.cause in ("absent", "lost_message", "native", "lost_answer", "elsewhere"):
+        verdict = replace(verdict, certainty="hypothesis")
+    if _untold(index, worst):
+        verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
+    evidence = sentences.of_culprits(index, verdict)
+    return replace(verdict, sentence=sentences.of(index, verdict), evidence=evidence)
+
+
+def _alone(index: Index, key: str, one: End) -> bool:
+    """Whether a process that waits for nobody we see is held up all the same, and is not merely at rest."""
+    stand = index.stands[key]
+    if one.level == "busy":
+        # Who waits within the process makes it more than work.
+        return one.cause == "spin_python" and len(stand.steps) > 1
+    if one.level == "quiet" or stand.kind in waits.IDLE:
+        return stand.kind == "loop" and bool(index.asked(stand.process))
+    if stand.kind == "dead":
+        return False  # nobody waits for it: its parent has only not asked for its exit code yet
+    return True
+
+
+def _rank(index: Index, one: End, waiting: dict[str, End]) -> tuple[int, int, int, int]:
+    """The most telling end first; among equals the one that most wait for, then the longest chain."""
+    same = sum(1 for other in waiting.values() if other.culprits == one.culprits)
+    known = 0 if index.stands.keys() & set(one.culprits) else 1
+    level = _LEVELS[one.level]
+    if one.cause in ("native", "poll") and level == 2:
+        level = 3  # what is least understood is the last to be held up as the cause
+    return level, known, -same, -len(one.chain)
+
+
+def _waited(index: Index, one: End, keys: tuple[str, ...]) -> float | None:
+    known: list[float] = []
+    for key in keys:
+        stand = index.stands.get(key)
+        if stand is None:
+            continue
+        if stand.asleep_s is not None and stand.kind not in waits.IDLE:
+            known.append(stand.asleep_s)
+        fds = stand.thread.waits_fds if stand.thread else ()
+        sockets = [index.socket(stand.process, fd) for fd in fds]
+        known += [
+            min(s.sent_s, s.received_s) for s in sockets if s and s.sent_s is not None and s.received_s is not None and stand.kind not in waits.IDLE
+        ]  # fmt: skip
+    for key in one.culprits:
+        process = index.process(key)
+        if process is not None:
+            known += [s.received_s for _, s in index.asked(process) if s.received_s is not None]
+    return max(known) if known else None
+
+
+def _timed(index: Index, verdict: Verdict, one: End, limits: Patience) -> Verdict:
+    """Whether it has lasted long enough to be called a hang; in a dump nothing is known of that, and somebody posted it."""
+    live = index.snapshot.source == "live"
+    waited = verdict.waited_s
+    if one.level == "busy":
+        if one.cause == "spin_python":
+            enough = not live or (waited is not None and waited >= limits.quiet_s)
+            return verdict if enough else replace(verdict, outcome=PROGRESS)
+        if waited is not None and waited >= limits.busy_s and live:
+            return replace(verdict, cause=_spin(index, one), certainty="hypothesis")
+        return replace(verdict, outcome=PROGRESS, cause="busy")
+    if not one.patient or not live:
+        return verdict
+    if waited is None:
+        waited = index.snapshot.seconds
+    return verdict if waited >= limits.quiet_s else replace(verdict, outcome=WAITING)
+
+
+def _spin(index: Index, one: End) -> str:
+    stand = index.stands.get(one.culprits[0])
+    thread = stand.thread if stand else None
+    return "spin_python" if thread and (thread.gil or not thread.steady) else "spin_native"
+
+
+def _untold(index: Index, one: End) -> bool:
+    """Whether the end of the chain says nothing: not seen, or in native code that Python knows nothing of."""
+    stands = [index.stands[key] for key in one.culprits if key in index.stands]
+    if one.cause == "native" and not one.chain:
+        return True
+    if one.cause == "native" and one.chain:
+        return all(stand.kind in ("native", "collective", "join") for stand in stands)
+    return bool(stands) and all(stand.kind == "unseen" for stand in stands) and one.level == "stuck"
+
+
+def _blind(index: Index) -> bool:
+    seen = [stand for stand in index.stands.values() if stand.process.role != "helper" and stand.process.python]
+    return any(stand.kind == "unseen" for stand in seen) or not seen or not index.stands

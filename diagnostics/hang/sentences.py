@@ -1,0 +1,169 @@
+"""A verdict in words: one sentence for what holds the job up, and what the end of its chain was seen in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.hang import waits
+from diagnostics.hang.verdict import CAUSES, HANG, PROGRESS, UNKNOWN, WAITING
+
+if TYPE_CHECKING:
+    from diagnostics.hang.graph import Index
+    from diagnostics.hang.stands import Stand
+    from diagnostics.hang.verdict import Verdict
+
+_MANY = 4
+
+
+def of(index: Index, verdict: Verdict) -> str:
+    """The sentence."""
+    names = [_label(index, key, verdict) for key in verdict.culprits]
+    who = _joined(names)
+    if verdict.cycle and verdict.cause == "deadlock":
+        steps = [f"{_label(index, e.source, verdict)} {e.text} {e.label}" for e in _cycle(verdict)]
+        return f"Deadlock: {'; '.join(steps)}."
+    held = f", and holds up {_victims(index, verdict)}" if verdict.victims else ""
+    what = _what(index, verdict)
+    since = f" (for {_span(verdict.waited_s)})" if verdict.waited_s and verdict.waited_s >= 1 else ""
+    if verdict.outcome == HANG:
+        return f"{_upper(who)} {what}{held}{since}."
+    if verdict.outcome == PROGRESS:
+        return f"No hang so far: {who} {what}{', and ' + _victims(index, verdict) + ' wait for it' if verdict.victims else ''}{since}."
+    if verdict.outcome == WAITING:
+        return f"Too early to say: {who} {what}{held}{since}."
+    if verdict.outcome == UNKNOWN:
+        return f"Not known what holds it up: {who} {what}{held}{since}."
+    return f"{_upper(who)} {what}{held}{since}."
+
+
+def _what(index: Index, verdict: Verdict) -> str:
+    """What the culprits are in, with the function that says it."""
+    stands = [index.stands[key] for key in verdict.culprits if key in index.stands]
+    cause = verdict.cause
+    if not stands:
+        return CAUSES.get(cause, cause) if cause != "elsewhere" else "does not answer, and was not looked at"
+    stand = stands[0]
+    if cause in ("stopped", "dead"):
+        return CAUSES[cause]
+    if cause == "kernel":
+        return f"sleeps in the kernel ({stand.wait.detail or 'unknown where'})"
+    if cause == "mismatch" and len(stands) == 1 and verdict.victims:
+        return f"is in {_asked(stand)} while the others are in {_asked(_first_victim(index, verdict) or stand)}"
+    if cause == "mismatch":
+        return "are in different collectives: " + "; ".join(f"{_brief(s)} in {_asked(s)}" for s in stands)
+    if cause == "two_threads":
+        return f"has {len(stand.collectives)} threads in collectives at once, which order their operations as they like"
+    if cause == "locks":
+        return f"has {len(stand.locked)} threads that wait for each other's locks"
+    if cause == "lost_answer":
+        return "was asked something and has nothing to do: no answer is on its way"
+    if cause == "file_lock" and verdict.chain:
+        return f"holds the lock of the file and {_doing(stand)}"
+    if cause == "full_pipe" and verdict.chain:
+        return f"does not read what others write to it: it {_doing(stand)}"
+    if cause == "lock" and verdict.chain:
+        return f"holds a lock that others wait for, and {_doing(stand)}"
+    if cause == "pool":
+        return f"has a task in a pool of threads that waits for another task of the same pool: it {_doing(stand)}"
+    if cause == "blocked_loop":
+        return f"has its event loop blocked: it {_doing(stand)}"
+    if cause == "absent":
+        return f"is not in the collective that the others wait in: it {_doing(stand)}"
+    if cause == "pending":
+        return "waits for Ray, which runs nothing that it waits for"
+    return _doing(stand)
+
+
+def _doing(stand: Stand) -> str:
+    text = waits.KINDS[stand.kind]
+    frame = stand.wait.place or stand.wait.frame
+    if stand.kind == "native" and stand.wait.detail:
+        text = f"waits in the system call {stand.wait.detail}"
+    return f"{text} in {frame}" if frame else text
+
+
+def _asked(stand: Stand) -> str:
+    name = stand.wait.operation or stand.kind
+    return f"{name} asked for by {stand.wait.place}" if stand.wait.place else name
+
+
+def _first_victim(index: Index, verdict: Verdict) -> Stand | None:
+    return next((index.stands[key] for key in verdict.victims if key in index.stands), None)
+
+
+def of_culprits(index: Index, verdict: Verdict) -> tuple[str, ...]:
+    """What was seen of who holds it up."""
+    told = []
+    for key in verdict.culprits[:_MANY]:
+        stand = index.stands.get(key)
+        if stand is None:
+            continue
+        process = stand.process
+        if process.state:
+            told.append(f"/proc/{process.pid}/stat: state {process.state}")
+        for thread, wait in stand.steps:
+            frames = " ← ".join(str(frame) for frame in thread.frames[:_MANY])
+            name = f" thread {thread.name!r}" if len(stand.steps) > 1 else ""
+            told.append(f"pid {process.pid}{name} {waits.KINDS[wait.kind]}: {frames or thread.wchan or 'no stack'}")
+        told += [
+            f"fd/{item.fd}: asked by {s.remote} {s.received_s:.0f} s ago, not answered since"
+            for item, s in index.asked(process)[:_MANY]
+            if s.received_s is not None
+        ]
+    return tuple(told)
+
+
+def calm(index: Index, busy: list[str]) -> str:
+    """Where nobody waits for anybody."""
+    if busy:
+        names = _joined([f"{_name(index, key)} {_doing(index.stands[key])}" for key in busy[:_MANY]])
+        return f"Nothing hangs: {names}."
+    return f"Nothing hangs: {len(index.stands)} process{'es' if len(index.stands) != 1 else ''} at rest, and nobody waits for an answer."
+
+
+def blind(index: Index) -> str:
+    """Where too little was seen."""
+    unseen = [s.process.label for s in index.stands.values() if s.kind == "unseen" and s.process.role != "helper"]
+    return f"Not known: {_joined(unseen[:_MANY]) or 'no process'} could not be seen."
+
+
+def _cycle(verdict: Verdict) -> tuple:  # type: ignore[type-arg]
+    last = verdict.chain[-1].target
+    start = next((n for n, edge in enumerate(verdict.chain) if edge.source == last), 0)
+    return verdict.chain[start:]
+
+
+def _name(index: Index, key: str) -> str:
+    process = index.process(key)
+    return process.label if process else key
+
+
+def _label(index: Index, key: str, verdict: Verdict) -> str:
+    process = index.process(key)
+    if process:
+        return process.label
+    return next((edge.label for edge in verdict.chain if edge.target == key), key)
+
+
+def _brief(stand: Stand) -> str:
+    process = stand.process
+    return f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
+
+
+def _victims(index: Index, verdict: Verdict) -> str:
+    stands = [index.stands[key] for key in verdict.victims if key in index.stands]
+    if len(stands) <= _MANY:
+        return _joined([_brief(s) for s in stands])
+    return f"{len(stands)} processes"
+
+
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}" if names else "nobody"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]

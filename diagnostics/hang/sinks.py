@@ -1,0 +1,141 @@
+"""Where chains of waiting end: for each process the end of its own, a cycle or a process that waits for none we see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics.hang import waits
+
+if TYPE_CHECKING:
+    from diagnostics.hang.graph import Edge, Index
+    from diagnostics.hang.stands import Stand
+
+# What holds others up by what they wait for, whatever it is in itself.
+_HELD = {
+    "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
+}  # fmt: skip
+# How telling an end is, the most telling first; who waits for all of several follows the first.
+_ALL = ("gone", "cycle", "stuck", "busy", "quiet")
+# Who waits for one of several, not known which, is held up by none as long as one of them works.
+_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
+_DEEP = 200
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a chain.
+
+    Attributes:
+        level: gone, cycle, stuck, busy or quiet.
+        cause: One of verdict.CAUSES.
+        culprits: Who is at the end.
+        chain: The edges that lead there.
+        patient: Whether it must have lasted a while to be a hang.
+    """
+
+    level: str
+    cause: str
+    culprits: tuple[str, ...]
+    chain: tuple[Edge, ...] = ()
+    patient: bool = True
+    certainty: str = "supported"
+
+
+def end(index: Index, edges: dict[str, list[Edge]], key: str, path: tuple[Edge, ...] = ()) -> End:
+    """Follows who a process waits for."""
+    outgoing = edges.get(key, [])
+    stand = index.stands.get(key)
+    if stand is None:
+        cause = "missing" if key.startswith("rank ") else "elsewhere"
+        return End("gone" if cause == "missing" else "stuck", cause, (key,), path, patient=cause == "elsewhere")
+    if stand.kind == "collective" and _apart(index, outgoing):
+        return _mismatch(outgoing, key, path)
+    if not outgoing or len(path) > _DEEP:
+        return _sink(index, stand, path)
+    found = []
+    for edge in outgoing:
+        line = (*path, edge)
+        sources = [one.source for one in line]
+        if edge.target in sources:
+            cycle = line[sources.index(edge.target) :]
+            certain = all(one.certain for one in cycle)
+            found.append(
+                End("cycle", "deadlock", tuple(one.source for one in cycle), line, patient=not certain,
+                    certainty="established" if certain else "supported")
+            )  # fmt: skip
+        else:
+            found.append(end(index, edges, edge.target, line))
+    order = _ALL if outgoing[0].needs == "all" else _ANY
+    return min(found, key=lambda one: order.index(one.level))
+
+
+def _apart(index: Index, outgoing: list[Edge]) -> bool:
+    """Whether all that a rank waits for are in collectives, too: in other ones."""
+    kinds = [index.stands[edge.target].kind if edge.target in index.stands else "" for edge in outgoing]
+    return bool(kinds) and all(kind in ("collective", "rendezvous") for kind in kinds)
+
+
+def _mismatch(outgoing: list[Edge], key: str, path: tuple[Edge, ...]) -> End:
+    others = tuple(dict.fromkeys(edge.target for edge in outgoing))
+    before = [edge.source for edge in path]
+    if any(other in before for other in others):
+        return End("cycle", "mismatch", (*others, key), (*path, outgoing[0]), patient=False)
+    return End("stuck", "mismatch", others, (*path, outgoing[0]), patient=False, certainty="established")
+
+
+def _sink(index: Index, stand: Stand, path: tuple[Edge, ...]) -> End:
+    key = (stand.process.key,)
+    kind = stand.kind
+    if kind in ("stopped", "dead"):
+        return End("gone", kind, key, path, patient=False, certainty="established")
+    if kind == "kernel":
+        return End("gone", kind, key, path, certainty="established")
+    if kind in ("symbolic", "regex"):
+        return End("busy", "spin_python", key, path)
+    if kind in waits.BUSY:
+        return End("busy", "busy", key, path)
+    if stand.locked:
+        return End("cycle", "locks", key, path)
+    return End(
+        "quiet" if kind in waits.IDLE and not path and not index.asked(stand.process) else "stuck",
+        _cause(index, stand, path), key, path, patient=kind != "input",
+        certainty="established" if kind == "input" else "supported",
+    )  # fmt: skip
+
+
+def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
+    """The cause class of a process that waits for nobody we see."""
+    kind = stand.kind
+    last = path[-1].kind if path else ""
+    if len(stand.collectives) > 1:
+        return "two_threads"
+    if kind == "input":
+        return "input"
+    if last in _HELD:
+        return _HELD[last]
+    if kind == "future" and _pooled(stand):
+        return "pool"
+    if stand.loop_blocked:
+        return "blocked_loop"
+    if kind == "rendezvous":
+        return "rendezvous"
+    if kind in waits.IDLE and last in ("http", "socket", "ray", "loop"):
+        return "lost_answer"
+    if kind in ("loop",) and index.asked(stand.process):
+        return "lost_answer"
+    if last == "collective" and kind in ("sleep", "idle", "supervise", "loop", "join", "unseen", "event"):
+        return "absent"
+    named = {
+        "lock": "lock", "processes_lock": "lock", "pipe_full": "full_pipe", "queue_full": "full_pipe", "ring_write": "full_pipe",
+        "queue": "lost_message", "processes_queue": "lost_message", "pipe": "lost_message", "event": "lost_message",
+        "ring_read": "lost_message", "data_loader": "lost_message", "future": "lost_message", "pool": "lost_message",
+        "http": "elsewhere", "socket": "elsewhere", "connect": "connect", "ray": "pending", "sleep": "poll",
+        "file_lock": "file_lock", "idle": "lost_message", "loop": "lost_message", "join": "native", "child": "native",
+        "start": "native", "collective": "mismatch" if path else "native",
+    }  # fmt: skip
+    return named.get(kind, "native")
+
+
+def _pooled(stand: Stand) -> bool:
+    return any(f.path.endswith("futures/thread.py") for f in (stand.thread.frames if stand.thread else ()))
