@@ -6,6 +6,7 @@ The majority are victims: what they are in is where it shows. Who is missing fro
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.graph import Edge
@@ -28,6 +29,8 @@ def edges(index: Index) -> Iterator[tuple[str, Edge]]:
         outside = [p for p in group if p not in inside]
         if not inside:
             continue
+        if index.snapshot.source != "live" and group[0].rank is None and len(set(_kinds(index, inside).values())) > 1:
+            outside = []  # in a dump it is not known who belongs to them; that they are apart is
         missing = absent(name, group)
         for p in inside:
             for other in outside:
@@ -71,7 +74,7 @@ def absent(name: str, group: list[Process]) -> list[int]:
 
 def _apart(index: Index, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
     """All are in a collective: who is in another one than most; where there is no majority, each waits for the others."""
-    kinds = _behind(index, inside) or {p.key: _what(index.stands[p.key]) for p in inside}
+    kinds = _kinds(index, inside)
     counts = Counter(kinds.values())
     if len(counts) < 2:
         return
@@ -81,7 +84,24 @@ def _apart(index: Index, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
             if kinds[p.key] == kinds[other.key] or (first > second and kinds[p.key] != most):
                 continue
             where = index.stands[other.key]
-            yield p.key, _to(index, p, other, f"is in another: {_named(where)}", needs="all")
+            edge = _to(index, p, other, f"is in another: {_named(where)}", needs="all")
+            yield p.key, _counted(index, edge, p, other) or edge
+
+
+def _counted(index: Index, edge: Edge, source: Process, target: Process) -> Edge | None:
+    """The edge in the recorder's numbers, where the target began fewer collectives."""
+    told = {c.rank: c for c in index.snapshot.collectives}
+    if source.rank not in told or target.rank not in told:
+        return None
+    mine, other = told[source.rank], told[target.rank]
+    if mine.enqueued <= other.enqueued:
+        return None
+    evidence = f"rank {target.rank} has begun {other.enqueued} collectives, the last {other.operation or 'unnamed'}; rank {source.rank} {mine.enqueued}"
+    return replace(edge, kind="behind", evidence=(evidence,))
+
+
+def _kinds(index: Index, inside: list[Process]) -> dict[str, str]:
+    return _behind(index, inside) or {p.key: _what(index.stands[p.key]) for p in inside}
 
 
 def _behind(index: Index, inside: list[Process]) -> dict[str, str]:

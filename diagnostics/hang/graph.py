@@ -81,7 +81,25 @@ class Index:
         if socket.kind != "tcp":
             return []
         ends = [key for key, s in self.sockets.items() if (s.local, s.remote) == (socket.remote, socket.local)]
-        return [p for key in ends for p, _ in self.owners.get(key, ())]
+        found = [p for key in ends for p, _ in self.owners.get(key, ())]
+        return found or [p for p in self._listeners(process.host, socket) if p.key != process.key]
+
+    def own(self, process: Process, socket: Socket) -> bool:
+        """Whether a process is connected to itself."""
+        return any(p.key == process.key for p in self._listeners(process.host, socket))
+
+    def _listeners(self, host: str, socket: Socket) -> list[Process]:
+        """Who listens where a connection goes to that nobody has accepted yet."""
+        address, _, port = socket.remote.rpartition(":")
+        # Addresses of this host are those that its own sockets have.
+        here = {s.local.rpartition(":")[0] for (h, _), s in self.sockets.items() if h == host and s.kind == "tcp"}
+        if not port or address not in here and not address.startswith("127."):
+            return []
+        keys = [
+            key for key, s in self.sockets.items()
+            if key[0] == host and s.state == "LISTEN" and s.local.rpartition(":")[2] == port
+        ]  # fmt: skip
+        return [p for key in keys for p, _ in self.owners.get(key, ())]
 
     def open_sockets(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Its established TCP connections."""

@@ -124,7 +124,12 @@ def _waited(index: Index, one: End, keys: tuple[str, ...]) -> float | None:
     for key in one.culprits:
         process = index.process(key)
         if process is not None:
+            stand = index.stands[key]
+            if stand.asleep_s is not None and stand.kind not in waits.IDLE:
+                known.append(stand.asleep_s)
             known += [s.received_s for _, s in index.asked(process) if s.received_s is not None]
+    if index.snapshot.source == "live":
+        known.append(index.snapshot.seconds)
     return max(known) if known else None
 
 
@@ -141,9 +146,7 @@ def _timed(index: Index, verdict: Verdict, one: End, limits: Patience) -> Verdic
         return replace(verdict, outcome=PROGRESS, cause="busy")
     if not one.patient or not live:
         return verdict
-    if waited is None:
-        waited = index.snapshot.seconds
-    return verdict if waited >= limits.quiet_s else replace(verdict, outcome=WAITING)
+    return verdict if waited is not None and waited >= limits.quiet_s else replace(verdict, outcome=WAITING)
 
 
 def _spin(index: Index, one: End) -> str:

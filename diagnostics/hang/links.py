@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.hang.graph import Index
-    from diagnostics.hang.snapshot import Process, Thread
+    from diagnostics.hang.snapshot import Process, Socket, Thread
     from diagnostics.hang.stands import Stand
 
 
@@ -29,7 +29,7 @@ def edges(index: Index) -> dict[str, list[Edge]]:
 
 def _of(index: Index, stand: Stand) -> list[Edge]:
     thread, kind = stand.thread, stand.kind
-    if thread is None or kind in ("dead", "stopped", "kernel", *waits.BUSY):
+    if thread is None or kind in ("dead", "stopped", "kernel", "input", *waits.BUSY):
         return []
     if kind in waits.IDLE:
         return _beyond(index, stand)
@@ -40,7 +40,49 @@ def _of(index: Index, stand: Stand) -> list[Edge]:
     found = _descriptors(index, stand, thread)
     if not found and kind in by_kind:
         found = by_kind[kind](index, stand, thread)
+    if not found and kind in ("sleep", "event", "lock", "native"):
+        found = [
+            _edge(stand, p, "has not looked at its child", (f"/proc/{p.pid}/stat: state {p.state}, its parent is {p.ppid}",), certain=False)  # fmt: skip
+            for p in index.children(stand.process) if p.state in ("Z", "X")
+        ]
+    if not found and kind == "socket" and not thread.waits_fds or _mailbox(stand.process, thread):
+        found = _any_peer(index, stand)
     return found
+
+
+def _asked(stand: Stand) -> str:
+    if stand.kind == "connect":
+        return "waits to be connected to"
+    return f"waits for {waits.KINDS[stand.kind].removeprefix('waits for ')} of"
+
+
+def _end(index: Index, process: Process, socket: Socket, peer: Process) -> str:
+    if socket.peer:
+        return f"whose other end is open in pid {peer.pid}"
+    if peer.host != process.host:
+        return f"whose other end is open in pid {peer.pid} on {peer.host}"
+    return f"pid {peer.pid} listens there, and has not accepted it"
+
+
+def _mailbox(process: Process, thread: Thread) -> bool:
+    """Whether a thread waits for its library's own threads, as ZMQ's sockets do: the connection is theirs."""
+    kinds = [d.kind for d in process.fds if d.fd in thread.waits_fds]
+    return bool(kinds) and all(kind == "other" for kind in kinds)
+
+
+def _any_peer(index: Index, stand: Stand) -> list[Edge]:
+    """Who is at the other end of any of its connections, where it is not known which one it waits for."""
+    process = stand.process
+    found: dict[str, Edge] = {}
+    for item in process.fds:
+        socket = index.socket(process, item.fd)
+        if socket is None or socket.state != "ESTABLISHED":
+            continue
+        for peer in index.peers(process, socket):
+            where = f"fd/{item.fd}: a {socket.kind} socket {socket.local or socket.remote}".rstrip()
+            evidence = (_frame(stand), f"{where}, whose other end is open in pid {peer.pid}")
+            found.setdefault(peer.key, _edge(stand, peer, "waits for a message of", evidence, certain=False))
+    return list(found.values())
 
 
 def _edge(stand: Stand, target: Process, text: str, evidence: Iterable[str], *, needs: str = "any", certain: bool = True) -> Edge:  # fmt: skip
@@ -69,15 +111,14 @@ def _descriptors(index: Index, stand: Stand, thread: Thread) -> list[Edge]:
         where = f"fd/{fd} is a {socket.kind} socket {socket.local} to {socket.remote or 'its peer'} ({socket.state})"
         evidence = [_call(process, thread, fd), where]
         peers = index.peers(process, socket)
-        word = waits.KINDS[stand.kind].removeprefix("waits for ")
         for peer in peers:
-            found.append(_edge(stand, peer, f"waits for {word} of", [*evidence, f"whose other end is open in pid {peer.pid}"]))  # fmt: skip
+            found.append(_edge(stand, peer, _asked(stand), [*evidence, _end(index, process, socket, peer)]))  # fmt: skip
         if socket.kind == "unix" and not peers:
             found += _of_dead(index, stand, evidence, certain=True)
-        if not peers and socket.kind == "tcp":
+        if not peers and socket.kind == "tcp" and not index.own(process, socket):
             found.append(
                 Edge(process.key, f"tcp {socket.remote}", stand.kind, f"the process at {socket.remote}",
-                     f"waits for {word} of", tuple(evidence))
+                     _asked(stand), tuple(evidence))
             )  # fmt: skip
     return found
 

@@ -108,7 +108,7 @@ def of_culprits(index: Index, verdict: Verdict) -> tuple[str, ...]:
         told += [
             f"fd/{item.fd}: asked by {s.remote} {s.received_s:.0f} s ago, not answered since"
             for item, s in index.asked(process)[:_MANY]
-            if s.received_s is not None
+            if s.received_s is not None and verdict.cause in ("lost_answer", "blocked_loop", "lost_message", "pool") and stand.kind not in ("collective", "rendezvous")
         ]
     return tuple(told)
 

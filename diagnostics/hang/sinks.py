@@ -78,6 +78,8 @@ def _apart(index: Index, outgoing: list[Edge]) -> bool:
 
 def _mismatch(outgoing: list[Edge], key: str, path: tuple[Edge, ...]) -> End:
     others = tuple(dict.fromkeys(edge.target for edge in outgoing))
+    if outgoing[0].kind == "behind":
+        return End("stuck", "absent", others, (*path, outgoing[0]), patient=False, certainty="established")
     before = [edge.source for edge in path]
     if any(other in before for other in others):
         return End("cycle", "mismatch", (*others, key), (*path, outgoing[0]), patient=False)
@@ -124,7 +126,7 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
         return "lost_answer"
     if kind in ("loop",) and index.asked(stand.process):
         return "lost_answer"
-    if last == "collective" and kind in ("sleep", "idle", "supervise", "loop", "join", "unseen", "event"):
+    if last == "collective" and kind in ("sleep", "idle", "supervise", "loop", "join", "unseen", "event", "between"):
         return "absent"
     named = {
         "lock": "lock", "processes_lock": "lock", "pipe_full": "full_pipe", "queue_full": "full_pipe", "ring_write": "full_pipe",

@@ -70,6 +70,7 @@ KINDS = {
     "kernel": "is in the kernel, where no signal reaches it",
     "stopped": "is stopped",
     "dead": "is dead",
+    "between": "is between collectives",
     "unseen": "could not be seen",
 }
 BUSY = ("compile", "load", "import", "symbolic", "regex", "compute")
@@ -129,6 +130,10 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
      r"vllm/model_executor/model_loader/.*|huggingface_hub/(file_download|_snapshot_download)\.py|gguf/.*", r"(?!__call__).*"),
     ("symbolic", r"(^|.*/)(sympy|mpmath)/.*\.py", r".*"),
     ("regex", r"(^|.*/)re(/__init__|/_compiler)?\.py|(^|.*/)regex/\w+\.py", r"match|search|sub|findall|fullmatch|split|finditer|subn"),
+    ("between", r"flight recorder", r"between_collectives"),
+    ("collective", r".*", r".*(gloo::|ncclGroupEnd|ncclAll|ncclBroadcast|ncclSend|ncclRecv|c10d::Work|c10d::ProcessGroup|Async\w+Work|WorkNCCL|"
+     r"UnboundBuffer::wait).*"),
+    ("rendezvous", r".*", r".*(c10d::TCPStore|TCPStore::|TCPClient).*"),
     ("loop", r"asyncio/(base_events|unix_events)\.py", r"_run_once"),
     ("loop", r"selectors\.py", r"select"),
     ("event", r"threading\.py", r"wait|__enter__"),
@@ -261,7 +266,7 @@ def _by_call(process: Process, thread: Thread, place: Frame | None) -> Wait:
     kinds = {d.kind for d in process.fds if d.fd in thread.waits_fds}
     said = _CALLED.get(frame.calls, "") if frame else ""
     kind = "native"
-    if call in ("read", "poll", "ppoll", "select", "pselect6") and 0 in thread.waits_fds and (said == "input" or "tty" in kinds):
+    if call in ("read", "poll", "ppoll", "select", "pselect6") and 0 in thread.waits_fds and (call == "read" or said == "input" or "tty" in kinds):
         kind = "input"
     elif call == "connect":
         kind = "connect"

@@ -106,13 +106,19 @@ def _connected(around: _Surroundings, chosen: set[int]) -> set[int]:
     owners = around.owners()
     ours = find.ancestors(around.processes, os.getpid())
     found: set[int] = set()
+    listening: dict[str, list[int]] = {}
+    for one in around.sockets.values():
+        if one.state == "LISTEN" and one.kind == "tcp":
+            listening.setdefault(one.local.rpartition(":")[2], []).append(one.inode)
     left = list(chosen)
     while left:
         for item in around.descriptors.get(left.pop()) or ():
             peer = around.sockets.get(item.inode)
-            if item.kind != "socket" or peer is None or peer.kind != "tcp" or not peer.peer:
+            if item.kind != "socket" or peer is None or peer.kind != "tcp" or peer.state == "LISTEN":
                 continue
-            more = owners.get(peer.peer, set()) - chosen - found - ours
+            # Nobody has the other end of what was not accepted yet: who listens there then.
+            ends = [peer.peer] if peer.peer else listening.get(peer.remote.rpartition(":")[2], [])
+            more = set().union(*(owners.get(end, set()) for end in ends)) - chosen - found - ours
             more = {pid for pid in more if around.processes[pid].python}
             more = find.below(around.processes, more) - chosen - found - ours
             found |= more
