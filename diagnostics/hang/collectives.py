@@ -119,7 +119,7 @@ def _behind(index: Index, inside: list[Process]) -> dict[str, str]:
 def _what(stand: Stand) -> str:
     """What tells one collective from another, from outside: its kind, and who asked for it."""
     place = stand.wait.place
-    asked = f"{place.path}:{place.function}" if place else ""
+    asked = f"{place.path}:{place.function}:{place.line}" if place else ""
     return f"{stand.wait.kind} {stand.wait.operation} {asked}"
 
 

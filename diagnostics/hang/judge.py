@@ -62,7 +62,7 @@ def judge(snapshot: Snapshot, patience: Patience | None = None) -> Judged:
 
 def _verdict(index: Index, edges: dict[str, list[Edge]], ends: dict[str, End], limits: Patience) -> Verdict:
     blind = _blind(index)
-    waiting = {key: one for key, one in ends.items() if one.chain or _alone(index, key, one)}
+    waiting = {k: one for k, one in ends.items() if (one.chain and one.level != "quiet") or _alone(index, k, one)}
     if not waiting:
         if blind:
             return Verdict(UNKNOWN, sentences.blind(index), certainty="hypothesis")
@@ -81,6 +81,10 @@ def _verdict(index: Index, edges: dict[str, list[Edge]], ends: dict[str, End], l
         verdict = replace(verdict, certainty="hypothesis")
     if _untold(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
+        if index.stands[key].kind in ("collective", "rendezvous"):
+            together = tuple(k for k, one in ends.items() if index.stands[k].kind == index.stands[key].kind)
+            said = sentences.together(index, together)
+            return replace(verdict, sentence=said, culprits=(), victims=together)
     evidence = sentences.of_culprits(index, verdict)
     return replace(verdict, sentence=sentences.of(index, verdict), evidence=evidence)
 
@@ -93,6 +97,8 @@ def _alone(index: Index, key: str, one: End) -> bool:
         return one.cause == "spin_python" and len(stand.steps) > 1
     if one.level == "quiet" or stand.kind in waits.IDLE:
         return stand.kind == "loop" and bool(index.asked(stand.process))
+    if stand.kind in ("sleep", "child", "join") and any(index.stands[p.key].kind != "dead" for p in index.children(stand.process)):
+        return False  # it started the others, and waits for their end
     if stand.kind == "dead":
         return False  # nobody waits for it: its parent has only not asked for its exit code yet
     return True

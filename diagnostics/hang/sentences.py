@@ -61,7 +61,9 @@ def _what(index: Index, verdict: Verdict) -> str:
         return f"holds the lock of the file and {_doing(stand)}"
     if cause == "full_pipe" and verdict.chain:
         return f"does not read what others write to it: it {_doing(stand)}"
-    if cause == "lock" and verdict.chain:
+    if cause == "lost_message" and verdict.chain and verdict.chain[-1].source in verdict.culprits:
+        return f"{_doing(stand)}, and who should give it has nothing to do: what was asked is lost"
+    if cause == "lock" and verdict.chain and verdict.chain[-1].kind == "processes_lock":
         return f"holds a lock that others wait for, and {_doing(stand)}"
     if cause == "pool":
         return f"has a task in a pool of threads that waits for another task of the same pool: it {_doing(stand)}"
@@ -119,6 +121,16 @@ def calm(index: Index, busy: list[str]) -> str:
         names = _joined([f"{_name(index, key)} {_doing(index.stands[key])}" for key in busy[:_MANY]])
         return f"Nothing hangs: {names}."
     return f"Nothing hangs: {len(index.stands)} process{'es' if len(index.stands) != 1 else ''} at rest, and nobody waits for an answer."
+
+
+def together(index: Index, keys: tuple[str, ...]) -> str:
+    """Where all ranks that were seen are in the same collective: Python knows no more."""
+    stand = index.stands[keys[0]]
+    who = _joined([_brief(index.stands[key]) for key in keys]) if len(keys) <= _MANY else f"{len(keys)} processes"
+    return (
+        f"Not known what holds it up: {who} are all in {_asked(stand)}; who is missing from it is not among them, "
+        "or they are in different groups, which Python's stacks do not tell."
+    )
 
 
 def blind(index: Index) -> str:

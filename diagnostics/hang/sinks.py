@@ -50,7 +50,7 @@ def end(index: Index, edges: dict[str, list[Edge]], key: str, path: tuple[Edge, 
         cause = "missing" if key.startswith("rank ") else "elsewhere"
         return End("gone" if cause == "missing" else "stuck", cause, (key,), path, patient=cause == "elsewhere")
     if stand.kind == "collective" and _apart(index, outgoing):
-        return _mismatch(outgoing, key, path)
+        return _mismatch(index, outgoing, key, path)
     if not outgoing or len(path) > _DEEP:
         return _sink(index, stand, path)
     found = []
@@ -76,13 +76,16 @@ def _apart(index: Index, outgoing: list[Edge]) -> bool:
     return bool(kinds) and all(kind in ("collective", "rendezvous") for kind in kinds)
 
 
-def _mismatch(outgoing: list[Edge], key: str, path: tuple[Edge, ...]) -> End:
+def _mismatch(index: Index, outgoing: list[Edge], key: str, path: tuple[Edge, ...]) -> End:
     others = tuple(dict.fromkeys(edge.target for edge in outgoing))
     if outgoing[0].kind == "behind":
         return End("stuck", "absent", others, (*path, outgoing[0]), patient=False, certainty="established")
     before = [edge.source for edge in path]
     if any(other in before for other in others):
         return End("cycle", "mismatch", (*others, key), (*path, outgoing[0]), patient=False)
+    busiest = [other for other in others if len(index.stands[other].collectives) > 1]
+    if busiest:
+        return End("stuck", "two_threads", tuple(busiest), (*path, outgoing[0]), patient=False)
     return End("stuck", "mismatch", others, (*path, outgoing[0]), patient=False, certainty="established")
 
 
@@ -99,8 +102,11 @@ def _sink(index: Index, stand: Stand, path: tuple[Edge, ...]) -> End:
         return End("busy", "busy", key, path)
     if stand.locked:
         return End("cycle", "locks", key, path)
+    if kind in waits.IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
+        # Its workers wait for work: what it waits for is not there any more.
+        return End("stuck", "lost_message", (path[-1].source,), path)
     return End(
-        "quiet" if kind in waits.IDLE and not path and not index.asked(stand.process) else "stuck",
+        "quiet" if _at_rest(index, stand, path) else "stuck",
         _cause(index, stand, path), key, path, patient=kind != "input",
         certainty="established" if kind == "input" else "supported",
     )  # fmt: skip
@@ -137,6 +143,11 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
         "start": "native", "collective": "mismatch" if path else "native",
     }  # fmt: skip
     return named.get(kind, "native")
+
+
+def _at_rest(index: Index, stand: Stand, path: tuple[Edge, ...]) -> bool:
+    """Whether it has nothing to do and nobody asked it anything: a parent that waits for its end did not."""
+    return stand.kind in waits.IDLE and (not path or path[-1].kind == "child") and not index.asked(stand.process)
 
 
 def _pooled(stand: Stand) -> bool:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.look import find, proc
-from diagnostics.hang.verdict import HANG
 from diagnostics.report.findings import FINDINGS, USAGE
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def run(words: Sequence[str], options: argparse.Namespace) -> int:
     passing.start()
     forward = _forwarding(process)
     try:
-        ended = _watch(process, options, counted, forward)
+        ended = _watch(process, options, counted)
     finally:
         for number, before in forward.items():
             signal.signal(number, before)
@@ -90,7 +89,7 @@ def run(words: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], options: argparse.Namespace, counted: list[int], _: object
+    process: subprocess.Popen[bytes], options: argparse.Namespace, counted: list[int]
 ) -> bool:
     """Waits for its end; whether it hung and was ended here."""
     stall = Stall(time.monotonic(), Motion(), time.monotonic())
@@ -129,7 +128,7 @@ def _look(pid: int, options: argparse.Namespace, still_s: float) -> bool:
     options.patience = min(options.patience, still_s)
     sys.stdout.flush()
     with contextlib.redirect_stdout(sys.stderr):
-        return command.answer(snapshot, options) == {HANG: FINDINGS}[HANG]
+        return command.answer(snapshot, options) == FINDINGS
 
 
 def _pass_on(source: BinaryIO, counted: list[int]) -> None:

@@ -136,7 +136,7 @@ def select(
     found = below(processes, tops) - {ours}
     jobs = {job(processes[pid].environment) for pid in found} - {""}
     mates = {p for p, item in processes.items() if p not in own and job(item.environment) in jobs}
-    return below(processes, found | mates) - below(processes, {ours}) - {ours}
+    return below(processes, found | mates) - {ours}
 
 
 def job(environment: dict[str, str]) -> str:

@@ -406,6 +406,137 @@ def connect_blocked() -> None:
     while True:
         others.append(socket.create_connection(listening.getsockname()))
 
+def unix_lost() -> None:
+    """A request over a unix socket, forgotten by an event loop of threads."""
+    path = tempfile.mkdtemp() + "/s"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen()
+
+    def serve() -> None:
+        accepted, _ = listening.accept()
+        accepted.recv(10)
+        threading.Event().wait()
+
+    process = child(serve)
+    say("culprit", process.pid)
+    say("victim")
+    asking = socket.socket(socket.AF_UNIX)
+    asking.connect(path)
+    asking.send(b"generate\n")
+    asking.recv(10)
+
+
+def uvicorn_server(answer) -> tuple[multiprocessing.Process, int]:
+    """A real FastAPI application on uvicorn."""
+    import fastapi
+    import uvicorn
+
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        app = fastapi.FastAPI()
+        app.get("/update_weights")(answer)
+        uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
+
+    process = child(serve)
+    return process, listening.getsockname()[1]
+
+
+def uvicorn_lost() -> None:
+    """An endpoint awaits what nobody will set."""
+    import asyncio
+
+    async def forget() -> None:
+        await asyncio.Event().wait()
+
+    process, port = uvicorn_server(forget)
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def uvicorn_blocked() -> None:
+    """An endpoint that is `async def` calls something that blocks."""
+
+    async def block() -> None:
+        threading.Event().wait()
+
+    process, port = uvicorn_server(block)
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def event_never_set() -> None:
+    """A thread that should set an event died."""
+    event = threading.Event()
+    say("culprit")
+    event.wait()
+
+
+def fork_with_lock() -> None:
+    """A process was forked while a thread held a lock: in the child nobody holds it, and nobody gives it back."""
+    lock = threading.Lock()
+    threading.Thread(target=lambda: lock.acquire() and healthy_busy, daemon=True).start()
+    time.sleep(0.2)
+    process = child(lock.acquire)
+    say("culprit", process.pid)
+    say("victim")
+    process.join()
+
+
+def pool_worker_killed() -> None:
+    """A worker of multiprocessing's pool was killed during its task: the pool makes a new one, and the task is lost."""
+    pool = _fork.Pool(1)
+    worker = pool.apply_async(time.sleep, (FOREVER,))
+    time.sleep(0.5)
+    os.kill(pool._pool[0].pid, signal.SIGKILL)
+    say("culprit")
+    worker.get()
+
+
+def thread_joins_stuck() -> None:
+    """The main thread joins a thread that waits for an item."""
+    items: queue.Queue[int] = queue.Queue()
+    thread = threading.Thread(target=items.get, name="writer")
+    thread.start()
+    say("culprit")
+    thread.join()
+
+
+def semaphore_of_dead() -> None:
+    """A process died with a lock that processes share."""
+    lock = _fork.Lock()
+
+    def holder() -> None:
+        lock.acquire()
+        os._exit(1)
+
+    process = child(holder)
+    time.sleep(0.5)
+    say("culprit", process.pid)
+    say("culprit")
+    lock.acquire()
+
+
+def ring_of_three() -> None:
+    """Three processes, each waits for the one before it."""
+    pipes = [_fork.Pipe(duplex=False) for _ in range(3)]
+
+    def wait(mine: int) -> None:
+        for number, (read, write) in enumerate(pipes):
+            if number != mine:
+                read.close()
+            if number != (mine + 1) % 3:
+                write.close()
+        say("culprit")
+        pipes[mine][0].recv()
+
+    child(wait, 1)
+    child(wait, 2)
+    wait(0)
+
 
 # Healthy: no hang may be claimed of these.
 
