@@ -27,22 +27,61 @@ def add(commands: Any) -> None:
         description="Exit codes: 0 nothing hangs, 1 something does, 2 wrong usage, 3 it could not be told.",
     )
     which = parser.add_argument_group("which processes (default: all of yours that look like a job)")
-    which.add_argument("--pid", type=int, action="append", default=[], metavar="P", help="these, and all below them")
-    which.add_argument("--match", default="", metavar="PATTERN", help="whose command line matches, and all below them")
+    which.add_argument(
+        "--pid", type=int, action="append", default=[], metavar="P", help="these, and all below them"
+    )
+    which.add_argument(
+        "--match", default="", metavar="PATTERN", help="whose command line matches, and all below them"
+    )
     which.add_argument("--all", action="store_true", help="all of yours that look like parts of a job")
-    which.add_argument("--from", dest="files", nargs="+", default=[], metavar="FILE", help="dumps that were taken before, or - for standard input")  # fmt: skip
-    which.add_argument("--watch", action="store_true", help="start the command after --, and look when it stands still")  # fmt: skip
+    which.add_argument(
+        "--from",
+        dest="files",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="dumps that were taken before, or - for standard input",
+    )
+    which.add_argument(
+        "--watch", action="store_true", help="start the command after --, and look when it stands still"
+    )
     how = parser.add_argument_group("how")
-    how.add_argument("--seconds", type=_positive, default=1.5, metavar="S", help="watch them that long (default: 1.5)")
-    how.add_argument("--samples", type=int, default=3, metavar="N", help="stacks to take in that time (default: 3)")
-    how.add_argument("--patience", type=_positive, default=60.0, metavar="S", help="a wait is normal that long where nobody computes (default: 60)")  # fmt: skip
-    how.add_argument("--busy-patience", type=_positive, default=600.0, metavar="S", help="and that long where who is waited for computes (default: 600)")  # fmt: skip
+    how.add_argument(
+        "--seconds", type=_positive, default=1.5, metavar="S", help="watch them that long (default: 1.5)"
+    )
+    how.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="stacks to take in that time (default: 3)"
+    )
+    how.add_argument(
+        "--patience",
+        type=_positive,
+        default=60.0,
+        metavar="S",
+        help="a wait is normal that long where nobody computes (default: 60)",
+    )
+    how.add_argument(
+        "--busy-patience",
+        type=_positive,
+        default=600.0,
+        metavar="S",
+        help="and that long where who is waited for computes (default: 600)",
+    )
     how.add_argument("--format", choices=FORMATS, default="terminal")
     how.add_argument("--stacks", action="store_true", help="also the tree of all stacks, in the terminal")
-    how.add_argument("--save", type=Path, metavar="FILE", help="keep what was seen, to be judged elsewhere by --from")
+    how.add_argument(
+        "--save", type=Path, metavar="FILE", help="keep what was seen, to be judged elsewhere by --from"
+    )
     watch = parser.add_argument_group("with --watch")
-    watch.add_argument("--stall", type=_positive, default=300.0, metavar="S", help="look when nothing moved that long (default: 300)")  # fmt: skip
-    watch.add_argument("--end", action="store_true", help="end the command when it hangs; the exit code is 1 then")
+    watch.add_argument(
+        "--stall",
+        type=_positive,
+        default=300.0,
+        metavar="S",
+        help="look when nothing moved that long (default: 300)",
+    )
+    watch.add_argument(
+        "--end", action="store_true", help="end the command when it hangs; the exit code is 1 then"
+    )
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help=argparse.SUPPRESS)
     parser.set_defaults(command=run)
 
@@ -79,23 +118,26 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _misused(options: argparse.Namespace, words: list[str]) -> str:
-    given = [name for name, value in (("--pid", options.pid), ("--match", options.match), ("--all", options.all)) if value]
-    if options.files and (given or options.watch):
-        return f"--from reads dumps; {' and '.join(given) or '--watch'} would look at processes"
-    if options.watch and not words:
-        return "--watch: expected a command, as hang --watch -- python train.py"
-    if options.watch and given:
-        return f"--watch looks at what it started; without {given[0]}"
-    if words and not options.watch:
-        return f"{words[0]!r}: expected nothing there (--watch -- COMMAND would start a command)"
-    if options.match:
-        try:
-            re.compile(options.match)
-        except re.error as error:
-            return f"--match {options.match!r}: no pattern: {error}"
-    if not 1 <= options.samples <= 50:
-        return f"--samples {options.samples}: expected 1 to 50"
-    return ""
+    named = (("--pid", options.pid), ("--match", options.match), ("--all", options.all))
+    given = [name for name, value in named if value]
+    told = (
+        (
+            f"--from reads dumps; {' and '.join(given) or '--watch'} would look at processes",
+            options.files and (given or options.watch),
+        ),
+        ("--watch: expected a command, as hang --watch -- python train.py", options.watch and not words),
+        (f"--watch looks at what it started; without {' and '.join(given)}", options.watch and given),
+        (
+            f"{' '.join(words)!r}: expected nothing there (--watch -- COMMAND would start a command)",
+            words and not options.watch,
+        ),
+        (f"--samples {options.samples}: expected 1 to 50", not 1 <= options.samples <= 50),
+    )
+    try:
+        re.compile(options.match)
+    except re.error as error:
+        return f"--match {options.match!r}: no pattern: {error}"
+    return next((problem for problem, holds in told if holds), "")
 
 
 def _look(options: argparse.Namespace) -> Snapshot:
@@ -106,8 +148,8 @@ def _look(options: argparse.Namespace) -> Snapshot:
 
 def answer(snapshot: Snapshot, options: argparse.Namespace) -> int:
     """Judges a snapshot and writes what came of it; keeps it where that was asked for."""
-    from diagnostics.hang import causes
-    from diagnostics.hang.judge import Patience, judge
+    from diagnostics.hang.judge import causes
+    from diagnostics.hang.judge.decide import Patience, judge
     from diagnostics.hang.show import document
 
     if options.save:

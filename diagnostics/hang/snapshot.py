@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import types
-import typing
 from dataclasses import dataclass, field
 from typing import Any
+
+from diagnostics.hang import plain
 
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
 # A thread that could run for more than this share of the time it was watched is busy.
@@ -220,7 +219,8 @@ class Snapshot:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a bundle."""
-        return {"schema": SCHEMA} | _slim(dataclasses.asdict(self))
+        found: dict[str, Any] = plain.slim(dataclasses.asdict(self))
+        return {"schema": SCHEMA} | found
 
     @staticmethod
     def from_json(document: Any) -> Snapshot:
@@ -232,7 +232,7 @@ class Snapshot:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise SnapshotError(f"no snapshot: expected a document with schema {SCHEMA}")
         try:
-            built: Snapshot = _build(Snapshot, {k: v for k, v in document.items() if k != "schema"})
+            built: Snapshot = plain.build(Snapshot, {k: v for k, v in document.items() if k != "schema"})
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise SnapshotError(f"a broken snapshot: {error}") from None
         return built
@@ -253,39 +253,3 @@ def short(path: str) -> str:
     if len(parts) > 3 and parts[-3].startswith("python3."):
         return "/".join(parts[-2:])
     return "/".join(parts[-3:]).lstrip("/")
-
-
-def _slim(value: Any) -> Any:
-    """Leaves out what is empty or unknown: most of a bundle would be that."""
-    if isinstance(value, dict):
-        return {k: _slim(v) for k, v in value.items() if v not in (None, "", (), [], {})}
-    if isinstance(value, list | tuple):
-        return [_slim(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
-
-
-@functools.cache
-def _fields(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """Builds a value of a type out of JSON, refusing what does not fit."""
-    origin = typing.get_origin(kind)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{value!r:.60}: expected a list")
-        return tuple(_build(typing.get_args(kind)[0], item) for item in value)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(typing.get_args(kind)[0], value)
-    if dataclasses.is_dataclass(kind):
-        known = _fields(typing.cast("type", kind))
-        if not isinstance(value, dict) or not set(value) <= set(known):
-            raise TypeError(f"{value!r:.60}: expected an object with keys of {kind}")
-        return typing.cast("Any", kind)(**{k: _build(known[k], v) for k, v in value.items()})
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{value!r:.60}: expected {kind.__name__}")
-    return value

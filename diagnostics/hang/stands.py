@@ -66,11 +66,13 @@ def stand(process: Process) -> Stand:
     in_collective = tuple(t for t in process.threads if told[t.tid].kind == "collective")
     if gone:
         main = process.main or Thread(process.pid)
-        return Stand(process, ((main, waits.Wait(gone, place=told[main.tid].place if main.tid in told else None)),))
-    main = process.main or _telling(process, told)
-    if main is None:
+        return Stand(
+            process, ((main, waits.Wait(gone, place=told[main.tid].place if main.tid in told else None)),)
+        )
+    speaks = process.main or _telling(process, told)
+    if speaks is None:
         return Stand(process, ())
-    steps = _followed(process, told, main)
+    steps = _followed(process, told, speaks)
     last = steps[-1]
     locked = _locked(process, told) if last[1].kind in WITHIN or last[1].kind == "lock" else ()
     blocked = last[1].kind not in waits.IDLE and _in_loop(last[0])
@@ -80,19 +82,21 @@ def stand(process: Process) -> Stand:
 def _telling(process: Process, told: dict[int, Wait]) -> Thread | None:
     """A thread that does something; any other if none does."""
     doing = [t for t in process.threads if told[t.tid].kind not in (*waits.IDLE, "unseen", "native")]
-    return (doing or list(process.threads) or [None])[0]
+    return next(iter(doing or process.threads), None)
 
 
-def _followed(
-    process: Process, told: dict[int, Wait], start: Thread
-) -> tuple[tuple[Thread, Wait], ...]:
+def _followed(process: Process, told: dict[int, Wait], start: Thread) -> tuple[tuple[Thread, Wait], ...]:
     steps = [(start, told[start.tid])]
     while True:
         kind = steps[-1][1].kind
         if kind not in WITHIN and kind not in waits.IDLE:
             return tuple(steps)
         seen = {thread.tid for thread, _ in steps}
-        others = [t for t in process.threads if t.tid not in seen and told[t.tid].kind not in (*waits.IDLE, "unseen")]  # fmt: skip
+        others = [
+            t
+            for t in process.threads
+            if t.tid not in seen and told[t.tid].kind not in (*waits.IDLE, "unseen")
+        ]
         if kind in waits.IDLE:
             # The event loop has nothing to do: a thread of its pool may have.
             others = [t for t in others if told[t.tid].place is not None]
@@ -109,7 +113,11 @@ def _followed(
 
 def _locked(process: Process, told: dict[int, Wait]) -> tuple[Thread, ...]:
     """Threads that wait for different locks while no other thread does anything: each must hold another's."""
-    doing = [t for t in process.threads if told[t.tid].kind not in (*waits.IDLE, "unseen", "join", "future", "pool", "native")]  # fmt: skip
+    doing = [
+        t
+        for t in process.threads
+        if told[t.tid].kind not in (*waits.IDLE, "unseen", "join", "future", "pool", "native")
+    ]
     at_lock = [t for t in doing if told[t.tid].kind == "lock"]
     places = {t.futex or str(told[t.tid].place) for t in at_lock}
     alone = all(told[t.tid].kind in ("lock", "queue", "event") for t in doing)

@@ -70,7 +70,9 @@ class Stall:
 def run(words: Sequence[str], options: argparse.Namespace) -> int:
     """Runs the command; its exit code, or 1 where it hung and was ended."""
     try:
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
     except OSError as error:
         print(f"diagnostics: hang: --watch: {words[0]}: {error.strerror or error}", file=sys.stderr)
         return USAGE
@@ -88,9 +90,7 @@ def run(words: Sequence[str], options: argparse.Namespace) -> int:
     return FINDINGS if ended else _code(process.wait())
 
 
-def _watch(
-    process: subprocess.Popen[bytes], options: argparse.Namespace, counted: list[int]
-) -> bool:
+def _watch(process: subprocess.Popen[bytes], options: argparse.Namespace, counted: list[int]) -> bool:
     """Waits for its end; whether it hung and was ended here."""
     stall = Stall(time.monotonic(), Motion(), time.monotonic())
     told = False

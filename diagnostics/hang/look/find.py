@@ -30,7 +30,9 @@ _TITLES: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 _KNOWN = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
 _WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d+))?|TP(\d+)")
-_PYTHON = re.compile(r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE)  # fmt: skip
+_PYTHON = re.compile(
+    r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
+)
 
 
 @dataclass

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.hang.snapshot import Descriptor
@@ -16,20 +17,23 @@ ENVIRONMENT = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 _X86 = {
-    0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 23: "select", 34: "pause", 35: "nanosleep",
+    0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 23: "select", 34: "pause",
+    35: "nanosleep",
     42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 61: "wait4", 72: "fcntl",
     73: "flock", 74: "fsync", 128: "rt_sigtimedwait", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
     247: "waitid", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4", 441: "epoll_pwait2",
 }  # fmt: skip
 _ARM = {
-    63: "read", 64: "write", 65: "readv", 66: "writev", 72: "pselect6", 73: "ppoll", 101: "nanosleep", 115: "clock_nanosleep",
+    63: "read", 64: "write", 65: "readv", 66: "writev", 72: "pselect6", 73: "ppoll", 101: "nanosleep",
+    115: "clock_nanosleep",
     203: "connect", 202: "accept", 206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 260: "wait4",
     25: "fcntl", 32: "flock", 82: "fsync", 98: "futex", 22: "epoll_pwait", 95: "waitid", 242: "accept4",
 }  # fmt: skip
 CALLS = _ARM if platform.machine() in {"aarch64", "arm64"} else _X86
-_ONE_FD = {"read", "write", "pread64", "readv", "writev", "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg",
-           "recvmsg", "flock", "fsync", "fcntl"}  # fmt: skip
+_ONE_FD = {"read", "write", "pread64", "readv", "writev", "connect", "accept", "accept4", "sendto", "recvfrom",
+           "sendmsg", "recvmsg", "flock", "fsync", "fcntl"}  # fmt: skip
 _MOST_POLLED = 256
+_SHARED = "/dev/shm/"  # noqa: S108 - looked for in maps of memory
 _F_SETLKW = (7, 38)
 _LINK = re.compile(r"(socket|pipe|anon_inode):\[?([^\]]*)\]?")
 _LAST_RAN = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
@@ -55,13 +59,13 @@ def stat(pid: int) -> list[str]:
 
 def pids() -> list[int]:
     """All processes."""
-    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
 def threads(pid: int) -> list[int]:
     """The threads of a process."""
     try:
-        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+        return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return []
 
@@ -100,7 +104,7 @@ def age_s(pid: int) -> float | None:
 
 
 def runnable_ns(pid: int, tid: int) -> int | None:
-    """Nanoseconds in which a thread ran or waited for a processor: so a busy machine does not hide that it wants one."""
+    """Nanoseconds in which a thread ran or waited for a processor: a busy machine does not hide that it wants one."""
     parts = read(pid, f"task/{tid}/schedstat").split()
     return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
 
@@ -119,15 +123,14 @@ def moved(pid: int) -> int | None:
 
 def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
     """Its open files; None without the right to see them."""
-    folder = f"/proc/{pid}/fd"
     try:
-        names = os.listdir(folder)
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return None
     found = []
-    for name in names:
+    for link in links:
         with contextlib.suppress(OSError):
-            found.append(_descriptor(pid, int(name), os.readlink(f"{folder}/{name}")))
+            found.append(_descriptor(pid, int(link.name), str(link.readlink())))
     return tuple(sorted(found, key=lambda item: item.fd))
 
 
@@ -144,7 +147,7 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
     if link == "/dev/null":
         return Descriptor(fd, "null")
     try:
-        inode = os.stat(f"/proc/{pid}/fd/{fd}").st_ino
+        inode = Path(f"/proc/{pid}/fd/{fd}").stat().st_ino
     except OSError:
         inode = 0
     return Descriptor(fd, "file", inode, _mode(pid, fd), link)
@@ -163,28 +166,49 @@ def watched(pid: int, epoll: int) -> tuple[int, ...]:
     return tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:"))
 
 
-def system_call(pid: int, tid: int) -> tuple[str, tuple[int, ...], str, bool | None]:
-    """(name, descriptors it waits for, futex, whether it ends by itself) of what a thread is in; empty if unknown."""
+@dataclass(frozen=True)
+class SystemCall:
+    """What a thread is in.
+
+    Attributes:
+        fds: Descriptors that it waits for.
+        futex: The address that it waits at.
+        limited: Whether it ends by itself; None if unknown.
+    """
+
+    name: str = ""
+    fds: tuple[int, ...] = ()
+    futex: str = ""
+    limited: bool | None = None
+
+
+def system_call(pid: int, tid: int) -> SystemCall:
+    """The system call of a thread; without a name where it may not be seen."""
     parts = read(pid, f"task/{tid}/syscall").split()
     if not parts or not parts[0].lstrip("-").isdigit():
-        return ("running" if parts[:1] == ["running"] else "", (), "", None)
+        return SystemCall("running" if parts[:1] == ["running"] else "")
     name = CALLS.get(int(parts[0]), f"call {parts[0]}")
     given = [int(part, 16) for part in parts[1:7]]
     if name == "futex":
-        return name, (), f"{given[0]:#x}", given[3] != 0
-    if name == "fcntl":
-        return ("fcntl lock" if given[1] in _F_SETLKW else name), (given[0],), "", False
+        return SystemCall(name, (), f"{given[0]:#x}", given[3] != 0)
     if name in _ONE_FD:
-        return name, (given[0] & 0xFFFFFFFF,), "", None
-    if name in {"poll", "ppoll"}:
-        signed = given[2] - (1 << 32) if given[2] >> 31 == 1 else given[2]
-        limited = signed >= 0 and given[2] >> 32 == 0 if name == "poll" else given[2] != 0
-        return name, _polled(pid, given[0], given[1]), "", limited
-    if name in {"select", "pselect6"}:
-        return name, _selected(pid, given[0], given[1:3]), "", given[4] != 0
+        locks = name == "fcntl" and given[1] in _F_SETLKW
+        return SystemCall("fcntl lock" if locks else name, (given[0] & 0xFFFFFFFF,))
     if name.startswith("epoll"):
-        return name, watched(pid, given[0]), "", None
-    return name, (), "", None
+        return SystemCall(name, watched(pid, given[0]))
+    return _many(pid, name, given)
+
+
+def _many(pid: int, name: str, given: list[int]) -> SystemCall:
+    """A call that waits for one of many descriptors: which ones stands in the process's memory."""
+    if name == "ppoll":
+        return SystemCall(name, _polled(pid, given[0], given[1]), limited=given[2] != 0)
+    if name == "poll":
+        # Its time limit is an int of 32 bits; -1 is none.
+        return SystemCall(name, _polled(pid, given[0], given[1]), limited=not given[2] & 0x80000000)
+    if name in {"select", "pselect6"}:
+        return SystemCall(name, _selected(pid, given[0], given[1:3]), limited=given[4] != 0)
+    return SystemCall(name)
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:
@@ -215,7 +239,7 @@ def shared(pid: int) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
     """Names of memory it shares with others, and (start, end, inode) of the semaphores among it."""
     names, semaphores = set(), []
     for line in read(pid, "maps").splitlines():
-        if "/dev/shm/" not in line and "/dev/zero" not in line:
+        if _SHARED not in line and "/dev/zero" not in line:
             continue
         parts = line.split(maxsplit=5)
         path = parts[5].removesuffix(" (deleted)")

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.read import pyspy
-from diagnostics.hang.snapshot import Frame, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from diagnostics.hang.snapshot import Frame, Thread
 
 LIMIT_S = 5.0
 TRIES = 3
@@ -54,8 +55,12 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
         try:
             done = subprocess.run(
                 [program, "dump", "--nonblocking", "--json", "--pid", str(pid)],
-                stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False, env=variables,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIMIT_S,
+                check=False,
+                env=variables,
+            )
         except subprocess.TimeoutExpired:
             return f"py-spy gave no answer within {LIMIT_S:g} s"
         except OSError as error:

@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.hang.look import find, proc, rights, sockets, stacks
-from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, Thread
+from diagnostics.hang.look import around as around_
+from diagnostics.hang.look import find, proc, rights, stacks
+from diagnostics.hang.snapshot import Process, Snapshot, Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 SECONDS = 1.5
 SAMPLES = 3
@@ -35,23 +36,6 @@ class NoProcessError(Exception):
     """Raised when there is nothing to look at; the text says what was looked for."""
 
 
-@dataclass
-class _Surroundings:
-    """All processes of the host, and which of them has which inode open."""
-
-    processes: dict[int, find.Found]
-    descriptors: dict[int, tuple[Descriptor, ...] | None]
-    sockets: dict[int, Socket]
-
-    def owners(self) -> dict[int, set[int]]:
-        owners: dict[int, set[int]] = {}
-        for pid, items in self.descriptors.items():
-            for item in items or ():
-                if item.kind in {"socket", "pipe"}:
-                    owners.setdefault(item.inode, set()).add(pid)
-        return owners
-
-
 def take(wanted: Wanted, *, sleep: Callable[[float], None] = time.sleep) -> Snapshot:
     """Looks.
 
@@ -65,23 +49,28 @@ def take(wanted: Wanted, *, sleep: Callable[[float], None] = time.sleep) -> Snap
     )
     if missing or not chosen:
         raise NoProcessError(_nothing(wanted, missing))
-    around = _Surroundings(processes, {}, {})
-    _survey(around, chosen)
-    chosen |= _connected(around, chosen)
+    around = around_.Surroundings(processes, {}, {})
+    around_.survey(around, chosen)
+    chosen |= around_.connected(around, chosen)
     chosen = set(sorted(chosen)[: find.MOST])
     program = stacks.tool()
     refused = rights.refusals(chosen)
     seen, seconds = _watch(around, chosen - set(refused), program, wanted, sleep)
     found = [_process(around, pid, seen.get(pid), refused.get(pid, "")) for pid in sorted(chosen)]
-    further = _holders(around, found) - chosen
+    further = around_.holders(around, found) - chosen
     if further:
         blocked = rights.refusals(further)
-        again, _ = _watch(around, further - set(blocked), program, replace(wanted, samples=1, seconds=0.1), sleep)  # fmt: skip
+        again, _ = _watch(
+            around, further - set(blocked), program, replace(wanted, samples=1, seconds=0.1), sleep
+        )
         found += [_process(around, pid, again.get(pid), blocked.get(pid, "")) for pid in sorted(further)]
     return Snapshot(
-        processes=tuple(found), sockets=_concerned(around, found), locks=_locks(around, found),
-        seconds=round(seconds, 2), blind=tuple(_blind(found, refused, program)),
-    )  # fmt: skip
+        processes=tuple(found),
+        sockets=around_.concerned(around, found),
+        locks=around_.locks(around, found),
+        seconds=round(seconds, 2),
+        blind=tuple(_blind(found, refused, program)),
+    )
 
 
 def _nothing(wanted: Wanted, missing: list[int]) -> str:
@@ -95,39 +84,12 @@ def _nothing(wanted: Wanted, missing: list[int]) -> str:
     )
 
 
-def _survey(around: _Surroundings, pids: Iterable[int]) -> None:
-    """Reads descriptors of all processes that may be read, and all sockets."""
-    around.descriptors = {pid: proc.descriptors(pid) for pid in around.processes}
-    around.sockets = sockets.all_sockets(pids)
-
-
-def _connected(around: _Surroundings, chosen: set[int]) -> set[int]:
-    """Processes at the other end of the chosen ones' TCP connections, with all below them, again and again."""
-    owners = around.owners()
-    ours = find.ancestors(around.processes, os.getpid())
-    found: set[int] = set()
-    listening: dict[str, list[int]] = {}
-    for one in around.sockets.values():
-        if one.state == "LISTEN" and one.kind == "tcp":
-            listening.setdefault(one.local.rpartition(":")[2], []).append(one.inode)
-    left = list(chosen)
-    while left:
-        for item in around.descriptors.get(left.pop()) or ():
-            peer = around.sockets.get(item.inode)
-            if item.kind != "socket" or peer is None or peer.kind != "tcp" or peer.state == "LISTEN":
-                continue
-            # Nobody has the other end of what was not accepted yet: who listens there then.
-            ends = [peer.peer] if peer.peer else listening.get(peer.remote.rpartition(":")[2], [])
-            more = set().union(*(owners.get(end, set()) for end in ends)) - chosen - found - ours
-            more = {pid for pid in more if around.processes[pid].python}
-            more = find.below(around.processes, more) - chosen - found - ours
-            found |= more
-            left += more
-    return found
-
-
 def _watch(
-    around: _Surroundings, pids: set[int], program: str | None, wanted: Wanted, sleep: Callable[[float], None]
+    around: around_.Surroundings,
+    pids: set[int],
+    program: str | None,
+    wanted: Wanted,
+    sleep: Callable[[float], None],
 ) -> tuple[dict[int, dict[str, object]], float]:
     """Samples of stacks, and counts before and after."""
     asked = [pid for pid in sorted(pids) if around.processes[pid].python]
@@ -153,9 +115,12 @@ def _watch(
     for pid in pids:
         reason = problems.get(pid, "") if pid not in taken else ""
         seen[pid] = {
-            "samples": taken.get(pid, []), "problem": reason, "before": before[pid], "after": _counts(pid),
+            "samples": taken.get(pid, []),
+            "problem": reason,
+            "before": before[pid],
+            "after": _counts(pid),
             "seconds": passed,
-        }  # fmt: skip
+        }
     return seen, passed
 
 
@@ -163,7 +128,7 @@ def _counts(pid: int) -> tuple[dict[int, int | None], int | None]:
     return {tid: proc.runnable_ns(pid, tid) for tid in proc.threads(pid)}, proc.moved(pid)
 
 
-def _process(around: _Surroundings, pid: int, seen: dict[str, object] | None, refused: str) -> Process:
+def _process(around: around_.Surroundings, pid: int, seen: dict[str, object] | None, refused: str) -> Process:
     item = around.processes[pid]
     fields = proc.stat(pid)
     name, rank = find.role(around.processes, item)
@@ -180,29 +145,34 @@ def _process(around: _Surroundings, pid: int, seen: dict[str, object] | None, re
         first, second = seen["before"][1], seen["after"][1]  # type: ignore[index]
         moved = first != second if first is not None and second is not None else None
     return Process(
-        pid=pid, ppid=item.ppid, title=item.title, role=name, rank=rank,
+        pid=pid,
+        ppid=item.ppid,
+        title=item.title,
+        role=name,
+        rank=rank,
         world=int(world) if rank is not None and name == "trainer" and world.isdecimal() else None,
         job=find.job(item.environment) if name == "trainer" else "",
-        python=item.python, state=fields[0] if fields else "X", age_s=proc.age_s(pid), threads=threads,
-        fds=_resolved(around, proc.descriptors(pid)), shared=names, io_moved=moved, unseen=tuple(unseen),
-    )  # fmt: skip
-
-
-def _resolved(around: _Surroundings, items: tuple[Descriptor, ...] | None) -> tuple[Descriptor, ...]:
-    known = around.sockets
-    return tuple(
-        replace(d, kind=known[d.inode].kind) if d.kind == "socket" and d.inode in known else d
-        for d in items or ()
+        python=item.python,
+        state=fields[0] if fields else "X",
+        age_s=proc.age_s(pid),
+        threads=threads,
+        fds=around_.resolved(around, proc.descriptors(pid)),
+        shared=names,
+        io_moved=moved,
+        unseen=tuple(unseen),
     )
 
 
 def _bare(pid: int) -> tuple[Thread, ...]:
     """What every user may see of a process: states and what it sleeps in."""
     return tuple(
-        Thread(tid=tid, state=(proc.read(pid, f"task/{tid}/stat").rpartition(")")[2].split() or [""])[0],
-               wchan=proc.read(pid, f"task/{tid}/wchan").strip("0"))
+        Thread(
+            tid=tid,
+            state=(proc.read(pid, f"task/{tid}/stat").rpartition(")")[2].split() or [""])[0],
+            wchan=proc.read(pid, f"task/{tid}/wchan").strip("0"),
+        )
         for tid in proc.threads(pid)[:64]
-    )  # fmt: skip
+    )
 
 
 def _threads(pid: int, seen: dict[str, object], semaphores: list[tuple[int, int, int]]) -> tuple[Thread, ...]:
@@ -217,7 +187,7 @@ def _threads(pid: int, seen: dict[str, object], semaphores: list[tuple[int, int,
         if tid not in by_tid and tid != pid:
             continue  # a thread without Python: a pool of a library
         thread = stacks.merged(by_tid[tid]) if tid in by_tid else Thread(tid)
-        name, fds, futex, limited = proc.system_call(pid, tid)
+        call = proc.system_call(pid, tid)
         state = (proc.read(pid, f"task/{tid}/stat").rpartition(")")[2].split() or [""])[0]
         first, second = before.get(tid), after.get(tid)
         share = None
@@ -226,71 +196,24 @@ def _threads(pid: int, seen: dict[str, object], semaphores: list[tuple[int, int,
         ran = proc.last_ran_ms(pid, tid)
         found.append(
             replace(
-                thread, frames=stacks.hinted(pid, thread.frames), state=state, syscall=name, waits_fds=fds, limited=limited,
-                futex=_semaphore(futex, semaphores), wchan=proc.read(pid, f"task/{tid}/wchan").strip("0"), runnable=share,
+                thread,
+                frames=stacks.hinted(pid, thread.frames),
+                state=state,
+                syscall=call.name,
+                waits_fds=call.fds,
+                limited=call.limited,
+                futex=_semaphore(call.futex, semaphores),
+                wchan=proc.read(pid, f"task/{tid}/wchan").strip("0"),
+                runnable=share,
                 asleep_s=max(0.0, (last - ran) / 1000) if last and ran and state != "R" else None,
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 
 def _semaphore(futex: str, semaphores: list[tuple[int, int, int]]) -> str:
     address = int(futex, 16) if futex else -1
     return next((f"sem:{inode}" for start, end, inode in semaphores if start <= address < end), futex)
-
-
-def _holders(around: _Surroundings, found: list[Process]) -> set[int]:
-    """Further processes that something here waits for: at the other end of a pipe, or holding a file's lock."""
-    owners = around.owners()
-    ours = {os.getpid()}
-    inodes, files = set(), set()
-    for process in found:
-        waited = {fd for thread in process.threads for fd in thread.waits_fds}
-        files |= {d.inode for d in process.fds if d.kind == "file" and d.fd in waited}
-        for item in process.fds:
-            if item.fd in waited and item.kind in {"pipe", "unix"}:
-                inodes |= {item.inode, around.sockets[item.inode].peer if item.kind == "unix" else item.inode}
-    held = {pid for pid, inode, *_ in _listed() if pid and (inode in files)}
-    wants = {t for p in found for t in p.threads if any("filelock" in f.path for f in t.frames)}
-    if wants:
-        held |= {pid for pid, inode, *_ in _listed() if pid and _lock_path(around, pid, inode).endswith(".lock")}  # fmt: skip
-    more = set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()
-    return {pid for pid in (more | held) - ours if pid in around.processes and _mine(around, pid)}
-
-
-def _mine(around: _Surroundings, pid: int) -> bool:
-    return os.geteuid() in {around.processes[pid].uid, 0}
-
-
-def _listed() -> list[tuple[int, int, str, bool]]:
-    """(process, inode, kind, waits) of /proc/locks."""
-    found = []
-    for line in proc.file("/proc/locks").splitlines():
-        parts = line.split()
-        waits = len(parts) > 1 and parts[1] == "->"
-        parts = parts[2:] if waits else parts[1:]
-        if len(parts) > 4 and parts[4].count(":") == 2:
-            found.append((max(0, int(parts[3])), int(parts[4].rpartition(":")[2]), parts[0], waits))
-    return found
-
-
-def _lock_path(around: _Surroundings, pid: int, inode: int) -> str:
-    return next((d.path for d in around.descriptors.get(pid) or () if d.inode == inode), "")
-
-
-def _locks(around: _Surroundings, found: list[Process]) -> tuple[Lock, ...]:
-    known = {process.pid for process in found}
-    inodes = {d.inode for process in found for d in process.fds if d.kind == "file"}
-    return tuple(
-        Lock(inode, pid, kind, waits, _lock_path(around, pid, inode))
-        for pid, inode, kind, waits in _listed()
-        if pid in known or inode in inodes
-    )
-
-
-def _concerned(around: _Surroundings, found: list[Process]) -> tuple[Socket, ...]:
-    inodes = {d.inode for process in found for d in process.fds if d.kind in {"tcp", "unix"}}
-    return tuple(around.sockets[inode] for inode in sorted(inodes) if inode in around.sockets)
 
 
 def _blind(found: list[Process], refused: dict[int, str], program: str | None) -> list[str]:

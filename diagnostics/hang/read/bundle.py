@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.hang.snapshot import SCHEMA, Snapshot, SnapshotError
 from diagnostics.hang.read import ReadError
+from diagnostics.hang.snapshot import SCHEMA, Snapshot, SnapshotError
 from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:

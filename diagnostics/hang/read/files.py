@@ -44,23 +44,28 @@ def _bytes(name: str) -> bytes:
 
 def _one(name: str, data: bytes) -> Snapshot:
     if recorder.is_pickle(data):
-        found = recorder.flight_recorder(data, name)
-        if found is None:
-            return Snapshot(source="flight recorder", blind=(f"{name}: the recorder is empty (TORCH_FR_BUFFER_SIZE is 0?)",))  # fmt: skip
-        return Snapshot((found[0],), collectives=(found[1],), source="flight recorder")
+        return _recorded(name, data)
     text = data.decode("utf-8", errors="replace")
     document = _json(text)
     if isinstance(document, list):
         return _spied(document, name)
-    if recorder.is_ras(document):
-        return recorder.ras(document, name)
     if document is not None:
-        return bundle.read(document, name)
+        return recorder.ras(document, name) if recorder.is_ras(document) else bundle.read(document, name)
     if pyspy.is_text(text):
         return _roled(pyspy.from_text(text), "py-spy text")
     if tracebacks.is_text(text):
         return _roled(tracebacks.from_text(text), "tracebacks")
-    raise ReadError(f"{name}: expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle")  # fmt: skip
+    raise ReadError(
+        f"{name}: expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
+    )
+
+
+def _recorded(name: str, data: bytes) -> Snapshot:
+    found = recorder.flight_recorder(data, name)
+    if found is None:
+        empty = f"{name}: the recorder is empty (is TORCH_FR_BUFFER_SIZE 0?)"
+        return Snapshot(source="flight recorder", blind=(empty,))
+    return Snapshot((found[0],), collectives=(found[1],), source="flight recorder")
 
 
 def _json(text: str) -> Any:
@@ -90,7 +95,13 @@ def _roled(processes: list[Process], source: str) -> Snapshot:
         role, rank = find.role({}, item)
         names = {f.function for t in process.threads for f in t.frames}
         if role == "process":
-            role = "engine worker" if "worker_busy_loop" in names else "engine core" if "run_busy_loop" in names else process.role
+            role = (
+                "engine worker"
+                if "worker_busy_loop" in names
+                else "engine core"
+                if "run_busy_loop" in names
+                else process.role
+            )
         if "_worker_loop" in names:
             role = "data loader worker"
         found.append(replace(process, role=role, rank=process.rank if process.rank is not None else rank))

@@ -27,10 +27,13 @@ def threads(document: Any) -> dict[int, tuple[Thread, ...]]:
             Thread(
                 tid=int(item.get("os_thread_id") or item.get("thread_id") or 0),
                 name=str(item.get("thread_name") or "")[:80],
-                frames=frames, stem=len(frames), samples=1,
-                active=bool(item.get("active")), gil=bool(item.get("owns_gil")),
+                frames=frames,
+                stem=len(frames),
+                samples=1,
+                active=bool(item.get("active")),
+                gil=bool(item.get("owns_gil")),
             )
-        )  # fmt: skip
+        )
     return {pid: tuple(items) for pid, items in found.items()}
 
 
@@ -87,9 +90,14 @@ def _thread(match: re.Match[str]) -> dict[str, Any]:
 def _process(item: dict[str, Any]) -> Process:
     threads_ = tuple(
         Thread(
-            tid=found["id"], name=found["name"], frames=tuple(found["frames"]), stem=len(found["frames"]), samples=1,
-            active=found["state"].startswith("active"), gil="gil" in found["state"],
+            tid=found["id"],
+            name=found["name"],
+            frames=tuple(found["frames"]),
+            stem=len(found["frames"]),
+            samples=1,
+            active=found["state"].startswith("active"),
+            gil="gil" in found["state"],
         )
         for found in item["threads"]
-    )  # fmt: skip
+    )
     return Process(pid=item["pid"], title=item["title"], threads=threads_)

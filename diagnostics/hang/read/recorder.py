@@ -1,7 +1,7 @@
 """What recorders of collectives say: PyTorch's flight recorder (its pickles, NCCL and gloo), and NCCL's RAS as JSON.
 
-A pickle runs whatever it names when it is read; here it may name nothing: numbers, texts and containers are all that a
-flight recorder writes.
+A pickle runs whatever it names when it is read; here it may name nothing: numbers, texts and containers are all that
+a flight recorder writes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None
     if not isinstance(rank, int):
         raise ReadError(f"{name}: which rank? Its file's name should end with the rank's number")
     status = document.get("pg_status") or {}
-    first = next(iter(status.values()), {}) if isinstance(status, dict) else {}
+    first: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
     if not entries:
         return None
     last = entries[-1]
@@ -62,19 +62,32 @@ def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None
     told = str(last.get("profiling_name") or "")
     matched = _OPERATION.match(told.rpartition(":")[2])
     operation = matched[1].lower() if matched else "collective"
-    frames = (Frame("torch/distributed/distributed_c10d.py", operation), *map(_frame, last.get("frames") or ()))
+    frames = (
+        Frame("torch/distributed/distributed_c10d.py", operation),
+        *map(_frame, last.get("frames") or ()),
+    )
     pending = str(last.get("state")) != "completed" or done < begun
     if not pending:
         frames = (Frame("flight recorder", "between_collectives"), *frames[1:])
     process = Process(
-        pid=rank + 1, rank=rank, role="trainer", world=_world(document), job="recorded",
+        pid=rank + 1,
+        rank=rank,
+        role="trainer",
+        world=_world(document),
+        job="recorded",
         threads=(Thread(rank + 1, "MainThread", frames, samples=1, stem=len(frames)),),
-    )  # fmt: skip
-    return process, Collective(rank, str(last.get("process_group", "")), begun, done, told, str(last.get("input_sizes", "")))  # fmt: skip
+    )
+    return process, Collective(
+        rank, str(last.get("process_group", "")), begun, done, told, str(last.get("input_sizes", ""))
+    )
 
 
 def _frame(item: Any) -> Frame:
-    return Frame(str(item.get("filename", "")), str(item.get("name", "")).rpartition(".")[2], int(item.get("line", 0) or 0))
+    return Frame(
+        str(item.get("filename", "")),
+        str(item.get("name", "")).rpartition(".")[2],
+        int(item.get("line", 0) or 0),
+    )
 
 
 def _world(document: dict[str, Any]) -> int | None:
@@ -92,7 +105,7 @@ def is_ras(document: Any) -> bool:
 
 
 def ras(document: dict[str, Any], name: str) -> Snapshot:
-    """NCCL's RAS: operations that each rank of each communicator has begun; the largest communicator whose counts differ.
+    """NCCL's RAS: operations begun by each rank, of the largest communicator whose counts differ.
 
     Raises:
         ReadError: It has no ranks.
@@ -104,7 +117,14 @@ def ras(document: dict[str, Any], name: str) -> Snapshot:
         for item in communicator.get("ranks", ()):
             counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
             if isinstance(item.get("rank"), int) and isinstance(counts, dict):
-                ranks.append((item["rank"], sum(int(v) for v in counts.values()), str(item.get("host", "")), int(item.get("pid", 0))))  # fmt: skip
+                ranks.append(
+                    (
+                        item["rank"],
+                        sum(int(v) for v in counts.values()),
+                        str(item.get("host", "")),
+                        int(item.get("pid", 0)),
+                    )
+                )
         lost = [item.get("rank") for item in communicator.get("missing_ranks", ()) if isinstance(item, dict)]
         uneven = len({count for _, count, *_ in ranks}) > 1 or bool(lost)
         if ranks and ((uneven, len(ranks)) > (len({c for _, c, *_ in best}) > 1 or bool(missing), len(best))):
@@ -113,10 +133,18 @@ def ras(document: dict[str, Any], name: str) -> Snapshot:
         raise ReadError(f"{name}: RAS without ranks")
     frame = Frame("torch/distributed/distributed_c10d.py", "wait")
     processes = tuple(
-        Process(pid=pid or rank + 1, rank=rank, role="trainer", job="localhost:ras", world=len(best) + len(missing),
-                threads=(Thread(pid or rank + 1, "MainThread", (frame,), samples=1, stem=1),))
+        Process(
+            pid=pid or rank + 1,
+            rank=rank,
+            role="trainer",
+            job="localhost:ras",
+            world=len(best) + len(missing),
+            threads=(Thread(pid or rank + 1, "MainThread", (frame,), samples=1, stem=1),),
+        )
         for rank, _, _, pid in best
-    )  # fmt: skip
+    )
     return Snapshot(
-        processes, collectives=tuple(Collective(rank, "", count, -1) for rank, count, *_ in best), source="NCCL RAS"
+        processes,
+        collectives=tuple(Collective(rank, "", count, -1) for rank, count, *_ in best),
+        source="NCCL RAS",
     )

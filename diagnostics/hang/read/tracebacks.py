@@ -8,13 +8,17 @@ from typing import Any
 from diagnostics.hang.read.pyspy import last
 from diagnostics.hang.snapshot import Frame, Process, Thread
 
-_FAULT = re.compile(r"^\s*(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]]*)\])? \(most recent call first\)")
+_FAULT = re.compile(
+    r"^\s*(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]]*)\])? \(most recent call first\)"
+)
 _PYSTACK = re.compile(r"^\s*Traceback for thread (\d+) \(([^)]*)\)(.*?)\(most recent call (last|first)\)")
 _PLAIN = re.compile(r"^\s*(?:Stack|Traceback|Thread)\b.*\(most recent call (first|last)\)")
 _PYTHON = re.compile(r'^\s*(?:\(Python\) )?File "([^"]+)", line (\d+|\?+),? in (\S+)')
 _C = re.compile(r'^\s*\(C\) File "([^"]*)", line (\d+), in (.+?)(?: \(([^)]*)\))?\s*$')
 _GDB_THREAD = re.compile(r'^\s*Thread \d+ \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
-_GDB_FRAME = re.compile(r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$")
+_GDB_FRAME = re.compile(
+    r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
+)
 _GDB_PYTHON = re.compile(r"^\s*#\d+ .*Frame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
 _HEAD = re.compile(r"^\s*(?:=+|#+|-+|\*+)?\s*(?:rank|RANK|\[rank)\s*[:=]?\s*(\d+)\b.{0,40}$")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]+(\d+)\b")
@@ -23,7 +27,9 @@ _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]+(\d+)\b")
 def is_text(text: str) -> bool:
     """Whether there are stacks in it that this module reads."""
     return any(
-        pattern.match(line) for line in text.splitlines() for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME)
+        pattern.match(line)
+        for line in text.splitlines()
+        for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME)
     )
 
 
@@ -66,7 +72,9 @@ class _Reader:
 
     def _thread(self, tid: int, name: str, *, reverse: bool = False, gil: bool = False) -> None:
         main = name == "MainThread"
-        if not self.processes or (main and any(t["name"] == "MainThread" for t in self.processes[-1]["threads"])):
+        if not self.processes or (
+            main and any(t["name"] == "MainThread" for t in self.processes[-1]["threads"])
+        ):
             self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
         self.thread = {"id": tid, "name": name, "frames": [], "reverse": reverse, "gil": gil}
         self.processes[-1]["threads"].append(self.thread)
@@ -86,7 +94,14 @@ class _Reader:
                 threads = (*threads[:-1], Thread(**{**vars(threads[-1]), "name": "MainThread"}))
             if threads:
                 pid = self.pid if self.pid and len(self.processes) == 1 else number
-                found.append(Process(pid=pid, rank=item["rank"], threads=threads, role="trainer" if item["rank"] is not None else "process"))  # fmt: skip
+                found.append(
+                    Process(
+                        pid=pid,
+                        rank=item["rank"],
+                        threads=threads,
+                        role="trainer" if item["rank"] is not None else "process",
+                    )
+                )
         return found
 
 

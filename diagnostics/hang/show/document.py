@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.hang import waits
-from diagnostics.hang.verdict import CAUSES, HANG, IDLE, PROGRESS
+from diagnostics.hang.judge.verdict import CAUSES, HANG, IDLE, PROGRESS
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
-    from diagnostics.hang.judge import Judged
+    from diagnostics.hang.judge.decide import Judged
     from diagnostics.hang.stands import Stand
 
 SCHEMA = "grpo-doctor.hang.v1"
@@ -39,7 +39,9 @@ def document(judged: Judged, helps: dict[str, Any] | None = None) -> dict[str, A
         "unseen": list(verdict.unseen),
         "next": list(verdict.next),
         "helps": helps or {},
-        "processes": [_process(stand) for _, stand in sorted(index.stands.items(), key=lambda item: _order(item[1]))],
+        "processes": [
+            _process(stand) for _, stand in sorted(index.stands.items(), key=lambda item: _order(item[1]))
+        ],
         "edges": [_edge(edge) for edges in judged.edges.values() for edge in edges],
         "watched_s": index.snapshot.seconds,
         "source": index.snapshot.source,
@@ -67,13 +69,23 @@ def _process(stand: Stand) -> dict[str, Any]:
     process, thread = stand.process, stand.thread
     frame = stand.wait.place or stand.wait.frame
     return {
-        "key": process.key, "pid": process.pid, "ppid": process.ppid, "host": process.host, "role": process.role,
-        "rank": process.rank, "label": process.label, "state": process.state, "stands": stand.kind,
-        "text": waits.KINDS[stand.kind], "where": str(frame) if frame else "",
+        "key": process.key,
+        "pid": process.pid,
+        "ppid": process.ppid,
+        "host": process.host,
+        "role": process.role,
+        "rank": process.rank,
+        "label": process.label,
+        "state": process.state,
+        "stands": stand.kind,
+        "text": waits.KINDS[stand.kind],
+        "where": str(frame) if frame else "",
         "frames": [str(item) for item in (thread.frames if thread else ())[:_FRAMES]],
-        "threads": len(process.threads), "asleep_s": stand.asleep_s, "unseen": list(process.unseen),
+        "threads": len(process.threads),
+        "asleep_s": stand.asleep_s,
+        "unseen": list(process.unseen),
         "runnable": round(thread.runnable, 2) if thread and thread.runnable is not None else None,
-    }  # fmt: skip
+    }
 
 
 def _clean(value: Any) -> Any:

@@ -13,13 +13,34 @@ def text(document: dict[str, Any]) -> str:
     lines = [f"## hang: {document['outcome']}{code}", "", document["sentence"], ""]
     names = {one["key"]: one["label"] for one in document["processes"]}
     for number, edge in enumerate(document["chain"], start=1):
-        lines.append(f"{number}. **{names.get(edge['source'], edge['source'])}** {edge['text']} **{edge['label']}**")
+        lines.append(
+            f"{number}. **{names.get(edge['source'], edge['source'])}** {edge['text']} **{edge['label']}**"
+        )
         lines += [f"   - {item}" for item in edge["evidence"]]
-    for title, key in (("Seen of it", "evidence"), ("Excluded", "excluded"), ("Not seen", "unseen"), ("Next", "next")):
+    for title, key in (
+        ("Seen of it", "evidence"),
+        ("Excluded", "excluded"),
+        ("Not seen", "unseen"),
+        ("Next", "next"),
+    ):
         if document[key]:
-            lines += ["", f"### {title}", "", *(f"- `{item}`" if key == "next" else f"- {item}" for item in document[key])]  # fmt: skip
+            lines += [
+                "",
+                f"### {title}",
+                "",
+                *(f"- `{item}`" if key == "next" else f"- {item}" for item in document[key]),
+            ]
     lines += ["", "### All processes", "", "| processes | where |", "|---|---|"]
     for where, members in groups.alike(document):
         lines.append(f"| {groups.called(members)} | {where.replace('|', chr(92) + '|')} |")
-    lines += ["", "<details><summary>Stacks, outermost first</summary>", "", "```", *groups.tree(document), "```", "", "</details>"]  # fmt: skip
+    lines += [
+        "",
+        "<details><summary>Stacks, outermost first</summary>",
+        "",
+        "```",
+        *groups.tree(document),
+        "```",
+        "",
+        "</details>",
+    ]
     return "\n".join(lines) + "\n"

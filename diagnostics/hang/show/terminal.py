@@ -1,4 +1,4 @@
-"""The verdict for a person at a terminal: the sentence, the chain with its evidence, what helps, all others in a line."""
+"""The verdict at a terminal: the sentence, the chain with its evidence, what helps, all others in a line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,11 @@ def _others(console: Console, document: dict[str, Any]) -> None:
     console.print()
     console.print(Text("All processes:", style="bold"))
     for text, members in groups.alike(document):
-        mark = "▶ " if {one["key"] for one in members} & set(document["culprits"]) and document["outcome"] == "hang" else "  "  # fmt: skip
+        mark = (
+            "▶ "
+            if {one["key"] for one in members} & set(document["culprits"]) and document["outcome"] == "hang"
+            else "  "
+        )
         console.print(Padding(Text(f"{mark}{groups.called(members)}: {text}"), (0, 0, 0, 0)))
 
 

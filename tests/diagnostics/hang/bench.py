@@ -19,10 +19,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.hang.judge import Patience, judge
+from diagnostics.hang.judge.decide import Patience, judge
 from diagnostics.hang.look import find, take
 from diagnostics.hang.read import bundle, files
-from diagnostics.hang.verdict import HANG
+from diagnostics.hang.judge.verdict import HANG
 
 HERE = Path(__file__).parent / "programs"
 PATIENCE = Patience(2.0, 600.0)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.hang import advice, links, sentences, waits
-from diagnostics.hang.graph import Index
-from diagnostics.hang.sinks import End, end
-from diagnostics.hang.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang import waits
+from diagnostics.hang.judge import advice, sentences
+from diagnostics.hang.judge.sinks import End, end
+from diagnostics.hang.judge.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang.link import links
+from diagnostics.hang.link.graph import Index
 
 if TYPE_CHECKING:
-    from diagnostics.hang.graph import Edge
+    from diagnostics.hang.link.graph import Edge
     from diagnostics.hang.snapshot import Snapshot
 
 PATIENCE_S = 60.0
@@ -51,18 +53,21 @@ def judge(snapshot: Snapshot, patience: Patience | None = None) -> Judged:
     for key, stand in index.stands.items():
         if stand.process.role != "helper" and stand.kind != "unseen":
             ends[key] = end(index, edges, key)
-    verdict = _verdict(index, edges, ends, limits)
+    verdict = _verdict(index, ends, limits)
     verdict = replace(
-        verdict, unseen=snapshot.blind,
+        verdict,
+        unseen=snapshot.blind,
         excluded=(*verdict.excluded, *advice.excluded(index, verdict)),
         next=(*verdict.next, *advice.further(index, verdict)),
-    )  # fmt: skip
+    )
     return Judged(verdict, index, edges)
 
 
-def _verdict(index: Index, edges: dict[str, list[Edge]], ends: dict[str, End], limits: Patience) -> Verdict:
+def _verdict(index: Index, ends: dict[str, End], limits: Patience) -> Verdict:
     blind = _blind(index)
-    waiting = {k: one for k, one in ends.items() if (one.chain and one.level != "quiet") or _alone(index, k, one)}
+    waiting = {
+        k: one for k, one in ends.items() if (one.chain and one.level != "quiet") or _alone(index, k, one)
+    }
     if not waiting:
         if blind:
             return Verdict(UNKNOWN, sentences.blind(index), certainty="hypothesis")
@@ -70,14 +75,27 @@ def _verdict(index: Index, edges: dict[str, list[Edge]], ends: dict[str, End], l
         outcome = PROGRESS if busy else IDLE
         return Verdict(outcome, sentences.calm(index, busy), certainty="supported")
     key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
-    victims = tuple(k for k, one in waiting.items() if set(one.culprits) & set(worst.culprits) and k not in worst.culprits)  # fmt: skip
+    victims = tuple(
+        k for k, one in waiting.items() if set(one.culprits) & set(worst.culprits) and k not in worst.culprits
+    )
     waited = _waited(index, worst, (key, *victims))
     verdict = Verdict(
-        HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, worst.level == "cycle" and worst.cause != "locks",
-        victims=victims, waited_s=waited,
-    )  # fmt: skip
+        HANG,
+        "",
+        worst.cause,
+        worst.certainty,
+        worst.culprits,
+        worst.chain,
+        worst.level == "cycle" and worst.cause != "locks",
+        victims=victims,
+        waited_s=waited,
+    )
     verdict = _timed(index, verdict, worst, limits)
-    if blind and verdict.outcome == HANG and worst.cause in ("absent", "lost_message", "native", "lost_answer", "elsewhere"):
+    if (
+        blind
+        and verdict.outcome == HANG
+        and worst.cause in ("absent", "lost_message", "native", "lost_answer", "elsewhere")
+    ):
         verdict = replace(verdict, certainty="hypothesis")
     if _untold(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
@@ -97,11 +115,12 @@ def _alone(index: Index, key: str, one: End) -> bool:
         return one.cause == "spin_python" and len(stand.steps) > 1
     if one.level == "quiet" or stand.kind in waits.IDLE:
         return stand.kind == "loop" and bool(index.asked(stand.process))
-    if stand.kind in ("sleep", "child", "join") and any(index.stands[p.key].kind != "dead" for p in index.children(stand.process)):
+    if stand.kind in ("sleep", "child", "join") and any(
+        index.stands[p.key].kind != "dead" for p in index.children(stand.process)
+    ):
         return False  # it started the others, and waits for their end
-    if stand.kind == "dead":
-        return False  # nobody waits for it: its parent has only not asked for its exit code yet
-    return True
+    # Nobody waits for who is dead: its parent has only not asked for its exit code yet.
+    return stand.kind != "dead"
 
 
 def _rank(index: Index, one: End, waiting: dict[str, End]) -> tuple[int, int, int, int]:
@@ -125,8 +144,10 @@ def _waited(index: Index, one: End, keys: tuple[str, ...]) -> float | None:
         fds = stand.thread.waits_fds if stand.thread else ()
         sockets = [index.socket(stand.process, fd) for fd in fds]
         known += [
-            min(s.sent_s, s.received_s) for s in sockets if s and s.sent_s is not None and s.received_s is not None and stand.kind not in waits.IDLE
-        ]  # fmt: skip
+            min(s.sent_s, s.received_s)
+            for s in sockets
+            if s and s.sent_s is not None and s.received_s is not None and stand.kind not in waits.IDLE
+        ]
     for key in one.culprits:
         process = index.process(key)
         if process is not None:
@@ -140,7 +161,7 @@ def _waited(index: Index, one: End, keys: tuple[str, ...]) -> float | None:
 
 
 def _timed(index: Index, verdict: Verdict, one: End, limits: Patience) -> Verdict:
-    """Whether it has lasted long enough to be called a hang; in a dump nothing is known of that, and somebody posted it."""
+    """Whether it has lasted long enough; of a dump that is not known, and somebody posted it."""
     live = index.snapshot.source == "live"
     waited = verdict.waited_s
     if one.level == "busy":
@@ -172,5 +193,7 @@ def _untold(index: Index, one: End) -> bool:
 
 
 def _blind(index: Index) -> bool:
-    seen = [stand for stand in index.stands.values() if stand.process.role != "helper" and stand.process.python]
+    seen = [
+        stand for stand in index.stands.values() if stand.process.role != "helper" and stand.process.python
+    ]
     return any(stand.kind == "unseen" for stand in seen) or not seen or not index.stands

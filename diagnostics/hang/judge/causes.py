@@ -7,14 +7,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
-from diagnostics.hang.verdict import HANG
+from diagnostics.hang.judge.verdict import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.catalogue.model import Frame as Wanted
     from diagnostics.catalogue.model import Issue, Shape
-    from diagnostics.hang.judge import Judged
+    from diagnostics.hang.judge.decide import Judged
     from diagnostics.hang.snapshot import Frame
 
 _load = cache(catalogue.load)

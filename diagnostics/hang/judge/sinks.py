@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING
 from diagnostics.hang import waits
 
 if TYPE_CHECKING:
-    from diagnostics.hang.graph import Edge, Index
+    from diagnostics.hang.link.graph import Edge, Index
     from diagnostics.hang.stands import Stand
 
 # What holds others up by what they wait for, whatever it is in itself.
 _HELD = {
     "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
+}  # fmt: skip
+_GONE = ("stopped", "dead", "kernel")
+# What a rank may be in that is not in the collective, where that says no more than that it is not.
+_ELSEWHERE = ("sleep", "idle", "supervise", "loop", "join", "unseen", "event", "between")
+# What is left to say of what a process is in, where nothing else explains it.
+_NAMED = {
+    "lock": "lock", "processes_lock": "lock",
+    "pipe_full": "full_pipe", "queue_full": "full_pipe", "ring_write": "full_pipe",
+    "queue": "lost_message", "processes_queue": "lost_message", "pipe": "lost_message", "event": "lost_message",
+    "ring_read": "lost_message", "data_loader": "lost_message", "future": "lost_message", "pool": "lost_message",
+    "http": "elsewhere", "socket": "elsewhere", "connect": "connect", "ray": "pending", "sleep": "poll",
+    "file_lock": "file_lock", "idle": "lost_message", "loop": "lost_message",
 }  # fmt: skip
 # How telling an end is, the most telling first; who waits for all of several follows the first.
 _ALL = ("gone", "cycle", "stuck", "busy", "quiet")
@@ -48,7 +60,9 @@ def end(index: Index, edges: dict[str, list[Edge]], key: str, path: tuple[Edge, 
     stand = index.stands.get(key)
     if stand is None:
         cause = "missing" if key.startswith("rank ") else "elsewhere"
-        return End("gone" if cause == "missing" else "stuck", cause, (key,), path, patient=cause == "elsewhere")
+        return End(
+            "gone" if cause == "missing" else "stuck", cause, (key,), path, patient=cause == "elsewhere"
+        )
     if stand.kind == "collective" and _apart(index, outgoing):
         return _mismatch(index, outgoing, key, path)
     if not outgoing or len(path) > _DEEP:
@@ -90,64 +104,47 @@ def _mismatch(index: Index, outgoing: list[Edge], key: str, path: tuple[Edge, ..
 
 
 def _sink(index: Index, stand: Stand, path: tuple[Edge, ...]) -> End:
+    """The end at a process that waits for nobody we see."""
     key = (stand.process.key,)
     kind = stand.kind
-    if kind in ("stopped", "dead"):
-        return End("gone", kind, key, path, patient=False, certainty="established")
-    if kind == "kernel":
-        return End("gone", kind, key, path, certainty="established")
-    if kind in ("symbolic", "regex"):
-        return End("busy", "spin_python", key, path)
+    if kind in _GONE:
+        return End("gone", kind, key, path, patient=kind == "kernel", certainty="established")
     if kind in waits.BUSY:
-        return End("busy", "busy", key, path)
+        return End("busy", "spin_python" if kind in ("symbolic", "regex") else "busy", key, path)
     if stand.locked:
         return End("cycle", "locks", key, path)
     if kind in waits.IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
         # Its workers wait for work: what it waits for is not there any more.
         return End("stuck", "lost_message", (path[-1].source,), path)
-    return End(
-        "quiet" if _at_rest(index, stand, path) else "stuck",
-        _cause(index, stand, path), key, path, patient=kind != "input",
-        certainty="established" if kind == "input" else "supported",
-    )  # fmt: skip
+    level = "quiet" if _at_rest(index, stand, path) else "stuck"
+    certainty = "established" if kind == "input" else "supported"
+    return End(level, _cause(index, stand, path), key, path, patient=kind != "input", certainty=certainty)
 
 
 def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
-    """The cause class of a process that waits for nobody we see."""
+    """The cause class of a process that waits for nobody we see: the first that holds."""
     kind = stand.kind
     last = path[-1].kind if path else ""
-    if len(stand.collectives) > 1:
-        return "two_threads"
-    if kind == "input":
-        return "input"
-    if last in _HELD:
-        return _HELD[last]
-    if kind == "future" and _pooled(stand):
-        return "pool"
-    if stand.loop_blocked:
-        return "blocked_loop"
-    if kind == "rendezvous":
-        return "rendezvous"
-    if kind in waits.IDLE and last in ("http", "socket", "ray", "loop"):
-        return "lost_answer"
-    if kind in ("loop",) and index.asked(stand.process):
-        return "lost_answer"
-    if last == "collective" and kind in ("sleep", "idle", "supervise", "loop", "join", "unseen", "event", "between"):
-        return "absent"
-    named = {
-        "lock": "lock", "processes_lock": "lock", "pipe_full": "full_pipe", "queue_full": "full_pipe", "ring_write": "full_pipe",
-        "queue": "lost_message", "processes_queue": "lost_message", "pipe": "lost_message", "event": "lost_message",
-        "ring_read": "lost_message", "data_loader": "lost_message", "future": "lost_message", "pool": "lost_message",
-        "http": "elsewhere", "socket": "elsewhere", "connect": "connect", "ray": "pending", "sleep": "poll",
-        "file_lock": "file_lock", "idle": "lost_message", "loop": "lost_message", "join": "native", "child": "native",
-        "start": "native", "collective": "mismatch" if path else "native",
-    }  # fmt: skip
-    return named.get(kind, "native")
+    asked = last in ("http", "socket", "ray", "loop") or (kind == "loop" and bool(index.asked(stand.process)))
+    told = (
+        ("two_threads", len(stand.collectives) > 1),
+        ("input", kind == "input"),
+        (_HELD.get(last, ""), last in _HELD),
+        ("pool", kind == "future" and _pooled(stand)),
+        ("blocked_loop", stand.loop_blocked),
+        ("rendezvous", kind == "rendezvous"),
+        ("lost_answer", kind in waits.IDLE and asked),
+        ("absent", last == "collective" and kind in _ELSEWHERE),
+        ("mismatch", kind == "collective" and bool(path)),
+    )
+    return next((cause for cause, holds in told if holds), _NAMED.get(kind, "native"))
 
 
 def _at_rest(index: Index, stand: Stand, path: tuple[Edge, ...]) -> bool:
     """Whether it has nothing to do and nobody asked it anything: a parent that waits for its end did not."""
-    return stand.kind in waits.IDLE and (not path or path[-1].kind == "child") and not index.asked(stand.process)
+    return (
+        stand.kind in waits.IDLE and (not path or path[-1].kind == "child") and not index.asked(stand.process)
+    )
 
 
 def _pooled(stand: Stand) -> bool:

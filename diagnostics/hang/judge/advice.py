@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.hang.verdict import HANG, IDLE, UNKNOWN, WAITING
+from diagnostics.hang.judge.verdict import HANG, IDLE, UNKNOWN, WAITING
 
 if TYPE_CHECKING:
-    from diagnostics.hang.graph import Index
-    from diagnostics.hang.verdict import Verdict
+    from diagnostics.hang.judge.verdict import Verdict
+    from diagnostics.hang.link.graph import Index
 
 
 def excluded(index: Index, verdict: Verdict) -> tuple[str, ...]:

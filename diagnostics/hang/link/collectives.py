@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.hang.graph import Edge
+from diagnostics.hang.link.graph import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from diagnostics.hang.graph import Index
+    from diagnostics.hang.link.graph import Index
     from diagnostics.hang.snapshot import Process
     from diagnostics.hang.stands import Stand
 
@@ -29,7 +29,11 @@ def edges(index: Index) -> Iterator[tuple[str, Edge]]:
         outside = [p for p in group if p not in inside]
         if not inside:
             continue
-        if index.snapshot.source != "live" and group[0].rank is None and len(set(_kinds(index, inside).values())) > 1:
+        if (
+            index.snapshot.source != "live"
+            and group[0].rank is None
+            and len(set(_kinds(index, inside).values())) > 1
+        ):
             outside = []  # in a dump it is not known who belongs to them; that they are apart is
         missing = absent(name, group)
         for p in inside:
@@ -37,8 +41,22 @@ def edges(index: Index) -> Iterator[tuple[str, Edge]]:
                 yield p.key, _to(index, p, other, "is not in it", needs="all")
             for rank in missing:
                 label = f"rank {rank} of {group[0].world}, of which there is no process here"
-                evidence = (_place(index.stands[p.key]), f"ranks that were seen: {', '.join(str(q.rank) for q in group)}")  # fmt: skip
-                yield p.key, Edge(p.key, f"rank {rank}", "collective", label, _verb(index.stands[p.key]), evidence, "all")  # fmt: skip
+                evidence = (
+                    _place(index.stands[p.key]),
+                    f"ranks that were seen: {', '.join(str(q.rank) for q in group)}",
+                )
+                yield (
+                    p.key,
+                    Edge(
+                        p.key,
+                        f"rank {rank}",
+                        "collective",
+                        label,
+                        _verb(index.stands[p.key]),
+                        evidence,
+                        "all",
+                    ),
+                )
         if not outside and not missing:
             yield from _apart(index, inside)
 
@@ -60,7 +78,9 @@ def groups(index: Index) -> dict[str, list[Process]]:
             members.append(parent)
         if any(index.stands[p.key].kind in IN for p in members):
             # Siblings that were only started beside the ranks are none: those idle from the start on.
-            found[name] += [p for p in members if index.stands[p.key].kind not in ("idle", "loop", "supervise")]
+            found[name] += [
+                p for p in members if index.stands[p.key].kind not in ("idle", "loop", "supervise")
+            ]
     return {name: sorted(members, key=lambda p: (p.rank or 0, p.pid)) for name, members in found.items()}
 
 
@@ -73,7 +93,7 @@ def absent(name: str, group: list[Process]) -> list[int]:
 
 
 def _apart(index: Index, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
-    """All are in a collective: who is in another one than most; where there is no majority, each waits for the others."""
+    """All are in a collective: who is in another one than most; without a majority each waits for the others."""
     kinds = _kinds(index, inside)
     counts = Counter(kinds.values())
     if len(counts) < 2:
@@ -96,7 +116,9 @@ def _counted(index: Index, edge: Edge, source: Process, target: Process) -> Edge
     mine, other = told[source.rank], told[target.rank]
     if mine.enqueued <= other.enqueued:
         return None
-    evidence = f"rank {target.rank} has begun {other.enqueued} collectives, the last {other.operation or 'unnamed'}; rank {source.rank} {mine.enqueued}"
+    last = f", the last {other.operation}" if other.operation else ""
+    begun = f"rank {target.rank} has begun {other.enqueued} collectives{last}"
+    evidence = f"{begun}; rank {source.rank} {mine.enqueued}"
     return replace(edge, kind="behind", evidence=(evidence,))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from diagnostics.hang.graph import Edge
+    from diagnostics.hang.link.graph import Edge
 
 HANG, WAITING, PROGRESS, IDLE, UNKNOWN = "hang", "waiting", "progress", "idle", "unknown"
 # Cause classes: what is at the end of the chain, and how a sentence says it.

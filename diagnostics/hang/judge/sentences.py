@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
-from diagnostics.hang.verdict import CAUSES, HANG, PROGRESS, UNKNOWN, WAITING
+from diagnostics.hang.judge.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING
 
 if TYPE_CHECKING:
-    from diagnostics.hang.graph import Index
+    from diagnostics.hang.judge.verdict import Verdict
+    from diagnostics.hang.link.graph import Edge, Index
     from diagnostics.hang.stands import Stand
-    from diagnostics.hang.verdict import Verdict
 
 _MANY = 4
 
@@ -25,10 +25,9 @@ def of(index: Index, verdict: Verdict) -> str:
     held = f", and holds up {_victims(index, verdict)}" if verdict.victims else ""
     what = _what(index, verdict)
     since = f" (for {_span(verdict.waited_s)})" if verdict.waited_s and verdict.waited_s >= 1 else ""
-    if verdict.outcome == HANG:
-        return f"{_upper(who)} {what}{held}{since}."
     if verdict.outcome == PROGRESS:
-        return f"No hang so far: {who} {what}{', and ' + _victims(index, verdict) + ' wait for it' if verdict.victims else ''}{since}."
+        for_it = f", and {_victims(index, verdict)} wait for it" if verdict.victims else ""
+        return f"No hang so far: {who} {what}{for_it}{since}."
     if verdict.outcome == WAITING:
         return f"Too early to say: {who} {what}{held}{since}."
     if verdict.outcome == UNKNOWN:
@@ -42,38 +41,47 @@ def _what(index: Index, verdict: Verdict) -> str:
     cause = verdict.cause
     if not stands:
         return CAUSES.get(cause, cause) if cause != "elsewhere" else "does not answer, and was not looked at"
-    stand = stands[0]
-    if cause in ("stopped", "dead"):
-        return CAUSES[cause]
-    if cause == "kernel":
-        return f"sleeps in the kernel ({stand.wait.detail or 'unknown where'})"
-    if cause == "mismatch" and len(stands) == 1 and verdict.victims:
-        return f"is in {_asked(stand)} while the others are in {_asked(_first_victim(index, verdict) or stand)}"
     if cause == "mismatch":
-        return "are in different collectives: " + "; ".join(f"{_brief(s)} in {_asked(s)}" for s in stands)
-    if cause == "two_threads":
-        return f"has {len(stand.collectives)} threads in collectives at once, which order their operations as they like"
-    if cause == "locks":
-        return f"has {len(stand.locked)} threads that wait for each other's locks"
-    if cause == "lost_answer":
-        return "was asked something and has nothing to do: no answer is on its way"
-    if cause == "file_lock" and verdict.chain:
-        return f"holds the lock of the file and {_doing(stand)}"
-    if cause == "full_pipe" and verdict.chain:
-        return f"does not read what others write to it: it {_doing(stand)}"
-    if cause == "lost_message" and verdict.chain and verdict.chain[-1].source in verdict.culprits:
+        return _apart(index, verdict, stands)
+    stand = stands[0]
+    last = verdict.chain[-1] if verdict.chain else None
+    if cause == "lost_message" and last and last.source in verdict.culprits:
         return f"{_doing(stand)}, and who should give it has nothing to do: what was asked is lost"
-    if cause == "lock" and verdict.chain and verdict.chain[-1].kind == "processes_lock":
-        return f"holds a lock that others wait for, and {_doing(stand)}"
-    if cause == "pool":
-        return f"has a task in a pool of threads that waits for another task of the same pool: it {_doing(stand)}"
-    if cause == "blocked_loop":
-        return f"has its event loop blocked: it {_doing(stand)}"
-    if cause == "absent":
-        return f"is not in the collective that the others wait in: it {_doing(stand)}"
-    if cause == "pending":
-        return "waits for Ray, which runs nothing that it waits for"
-    return _doing(stand)
+    if cause == "lock" and not (last and last.kind == "processes_lock"):
+        return _doing(stand)
+    if cause in ("full_pipe", "file_lock") and not last:
+        return _doing(stand)
+    said = _SAID.get(cause, "{doing}")
+    return said.format(
+        doing=_doing(stand), where=stand.wait.detail or "unknown where", locked=len(stand.locked),
+        collectives=len(stand.collectives),
+    )  # fmt: skip
+
+
+# Where a cause says more than what its process is in.
+_SAID = {
+    "stopped": CAUSES["stopped"],
+    "dead": CAUSES["dead"],
+    "kernel": "sleeps in the kernel ({where})",
+    "two_threads": "has {collectives} threads in collectives at once, which order their operations as they like",
+    "locks": "has {locked} threads that wait for each other's locks",
+    "lost_answer": CAUSES["lost_answer"],
+    "file_lock": "holds the lock of the file and {doing}",
+    "full_pipe": "does not read what others write to it: it {doing}",
+    "lock": "holds a lock that others wait for, and {doing}",
+    "pool": "has a task in a pool of threads that waits for another task of the same pool: it {doing}",
+    "blocked_loop": "has its event loop blocked: it {doing}",
+    "absent": "is not in the collective that the others wait in: it {doing}",
+    "pending": "waits for Ray, which runs nothing that it waits for",
+}
+
+
+def _apart(index: Index, verdict: Verdict, stands: list[Stand]) -> str:
+    """Where ranks are in different collectives: which is whose."""
+    other = _first_victim(index, verdict)
+    if len(stands) == 1 and other:
+        return f"is in {_asked(stands[0])} while the others are in {_asked(other)}"
+    return "are in different collectives: " + "; ".join(f"{_brief(s)} in {_asked(s)}" for s in stands)
 
 
 def _doing(stand: Stand) -> str:
@@ -106,13 +114,19 @@ def of_culprits(index: Index, verdict: Verdict) -> tuple[str, ...]:
         for thread, wait in stand.steps:
             frames = " ← ".join(str(frame) for frame in thread.frames[:_MANY])
             name = f" thread {thread.name!r}" if len(stand.steps) > 1 else ""
-            told.append(f"pid {process.pid}{name} {waits.KINDS[wait.kind]}: {frames or thread.wchan or 'no stack'}")
-        told += [
-            f"fd/{item.fd}: asked by {s.remote} {s.received_s:.0f} s ago, not answered since"
-            for item, s in index.asked(process)[:_MANY]
-            if s.received_s is not None and verdict.cause in ("lost_answer", "blocked_loop", "lost_message", "pool") and stand.kind not in ("collective", "rendezvous")
-        ]
+            seen = frames or thread.wchan or "no stack"
+            told.append(f"pid {process.pid}{name} {waits.KINDS[wait.kind]}: {seen}")
+        # Ranks that wait for each other have bytes that nobody took on many of their connections.
+        if verdict.cause in _OWED and stand.kind not in ("collective", "rendezvous"):
+            told += [
+                f"fd/{item.fd}: asked by {s.remote} {s.received_s:.0f} s ago, not answered since"
+                for item, s in index.asked(process)[:_MANY]
+                if s.received_s is not None
+            ]
     return tuple(told)
+
+
+_OWED = ("lost_answer", "blocked_loop", "lost_message", "pool")
 
 
 def calm(index: Index, busy: list[str]) -> str:
@@ -120,13 +134,18 @@ def calm(index: Index, busy: list[str]) -> str:
     if busy:
         names = _joined([f"{_name(index, key)} {_doing(index.stands[key])}" for key in busy[:_MANY]])
         return f"Nothing hangs: {names}."
-    return f"Nothing hangs: {len(index.stands)} process{'es' if len(index.stands) != 1 else ''} at rest, and nobody waits for an answer."
+    count = f"{len(index.stands)} process{'es' if len(index.stands) != 1 else ''}"
+    return f"Nothing hangs: {count} at rest, and nobody waits for an answer."
 
 
 def together(index: Index, keys: tuple[str, ...]) -> str:
     """Where all ranks that were seen are in the same collective: Python knows no more."""
     stand = index.stands[keys[0]]
-    who = _joined([_brief(index.stands[key]) for key in keys]) if len(keys) <= _MANY else f"{len(keys)} processes"
+    who = (
+        _joined([_brief(index.stands[key]) for key in keys])
+        if len(keys) <= _MANY
+        else f"{len(keys)} processes"
+    )
     return (
         f"Not known what holds it up: {who} are all in {_asked(stand)}; who is missing from it is not among them, "
         "or they are in different groups, which Python's stacks do not tell."
@@ -135,11 +154,13 @@ def together(index: Index, keys: tuple[str, ...]) -> str:
 
 def blind(index: Index) -> str:
     """Where too little was seen."""
-    unseen = [s.process.label for s in index.stands.values() if s.kind == "unseen" and s.process.role != "helper"]
+    unseen = [
+        s.process.label for s in index.stands.values() if s.kind == "unseen" and s.process.role != "helper"
+    ]
     return f"Not known: {_joined(unseen[:_MANY]) or 'no process'} could not be seen."
 
 
-def _cycle(verdict: Verdict) -> tuple:  # type: ignore[type-arg]
+def _cycle(verdict: Verdict) -> tuple[Edge, ...]:
     last = verdict.chain[-1].target
     start = next((n for n, edge in enumerate(verdict.chain) if edge.source == last), 0)
     return verdict.chain[start:]

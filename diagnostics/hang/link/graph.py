@@ -53,11 +53,11 @@ class Index:
             for item in process.fds:
                 if item.kind in ("tcp", "unix", "pipe"):
                     index.owners.setdefault((process.host, item.inode), []).append((process, item))
-        for item in snapshot.sockets:
+        for socket in snapshot.sockets:
             # Of many hosts each has its own numbers; a socket belongs to the host of who has it open.
             for host in hosts:
-                if (host, item.inode) in index.owners or len(hosts) == 1:
-                    index.sockets[host, item.inode] = item
+                if (host, socket.inode) in index.owners or len(hosts) == 1:
+                    index.sockets[host, socket.inode] = socket
         return index
 
     def process(self, key: str) -> Process | None:
@@ -67,7 +67,11 @@ class Index:
 
     def children(self, process: Process) -> list[Process]:
         """What it started, helpers left out."""
-        return [p for p in self.snapshot.processes if p.ppid == process.pid and p.host == process.host and p.role != "helper"]  # fmt: skip
+        return [
+            p
+            for p in self.snapshot.processes
+            if p.ppid == process.pid and p.host == process.host and p.role != "helper"
+        ]
 
     def socket(self, process: Process, fd: int) -> Socket | None:
         """The socket behind a descriptor."""
@@ -80,7 +84,9 @@ class Index:
             return [p for p, _ in self.owners.get((process.host, socket.peer), ()) if p.key != process.key]
         if socket.kind != "tcp":
             return []
-        ends = [key for key, s in self.sockets.items() if (s.local, s.remote) == (socket.remote, socket.local)]
+        ends = [
+            key for key, s in self.sockets.items() if (s.local, s.remote) == (socket.remote, socket.local)
+        ]
         found = [p for key in ends for p, _ in self.owners.get(key, ())]
         return found or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
@@ -92,13 +98,16 @@ class Index:
         """Who listens where a connection goes to that nobody has accepted yet."""
         address, _, port = socket.remote.rpartition(":")
         # Addresses of this host are those that its own sockets have.
-        here = {s.local.rpartition(":")[0] for (h, _), s in self.sockets.items() if h == host and s.kind == "tcp"}
-        if not port or address not in here and not address.startswith("127."):
+        here = {
+            s.local.rpartition(":")[0] for (h, _), s in self.sockets.items() if h == host and s.kind == "tcp"
+        }
+        if not port or (address not in here and not address.startswith("127.")):
             return []
         keys = [
-            key for key, s in self.sockets.items()
+            key
+            for key, s in self.sockets.items()
             if key[0] == host and s.state == "LISTEN" and s.local.rpartition(":")[2] == port
-        ]  # fmt: skip
+        ]
         return [p for key in keys for p, _ in self.owners.get(key, ())]
 
     def open_sockets(self, process: Process) -> list[tuple[Descriptor, Socket]]:
