@@ -64,7 +64,7 @@ def end(index: Index, edges: dict[str, list[Edge]], key: str, path: tuple[Edge, 
             "gone" if cause == "missing" else "stuck", cause, (key,), path, patient=cause == "elsewhere"
         )
     if stand.kind == "collective" and _apart(index, outgoing):
-        return _mismatch(index, outgoing, key, path)
+        return _mismatch(index, edges, key, path)
     if not outgoing or len(path) > _DEEP:
         return _sink(index, stand, path)
     found = []
@@ -90,13 +90,15 @@ def _apart(index: Index, outgoing: list[Edge]) -> bool:
     return bool(kinds) and all(kind in ("collective", "rendezvous") for kind in kinds)
 
 
-def _mismatch(index: Index, outgoing: list[Edge], key: str, path: tuple[Edge, ...]) -> End:
+def _mismatch(index: Index, edges: dict[str, list[Edge]], key: str, path: tuple[Edge, ...]) -> End:
+    outgoing = edges[key]
     others = tuple(dict.fromkeys(edge.target for edge in outgoing))
     if outgoing[0].kind == "behind":
         return End("stuck", "absent", others, (*path, outgoing[0]), patient=False, certainty="established")
-    before = [edge.source for edge in path]
-    if any(other in before for other in others):
-        return End("cycle", "mismatch", (*others, key), (*path, outgoing[0]), patient=False)
+    back = next((e for other in others for e in edges[other] if e.target == key), None)
+    if back:
+        # No majority: each of them waits for the other.
+        return End("cycle", "mismatch", (key, *others), (*path, outgoing[0], back), patient=False)
     busiest = [other for other in others if len(index.stands[other].collectives) > 1]
     if busiest:
         return End("stuck", "two_threads", tuple(busiest), (*path, outgoing[0]), patient=False)

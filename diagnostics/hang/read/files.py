@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_BYTES = 256 * 2**20
+# What stands before each line of a text that somebody quotes.
+_QUOTE = re.compile(r"(?m)^> ?")
 
 
 def read(names: Sequence[str]) -> Snapshot:
@@ -45,7 +48,7 @@ def _bytes(name: str) -> bytes:
 def _one(name: str, data: bytes) -> Snapshot:
     if recorder.is_pickle(data):
         return _recorded(name, data)
-    text = data.decode("utf-8", errors="replace")
+    text = _QUOTE.sub("", data.decode("utf-8", errors="replace"))
     document = _json(text)
     if isinstance(document, list):
         return _spied(document, name)
