@@ -109,7 +109,8 @@ _IDLE: tuple[tuple[str, str], ...] = (
 )
 IDLES = tuple((re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$")) for path, names in _IDLE)
 THREADING = re.compile(r"(?:^|.*/)threading\.py$")
-LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^torch/|^<string>"
+LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^torch/|^<string>"
     # What is native: a library, or a source file of one.
     r"|\.so[.\d]*$|\.(?:cpp|cc|cu|c|h)$"
 )

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.hang.judge.decide import Patience, judge
+from diagnostics.hang.judge.verdict import HANG
 from diagnostics.hang.look import find, take
 from diagnostics.hang.read import bundle, files
-from diagnostics.hang.judge.verdict import HANG
 
 HERE = Path(__file__).parent / "programs"
 PATIENCE = Patience(2.0, 600.0)
@@ -75,7 +75,7 @@ _RANKS = {
     "full_tensor": (("mismatch",), "culprit"), "two_threads": (("two_threads",), "culprit"), "rendezvous": (("absent",), "culprit"),
 }  # fmt: skip
 _HEALTHY = ("healthy_idle_server", "healthy_kept_alive", "healthy_busy", "healthy_child_works", "healthy_pool_waits",
-            "healthy_slow_handler", "healthy_asyncio_idle", "healthy_lock_contended")  # fmt: skip
+            "healthy_imports", "healthy_slow_steps", "healthy_requests", "healthy_paused_server", "healthy_slow_handler", "healthy_asyncio_idle", "healthy_lock_contended")  # fmt: skip
 
 
 def cases() -> list[Case]:
@@ -86,7 +86,7 @@ def cases() -> list[Case]:
         found += [Case("ranks.py", name, causes, 3 + extra, guilty, 3, rank) for rank in range(3)]
         found += [Case("ranks.py", name, causes, 4 + extra, guilty, 4, rank) for rank in (1, 3)]
     found += [Case("host.py", name, (), 1) for name in _HEALTHY]
-    for name in ("computing", "importing"):
+    for name in ("computing", "importing", "steps", "slow_rank"):
         found += [Case("ranks.py", name, (), 3, world=3, rank=rank) for rank in range(3)]
     return found
 
@@ -119,7 +119,9 @@ def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             text += os.read(process.stdout.fileno(), 65536)
-        found = re.findall(r"(culprit|victim|healthy|server|holder|worker|asker) (\d+)\n", text.decode(errors="replace"))
+        found = re.findall(
+            r"(culprit|victim|healthy|server|holder|worker|asker) (\d+)\n", text.decode(errors="replace")
+        )
         if len(found) >= case.lines:
             for name, pid in found:
                 named.setdefault(name, set()).add(int(pid))
@@ -149,18 +151,39 @@ def score(case: Case, snapshot: object, named: dict[str, set[int]]) -> dict[str,
     }  # fmt: skip
 
 
+def keep(snapshot: object, path: Path) -> None:
+    """Keeps a snapshot without the places of this checkout."""
+    bundle.write(snapshot, path)
+    text = path.read_text(encoding="utf-8")
+    places = (
+        (str(HERE), "/job"),
+        (sys.prefix, "/opt/env"),
+        (sys.base_prefix, "/usr/local"),
+        (str(HERE.parents[3]), "/job"),
+    )
+    for place, name in places:
+        text = text.replace(place, name)
+    path.write_text(
+        json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
 def table(rows: list[dict[str, object]]) -> str:
     """The figures, and what was taken for what."""
     hangs = [row for row in rows if not row["healthy"]]
     calm = [row for row in rows if row["healthy"]]
-    count = {key: sum(bool(row[key]) for row in hangs) for key in ("right_process", "right_cause", "victim_named")}
+    count = {
+        key: sum(bool(row[key]) for row in hangs) for key in ("right_process", "right_cause", "victim_named")
+    }
     lines = [
         f"{len(hangs)} hangs: process right {count['right_process']}, cause right {count['right_cause']}, "
         f"a victim named {count['victim_named']}",
         f"{len(calm)} healthy: hang claimed {sum(row['outcome'] == HANG for row in calm)}",
         "", f"{'expected':<24}{'said':<24}{'runs':>5}",
     ]  # fmt: skip
-    pairs = Counter(("/".join(row["expected"]) or "(healthy)", f"{row['outcome']} {row['cause']}".strip()) for row in rows)
+    pairs = Counter(
+        ("/".join(row["expected"]) or "(healthy)", f"{row['outcome']} {row['cause']}".strip()) for row in rows
+    )
     lines += [f"{expected:<24}{said:<24}{number:>5}" for (expected, said), number in sorted(pairs.items())]
     return "\n".join(lines)
 
@@ -191,8 +214,10 @@ def main() -> int:
                 continue
             if options.save:
                 options.save.mkdir(parents=True, exist_ok=True)
-                bundle.write(snapshot, options.save / f"{name}.json")
-                (options.save / f"{name}.names").write_text(json.dumps({k: sorted(v) for k, v in named.items()}))
+                keep(snapshot, options.save / f"{name}.json")
+                (options.save / f"{name}.names").write_text(
+                    json.dumps({k: sorted(v) for k, v in named.items()})
+                )
             row = score(case, snapshot, named)
             rows.append(row)
             word = "ok   " if row["right_process"] and row["right_cause"] else "WRONG"

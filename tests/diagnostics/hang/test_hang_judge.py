@@ -62,7 +62,10 @@ def test_who_is_not_in_the_collective_is_named_whichever_rank_it_is(guilty):
 
 def test_of_two_ranks_in_different_collectives_both_are_named():
     """There is no majority between them."""
-    one, other = gathers(0, world=2), rank(1, Frame(C10D, "barrier"), Frame("/job/train.py", "save", 9), world=2)
+    one, other = (
+        gathers(0, world=2),
+        rank(1, Frame(C10D, "barrier"), Frame("/job/train.py", "save", 9), world=2),
+    )
     verdict = judge(Snapshot((one, other))).verdict
     assert (verdict.cause, set(verdict.culprits)) == ("mismatch", {one.key, other.key})
 
@@ -101,7 +104,9 @@ def test_all_ranks_in_one_collective_is_not_known():
 def test_recorders_tell_who_lags_where_stacks_do_not():
     """The rank that began fewer collectives."""
     told = tuple(Collective(n, "", 3 if n == 2 else 4, -1, "gloo:all_reduce") for n in range(3))
-    verdict = judge(Snapshot(tuple(gathers(n) for n in range(3)), collectives=told, source="flight recorder")).verdict
+    verdict = judge(
+        Snapshot(tuple(gathers(n) for n in range(3)), collectives=told, source="flight recorder")
+    ).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/102",))
 
 
@@ -130,7 +135,9 @@ def test_codes_of_the_catalogue_name_causes_that_there_are():
 
 def test_the_code_with_the_frames_goes_before_the_one_without():
     """A rendezvous that a rank does not come to is HNG015, not any rank that is elsewhere."""
-    meets = Frame("/opt/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py", "_create_c10d_store", 5)
+    meets = Frame(
+        "/opt/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py", "_create_c10d_store", 5
+    )
     ranks = (rank(0, meets), rank(2, meets), rank(1, Frame("/job/x.py", "f", 1), thread={"syscall": "clock_nanosleep", "futex": ""}))  # fmt: skip
     assert causes.named(judge(Snapshot(ranks))).verdict.code == "HNG015"
     assert causes.helps("HNG015")["mitigations"]
@@ -140,6 +147,12 @@ def test_a_snapshot_survives_json():
     """And something else is refused in a line."""
     snapshot = Snapshot((gathers(0),), blind=("x",), seconds=1.5)
     assert Snapshot.from_json(json.loads(json.dumps(snapshot.to_json()))) == snapshot
-    for bad in ({}, [], {"schema": "x"}, snapshot.to_json() | {"processes": 3}, snapshot.to_json() | {"more": 1}):
+    for bad in (
+        {},
+        [],
+        {"schema": "x"},
+        snapshot.to_json() | {"processes": 3},
+        snapshot.to_json() | {"more": 1},
+    ):
         with pytest.raises(SnapshotError):
             Snapshot.from_json(bad)

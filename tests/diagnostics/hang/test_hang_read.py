@@ -96,7 +96,9 @@ GDB = """Thread 1 (Thread 0x7f00 (LWP 55) "python"):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [(FAULT, "input"), (PYSTACK, "collective"), (GDB, "collective")], ids=["faulthandler", "pystack", "gdb"]
+    ("text", "kind"),
+    [(FAULT, "input"), (PYSTACK, "collective"), (GDB, "collective")],
+    ids=["faulthandler", "pystack", "gdb"],
 )
 def test_other_tools_stacks(tmp_path, text, kind):
     """What the main thread is in."""
@@ -106,18 +108,36 @@ def test_other_tools_stacks(tmp_path, text, kind):
 
 def test_faulthandlers_own_words(tmp_path):
     """What this Python's faulthandler really writes."""
-    program = "import faulthandler, threading; threading.Timer(9, print).start(); faulthandler.dump_traceback()"
+    program = (
+        "import faulthandler, threading; threading.Timer(9, print).start(); faulthandler.dump_traceback()"
+    )
     program += "; import os; os._exit(0)"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     snapshot = read(tmp_path, told.stderr)
-    assert {frame.function for thread in snapshot.processes[0].threads for frame in thread.frames} >= {"<module>", "wait"}
+    assert {frame.function for thread in snapshot.processes[0].threads for frame in thread.frames} >= {
+        "<module>",
+        "wait",
+    }
 
 
 def recorder(begun, operation, frames=()):
     """A flight recorder's document, as PyTorch writes them for gloo."""
     entry = {"profiling_name": operation, "state": "scheduled", "collective_seq_id": begun, "input_sizes": [[4]], "frames": list(frames), "process_group": ("0", "default_pg")}  # fmt: skip
-    status = {"0": {"last_enqueued_collective": begun, "last_started_collective": -1, "last_completed_collective": -1}}
-    return {"version": "2.10", "pg_config": {"": {"ranks": "[0, 1, 2]"}}, "pg_status": status, "entries": [entry]}
+    status = {
+        "0": {
+            "last_enqueued_collective": begun,
+            "last_started_collective": -1,
+            "last_completed_collective": -1,
+        }
+    }
+    return {
+        "version": "2.10",
+        "pg_config": {"": {"ranks": "[0, 1, 2]"}},
+        "pg_status": status,
+        "entries": [entry],
+    }
 
 
 def test_flight_recorders_of_gloo(tmp_path):
@@ -146,12 +166,17 @@ def test_a_pickle_that_names_something_is_refused_and_not_run(tmp_path):
 
 def test_ras_tells_who_lags(tmp_path):
     """Counts of operations a rank, and ranks that do not answer."""
-    ranks = [{"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}} for n in range(4)]
+    ranks = [
+        {"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}}
+        for n in range(4)
+    ]
     verdict = judge(read(tmp_path, json.dumps({"communicators": [{"hash": "0x1", "ranks": ranks}]}))).verdict
     assert verdict.culprits == ("/12",)
 
 
-@pytest.mark.parametrize("text", ["", "hello", "{}", "[1]", '{"schema": "x"}', b"\x80\x04garbage", b"\x00\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", "[1]", '{"schema": "x"}', b"\x80\x04garbage", b"\x00\xff"]
+)
 def test_what_is_no_dump_is_refused(tmp_path, text, capsys):
     """Exit code 2, one line, nothing on standard output."""
     path = tmp_path / "x"
@@ -169,7 +194,9 @@ def test_a_bundle_has_nothing_personal_and_its_ends_still_meet(tmp_path):
         Socket(2, "tcp", "10.1.2.4:80", "10.1.2.3:5000", "ESTABLISHED"),
     )
     secret = "hf_" + "a" * 20
-    process = Process(1, title=f"python /home/ada/train.py --token {secret} --host gpu-7.corp.example", role="trainer")
+    process = Process(
+        1, title=f"python /home/ada/train.py --token {secret} --host gpu-7.corp.example", role="trainer"
+    )
     bundle.write(Snapshot((process,), sockets), tmp_path / "b.json")
     text = (tmp_path / "b.json").read_text()
     for word in ("ada", secret, "10.1.2"):

@@ -384,7 +384,9 @@ def symbols() -> None:
 
 def expression() -> None:
     """A regular expression that backtracks for ever, in a thread that is waited for."""
-    thread = threading.Thread(target=lambda: re.match(r"(a|a)*$", "a" * 60 + "b"), name="reward-0", daemon=True)
+    thread = threading.Thread(
+        target=lambda: re.match(r"(a|a)*$", "a" * 60 + "b"), name="reward-0", daemon=True
+    )
     thread.start()
     say("culprit")
     thread.join()
@@ -405,6 +407,7 @@ def connect_blocked() -> None:
     say("culprit")
     while True:
         others.append(socket.create_connection(listening.getsockname()))
+
 
 def unix_lost() -> None:
     """A request over a unix socket, forgotten by an event loop of threads."""
@@ -627,6 +630,61 @@ def healthy_lock_contended() -> None:
     time.sleep(0.2)
     with lock:
         raise AssertionError
+
+
+def healthy_imports() -> None:
+    """A process imports something large, again and again, as a job does that starts; its parent waits for it."""
+
+    def starts() -> None:
+        say("healthy")
+        while True:
+            subprocess.run([sys.executable, "-c", "import torch"], check=False)
+
+    child(starts).join()
+
+
+def healthy_slow_steps() -> None:
+    """A loop that works a little and sleeps a little, as a trainer that waits for its device."""
+    say("healthy")
+    data = os.urandom(20_000)
+    while True:
+        zlib.compress(data, 9)
+        time.sleep(0.1)
+
+
+def healthy_requests() -> None:
+    """A server that answers, and a client that asks again and again."""
+
+    def answer(handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "2")
+        handler.end_headers()
+        time.sleep(0.2)
+        handler.wfile.write(b"ok")
+
+    server = HTTPServer(("127.0.0.1", 0), type("H", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None}))  # fmt: skip
+    child(server.serve_forever)
+    say("healthy")
+    while True:
+        get(server.server_address[1])
+
+
+def healthy_paused_server() -> None:
+    """A real application whose server is paused on purpose: its client keeps a connection, and asks nothing."""
+
+    def fine() -> dict[str, str]:
+        return {}
+
+    _process, port = uvicorn_server(fine)
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            connection.request("GET", "/update_weights")
+            connection.getresponse().read()
+            break
+        time.sleep(0.1)
+    say("healthy")
+    healthy_slow_steps()
 
 
 if __name__ == "__main__":

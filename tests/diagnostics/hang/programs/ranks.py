@@ -169,16 +169,16 @@ def child_asks() -> None:
 
 def full_tensor() -> None:
     """It alone gathers a sharded tensor."""
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    del init_device_mesh
     distribute_tensor(torch.ones(WORLD, 2), _mesh, [Shard(0)], src_data_rank=None).full_tensor()
 
 
 def two_threads() -> None:
     """Two of its threads are in collectives of one group."""
-    thread = threading.Thread(target=lambda: dist.broadcast(torch.ones(2), src=(GUILTY + 1) % WORLD), name="update_weights")
+    thread = threading.Thread(
+        target=lambda: dist.broadcast(torch.ones(2), src=(GUILTY + 1) % WORLD), name="update_weights"
+    )
     thread.start()
     dist.barrier()
 
@@ -193,6 +193,22 @@ def importing() -> None:
     """Healthy: it starts a compiler's worth of Python work."""
     while True:
         compile("\n".join(f"x{n} = {n}" for n in range(20000)), "generated.py", "exec")
+
+
+def steps() -> None:
+    """Healthy: all go on, step by step."""
+    while True:
+        gather_rewards()
+        time.sleep(0.2)
+
+
+def slow_rank() -> None:
+    """Healthy: all go on, and one rank takes longer than the others."""
+    while True:
+        gather_rewards()
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            torch.rand(200, 200) @ torch.rand(200, 200)
 
 
 _mesh = None
@@ -217,7 +233,8 @@ def rank_main(case: str, rank: int) -> None:
     if case == "full_tensor":
         from torch.distributed.device_mesh import DeviceMesh
 
-        _mesh = DeviceMesh("cpu", list(range(WORLD)))
+        # A group of its own, as trainers shard over: on the group of the others it would meet their gather.
+        _mesh = DeviceMesh.from_group(dist.new_group(), "cpu")
     if case == "crossed_groups":
         one, other = dist.new_group(), dist.new_group()
         say("culprit")
@@ -225,6 +242,11 @@ def rank_main(case: str, rank: int) -> None:
         dist.all_reduce(torch.ones(1), group=first)
         dist.all_reduce(torch.ones(1), group=second)
         return
+    if case in ("steps", "slow_rank"):
+        say("healthy")
+        while rank != GUILTY and case == "slow_rank":
+            gather_rewards()
+        globals()[case]()
     step(rank, globals()[case])
 
 
