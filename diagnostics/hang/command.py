@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.report.findings import USAGE
+from diagnostics.report.findings import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     from typing import Any
@@ -113,7 +113,8 @@ def run(options: argparse.Namespace) -> int:
         snapshot = files.read(options.files) if options.files else _look(options)
     except (ReadError, take.NoProcessError) as error:
         print(f"diagnostics: hang: {error}", file=sys.stderr)
-        return USAGE
+        # That nothing was found to be looked at is no wrong usage, and not fine either.
+        return USAGE if options.pid or options.files else INCOMPLETE
     return answer(snapshot, options)
 
 

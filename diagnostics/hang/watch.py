@@ -87,6 +87,8 @@ def run(words: Sequence[str], options: argparse.Namespace) -> int:
         for number, before in forward.items():
             signal.signal(number, before)
     passing.join(timeout=2.0)
+    if not passing.is_alive():
+        process.stdout.close()
     return FINDINGS if ended else _code(process.wait())
 
 

@@ -171,6 +171,9 @@ def _timed(index: Index, verdict: Verdict, one: End, limits: Patience) -> Verdic
         if waited is not None and waited >= limits.busy_s and live:
             return replace(verdict, cause=_spin(index, one), certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
+    if one.cause == "poll" and not one.chain:
+        # It may be a loop that works a little and sleeps a little: that is how many healthy processes look.
+        return replace(verdict, outcome=WAITING)
     if not one.patient or not live:
         return verdict
     return verdict if waited is not None and waited >= limits.quiet_s else replace(verdict, outcome=WAITING)

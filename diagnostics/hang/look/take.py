@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.look import around as around_
@@ -90,45 +90,52 @@ def _watch(
     program: str | None,
     wanted: Wanted,
     sleep: Callable[[float], None],
-) -> tuple[dict[int, dict[str, object]], float]:
+) -> tuple[dict[int, _Seen], float]:
     """Samples of stacks, and counts before and after."""
-    asked = [pid for pid in sorted(pids) if around.processes[pid].python]
-    samples = 2 if len(asked) > MANY and wanted.samples > 2 else max(1, wanted.samples)
-    # A stopped process is not asked over and over, and a dead one has no stack.
-    asked = [pid for pid in asked if (proc.stat(pid) or "X")[0] not in "ZX"]
     started = time.monotonic()
-    before = {pid: _counts(pid) for pid in pids}
-    taken: dict[int, list[tuple[Thread, ...]]] = {}
-    problems: dict[int, str] = {}
+    seen = {pid: _Seen(*_counts(pid)) for pid in pids}
+    # A dead process has no stack.
+    asked = [p for p in sorted(pids) if around.processes[p].python and (proc.stat(p) or "X")[0] not in "ZX"]
+    samples = 2 if len(asked) > MANY and wanted.samples > 2 else max(1, wanted.samples)
     for number in range(samples):
         if number:
             sleep(max(0.0, started + wanted.seconds * number / (samples - 1) - time.monotonic()))
-        for pid, answer in (stacks.take(program, asked) if program else {}).items():
+        # Who has not run since its last stack was taken has the same stack: it is not asked again.
+        moved = [pid for pid in asked if not seen[pid].samples or seen[pid].ran != _counts(pid)[0]]
+        for pid in set(asked) - set(moved):
+            seen[pid].samples.append(seen[pid].samples[-1])
+        for pid, answer in (stacks.take(program, moved) if program else {}).items():
             if isinstance(answer, str):
-                problems[pid] = answer
+                seen[pid].problem = answer
             else:
-                taken.setdefault(pid, []).append(answer)
+                seen[pid].samples.append(answer)
     if samples == 1:
         sleep(wanted.seconds)
     passed = time.monotonic() - started
-    seen: dict[int, dict[str, object]] = {}
-    for pid in pids:
-        reason = problems.get(pid, "") if pid not in taken else ""
-        seen[pid] = {
-            "samples": taken.get(pid, []),
-            "problem": reason,
-            "before": before[pid],
-            "after": _counts(pid),
-            "seconds": passed,
-        }
+    for pid, one in seen.items():
+        one.seconds = passed
+        one.ran_after, one.moved_after = _counts(pid)
     return seen, passed
+
+
+@dataclass
+class _Seen:
+    """What was taken of one process: how long its threads ran and what it read and wrote, before and after; stacks."""
+
+    ran: dict[int, int | None]
+    moved: int | None
+    samples: list[tuple[Thread, ...]] = field(default_factory=list)
+    problem: str = ""
+    ran_after: dict[int, int | None] = field(default_factory=dict)
+    moved_after: int | None = None
+    seconds: float = 0.0
 
 
 def _counts(pid: int) -> tuple[dict[int, int | None], int | None]:
     return {tid: proc.runnable_ns(pid, tid) for tid in proc.threads(pid)}, proc.moved(pid)
 
 
-def _process(around: around_.Surroundings, pid: int, seen: dict[str, object] | None, refused: str) -> Process:
+def _process(around: around_.Surroundings, pid: int, seen: _Seen | None, refused: str) -> Process:
     item = around.processes[pid]
     fields = proc.stat(pid)
     name, rank = find.role(around.processes, item)
@@ -138,11 +145,11 @@ def _process(around: around_.Surroundings, pid: int, seen: dict[str, object] | N
     if any(frame.function == "_worker_loop" for thread in threads for frame in thread.frames):
         name = "data loader worker"
     unseen = [refused] if refused else []
-    if seen and seen["problem"] and fields and fields[0] not in "ZX":
-        unseen.append(f"stack: {seen['problem']}")
+    if seen and seen.problem and not seen.samples and fields and fields[0] not in "ZX":
+        unseen.append(f"stack: {seen.problem}")
     moved = None
     if seen:
-        first, second = seen["before"][1], seen["after"][1]  # type: ignore[index]
+        first, second = seen.moved, seen.moved_after
         moved = first != second if first is not None and second is not None else None
     return Process(
         pid=pid,
@@ -175,12 +182,12 @@ def _bare(pid: int) -> tuple[Thread, ...]:
     )
 
 
-def _threads(pid: int, seen: dict[str, object], semaphores: list[tuple[int, int, int]]) -> tuple[Thread, ...]:
+def _threads(pid: int, seen: _Seen, semaphores: list[tuple[int, int, int]]) -> tuple[Thread, ...]:
     by_tid: dict[int, list[Thread]] = {}
-    for sample in seen["samples"]:  # type: ignore[attr-defined]
+    for sample in seen.samples:
         for thread in sample:
             by_tid.setdefault(thread.tid, []).append(thread)
-    before, after = seen["before"][0], seen["after"][0]  # type: ignore[index]
+    before, after = seen.ran, seen.ran_after
     last = proc.last_ran_ms(os.getpid(), os.getpid())
     found = []
     for tid in proc.threads(pid):
@@ -192,7 +199,7 @@ def _threads(pid: int, seen: dict[str, object], semaphores: list[tuple[int, int,
         first, second = before.get(tid), after.get(tid)
         share = None
         if first is not None and second is not None:
-            share = min(1.0, (second - first) / 1e9 / max(float(str(seen["seconds"])), 0.001))
+            share = min(1.0, (second - first) / 1e9 / max(seen.seconds, 0.001))
         ran = proc.last_ran_ms(pid, tid)
         found.append(
             replace(

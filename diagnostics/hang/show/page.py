@@ -119,7 +119,8 @@ def picture(document: dict[str, Any]) -> str:
 
 
 _HEAD = (
-    "<defs><marker id='a' viewBox='0 0 8 8' refX='8' refY='4' markerWidth='10' markerHeight='10' orient='auto' markerUnits='userSpaceOnUse'>"
+    "<defs><marker id='a' viewBox='0 0 8 8' refX='8' refY='4' markerWidth='10' markerHeight='10' orient='auto' "
+    "markerUnits='userSpaceOnUse'>"
     "<path d='M0 0L8 4L0 8z'/></marker></defs>"
 )
 

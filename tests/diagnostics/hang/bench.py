@@ -107,6 +107,7 @@ def observe(case: Case) -> tuple[object, dict[str, set[int]]]:
     finally:
         _end(process.pid)
         process.wait()
+        process.stdout.close()
         os.close(read)
         os.close(write)
 
