@@ -1,7 +1,8 @@
-"""All hangs and healthy jobs of `programs`, each looked at as a user would: `python -m tests.diagnostics.hang.bench`.
+"""All hangs and healthy jobs of `programs`, looked at as a user would: `python -m tests.diagnostics.hang.bench`.
 
-Prints a line a run and a confusion table by cause at the end; `--only PATTERN` picks runs, `--save FOLDER` keeps what was
-seen of each, `--from FOLDER` judges what was kept anew. The everyday tests judge snapshots that were kept, and run a few.
+Prints a line a run and a confusion table by cause at the end; `--only PATTERN` picks runs, `--save FOLDER` keeps what
+was seen of each, `--from FOLDER` judges what was kept anew. The everyday tests judge snapshots that were kept, and run
+a few.
 """
 
 from __future__ import annotations
@@ -53,29 +54,75 @@ class Case:
         return not self.causes
 
 
+# The case: the causes that are right, and how many lines it prints before it stands.
 _HOST = {
-    "two_locks": (("locks",), 1), "lock_not_given_back": (("lock",), 1), "queue_nobody_fills": (("lost_message",), 1),
-    "pool_waits_for_itself": (("pool",), 1), "pipe_of_dead_child": (("dead",), 2), "pipes_crossed": (("deadlock",), 2),
-    "full_pipe": (("full_pipe",), 2), "child_output_unread": (("deadlock",), 2), "shared_lock_holder_waits": (("lock",), 2),
-    "shared_lock_holder_stopped": (("stopped",), 2), "processes_queue": (("lost_message",), 2), "worker_stopped": (("stopped",), 2),
-    "file_lock": (("file_lock",), 2), "filelock_library": (("file_lock",), 2), "prompt": (("input",), 1),
-    "prompt_in_child": (("input",), 2), "secret_prompt": (("input",), 1), "handler_waits": (("lost_message",), 2),
-    "server_stopped": (("stopped",), 2), "servers_crossed": (("deadlock",), 2), "asyncio_lost": (("lost_answer",), 2),
-    "asyncio_blocked": (("blocked_loop",), 2), "zmq_lost": (("lost_message",), 2), "symbols": (("spin_python",), 1),
-    "connect_blocked": (("connect",), 1), "unix_lost": (("lost_answer", "lost_message"), 2), "uvicorn_lost": (("lost_answer",), 2),
-    "uvicorn_blocked": (("blocked_loop",), 2), "event_never_set": (("lost_message",), 1), "fork_with_lock": (("lock",), 2),
-    "pool_worker_killed": (("lost_message", "dead"), 1), "thread_joins_stuck": (("lost_message", "lock"), 1),
-    "semaphore_of_dead": (("lock", "dead"), 2), "ring_of_three": (("deadlock",), 3),
-}  # fmt: skip
+    "two_locks": (("locks",), 1),
+    "lock_not_given_back": (("lock",), 1),
+    "queue_nobody_fills": (("lost_message",), 1),
+    "pool_waits_for_itself": (("pool",), 1),
+    "pipe_of_dead_child": (("dead",), 2),
+    "pipes_crossed": (("deadlock",), 2),
+    "full_pipe": (("full_pipe",), 2),
+    "child_output_unread": (("deadlock",), 2),
+    "shared_lock_holder_waits": (("lock",), 2),
+    "shared_lock_holder_stopped": (("stopped",), 2),
+    "processes_queue": (("lost_message",), 2),
+    "worker_stopped": (("stopped",), 2),
+    "file_lock": (("file_lock",), 2),
+    "filelock_library": (("file_lock",), 2),
+    "prompt": (("input",), 1),
+    "prompt_in_child": (("input",), 2),
+    "secret_prompt": (("input",), 1),
+    "handler_waits": (("lost_message",), 2),
+    "server_stopped": (("stopped",), 2),
+    "servers_crossed": (("deadlock",), 2),
+    "asyncio_lost": (("lost_answer",), 2),
+    "asyncio_blocked": (("blocked_loop",), 2),
+    "zmq_lost": (("lost_message",), 2),
+    "symbols": (("spin_python",), 1),
+    "connect_blocked": (("connect",), 1),
+    "unix_lost": (("lost_answer", "lost_message"), 2),
+    "uvicorn_lost": (("lost_answer",), 2),
+    "uvicorn_blocked": (("blocked_loop",), 2),
+    "event_never_set": (("lost_message",), 1),
+    "fork_with_lock": (("lock",), 2),
+    "pool_worker_killed": (("lost_message", "dead"), 1),
+    "thread_joins_stuck": (("lost_message", "lock"), 1),
+    "semaphore_of_dead": (("lock", "dead"), 2),
+    "ring_of_three": (("deadlock",), 3),
+}
+# The case: the causes that are right, and who is the culprit.
 _RANKS = {
-    "poll": (("absent",), "culprit"), "event": (("absent",), "culprit"), "stopped": (("stopped",), "culprit"),
-    "prompt": (("input",), "culprit"), "other_branch": (("mismatch",), "culprit"), "skipped": (("mismatch",), "culprit"),
-    "http": (("lost_message",), "server"), "file_lock": (("stopped",), "holder"), "two_locks": (("locks",), "culprit"),
-    "symbols": (("spin_python",), "culprit"), "loader": (("stopped",), "worker"), "child_asks": (("input",), "asker"),
-    "full_tensor": (("mismatch",), "culprit"), "two_threads": (("two_threads",), "culprit"), "rendezvous": (("absent",), "culprit"),
-}  # fmt: skip
-_HEALTHY = ("healthy_idle_server", "healthy_kept_alive", "healthy_busy", "healthy_child_works", "healthy_pool_waits",
-            "healthy_imports", "healthy_slow_steps", "healthy_requests", "healthy_paused_server", "healthy_slow_handler", "healthy_asyncio_idle", "healthy_lock_contended")  # fmt: skip
+    "poll": (("absent",), "culprit"),
+    "event": (("absent",), "culprit"),
+    "stopped": (("stopped",), "culprit"),
+    "prompt": (("input",), "culprit"),
+    "other_branch": (("mismatch",), "culprit"),
+    "skipped": (("mismatch",), "culprit"),
+    "http": (("lost_message",), "server"),
+    "file_lock": (("stopped",), "holder"),
+    "two_locks": (("locks",), "culprit"),
+    "symbols": (("spin_python",), "culprit"),
+    "loader": (("stopped",), "worker"),
+    "child_asks": (("input",), "asker"),
+    "full_tensor": (("mismatch",), "culprit"),
+    "two_threads": (("two_threads",), "culprit"),
+    "rendezvous": (("absent",), "culprit"),
+}
+_HEALTHY = (
+    "healthy_idle_server",
+    "healthy_kept_alive",
+    "healthy_busy",
+    "healthy_child_works",
+    "healthy_pool_waits",
+    "healthy_imports",
+    "healthy_slow_steps",
+    "healthy_requests",
+    "healthy_paused_server",
+    "healthy_slow_handler",
+    "healthy_asyncio_idle",
+    "healthy_lock_contended",
+)
 
 
 def cases() -> list[Case]:
@@ -97,7 +144,8 @@ def observe(case: Case) -> tuple[object, dict[str, set[int]]]:
     words += [str(case.rank), str(case.world)] if case.world else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     read, write = os.pipe()
-    process = subprocess.Popen(words, stdin=read, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, start_new_session=True)  # fmt: skip
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(words, stdin=read, env=environment, start_new_session=True, **quiet)
     try:
         named = _names(process, case)
         if case.case == "full_tensor":

@@ -23,7 +23,18 @@ C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d
 def rank(number, *frames, pid=None, world=3, **more):
     """A rank whose main thread has these frames, and sleeps."""
     pid = pid or 100 + number
-    thread = Thread(pid, "MainThread", frames, samples=3, stem=len(frames), runnable=0.0, asleep_s=400.0, state="S", syscall="futex", futex="0x1")  # fmt: skip
+    thread = Thread(
+        pid,
+        "MainThread",
+        frames,
+        samples=3,
+        stem=len(frames),
+        runnable=0.0,
+        asleep_s=400.0,
+        state="S",
+        syscall="futex",
+        futex="0x1",
+    )
     thread = dataclasses.replace(thread, **more.pop("thread", {}))
     values = {"role": "trainer", "rank": number, "world": world, "job": "127.0.0.1:1", "state": "S"} | more
     return Process(pid, 1, threads=(thread,), **values)
@@ -53,7 +64,12 @@ def test_there_are_kept_snapshots_of_both_kinds():
 def test_who_is_not_in_the_collective_is_named_whichever_rank_it_is(guilty):
     """And the majority never."""
     ranks = [gathers(n, world=4) for n in range(4)]
-    ranks[guilty] = rank(guilty, Frame("/job/train.py", "evaluate", 3), world=4, thread={"syscall": "clock_nanosleep", "futex": ""})  # fmt: skip
+    ranks[guilty] = rank(
+        guilty,
+        Frame("/job/train.py", "evaluate", 3),
+        world=4,
+        thread={"syscall": "clock_nanosleep", "futex": ""},
+    )
     verdict = judge(Snapshot(tuple(ranks))).verdict
     assert (verdict.outcome, verdict.cause) == ("hang", "absent")
     assert verdict.culprits == (ranks[guilty].key,)
@@ -79,7 +95,11 @@ def test_a_rank_without_a_process_is_missing():
 
 def test_a_rank_that_computes_is_no_hang_however_the_others_wait():
     """Until it has gone on for very long."""
-    busy = rank(1, Frame("/job/train.py", "reward", 7), thread={"runnable": 0.99, "syscall": "running", "asleep_s": None})  # fmt: skip
+    busy = rank(
+        1,
+        Frame("/job/train.py", "reward", 7),
+        thread={"runnable": 0.99, "syscall": "running", "asleep_s": None},
+    )
     short = [gathers(0, thread={"asleep_s": 30.0}), busy, gathers(2, thread={"asleep_s": 30.0})]
     assert judge(Snapshot(tuple(short))).verdict.outcome == "progress"
     verdict = judge(Snapshot((gathers(0, thread={"asleep_s": 900.0}), busy, gathers(2)))).verdict
@@ -89,7 +109,11 @@ def test_a_rank_that_computes_is_no_hang_however_the_others_wait():
 def test_a_wait_that_is_young_is_no_hang_yet():
     """It says so, and what it would be."""
     young = {"asleep_s": 5.0}
-    ranks = (gathers(0, thread=young), gathers(2, thread=young), rank(1, Frame("/job/x.py", "f", 1), thread=young | {"syscall": "clock_nanosleep", "futex": ""}))  # fmt: skip
+    ranks = (
+        gathers(0, thread=young),
+        gathers(2, thread=young),
+        rank(1, Frame("/job/x.py", "f", 1), thread=young | {"syscall": "clock_nanosleep", "futex": ""}),
+    )
     verdict = judge(Snapshot(ranks), Patience(60.0)).verdict
     assert (verdict.outcome, document.exit_code(verdict.outcome)) == ("waiting", 3)
 
@@ -138,7 +162,11 @@ def test_the_code_with_the_frames_goes_before_the_one_without():
     meets = Frame(
         "/opt/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py", "_create_c10d_store", 5
     )
-    ranks = (rank(0, meets), rank(2, meets), rank(1, Frame("/job/x.py", "f", 1), thread={"syscall": "clock_nanosleep", "futex": ""}))  # fmt: skip
+    ranks = (
+        rank(0, meets),
+        rank(2, meets),
+        rank(1, Frame("/job/x.py", "f", 1), thread={"syscall": "clock_nanosleep", "futex": ""}),
+    )
     assert causes.named(judge(Snapshot(ranks))).verdict.code == "HNG015"
     assert causes.helps("HNG015")["mitigations"]
 

@@ -94,7 +94,23 @@ def problems(found):
 @pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
 def test_every_form_says_the_sentence(stuck, form, capsys):
     """And nothing of what is not ASCII breaks it; the page refers to nothing outside of it."""
-    assert main(["hang", "--pid", str(stuck.pid), "--patience", "0.5", "--seconds", "0.6", "--format", form, "--stacks"]) == 1  # fmt: skip
+    assert (
+        main(
+            [
+                "hang",
+                "--pid",
+                str(stuck.pid),
+                "--patience",
+                "0.5",
+                "--seconds",
+                "0.6",
+                "--format",
+                form,
+                "--stacks",
+            ]
+        )
+        == 1
+    )
     text = capsys.readouterr().out
     assert "2 threads that wait for each other" in " ".join(re.sub(r"<[^>]*>", "", text).split()).replace(
         "&#x27;", "'"
@@ -105,10 +121,16 @@ def test_every_form_says_the_sentence(stuck, form, capsys):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["--pid", "4194304"], 2), (["--match", "("], 2), (["--match", "no such command line anywhere"], 3), (["--watch"], 2),
-        (["--from", "x", "--pid", "1"], 2), (["word"], 2), (["--samples", "0"], 2), (["--watch", "--", "/no/such/program"], 2),
+        (["--pid", "4194304"], 2),
+        (["--match", "("], 2),
+        (["--match", "no such command line anywhere"], 3),
+        (["--watch"], 2),
+        (["--from", "x", "--pid", "1"], 2),
+        (["word"], 2),
+        (["--samples", "0"], 2),
+        (["--watch", "--", "/no/such/program"], 2),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_one_line(words, code, capsys):
     """On standard error, and nothing on standard output."""
     assert main(["hang", *words]) == code
@@ -119,7 +141,9 @@ def test_wrong_usage_is_one_line(words, code, capsys):
 
 def test_without_rights_nothing_is_guessed(stuck, monkeypatch, capsys):
     """Exit code 3, and what would allow it."""
-    monkeypatch.setattr(rights, "refusals", lambda pids: dict.fromkeys(pids, "this process lacks CAP_SYS_PTRACE over it"))  # fmt: skip
+    monkeypatch.setattr(
+        rights, "refusals", lambda pids: dict.fromkeys(pids, "this process lacks CAP_SYS_PTRACE over it")
+    )
     assert main(["hang", "--pid", str(stuck.pid), "--seconds", "0.1", "--format", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found["outcome"] == "unknown"

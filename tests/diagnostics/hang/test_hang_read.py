@@ -62,7 +62,17 @@ def test_py_spys_text_with_words_around_it(tmp_path, text):
 def test_py_spys_json(tmp_path):
     """As `py-spy dump --json` writes it."""
     frames = [{"name": "Lock.f", "filename": "/job/a.py", "line": 3, "module": None}]
-    items = [{"pid": 7, "thread_id": 9, "os_thread_id": 7, "thread_name": "MainThread", "active": False, "owns_gil": False, "frames": frames}]  # fmt: skip
+    items = [
+        {
+            "pid": 7,
+            "thread_id": 9,
+            "os_thread_id": 7,
+            "thread_name": "MainThread",
+            "active": False,
+            "owns_gil": False,
+            "frames": frames,
+        }
+    ]
     snapshot = read(tmp_path, json.dumps(items))
     assert snapshot.processes[0].threads[0].frames[0].function == "f"
 
@@ -124,7 +134,14 @@ def test_faulthandlers_own_words(tmp_path):
 
 def recorder(begun, operation, frames=()):
     """A flight recorder's document, as PyTorch writes them for gloo."""
-    entry = {"profiling_name": operation, "state": "scheduled", "collective_seq_id": begun, "input_sizes": [[4]], "frames": list(frames), "process_group": ("0", "default_pg")}  # fmt: skip
+    entry = {
+        "profiling_name": operation,
+        "state": "scheduled",
+        "collective_seq_id": begun,
+        "input_sizes": [[4]],
+        "frames": list(frames),
+        "process_group": ("0", "default_pg"),
+    }
     status = {
         "0": {
             "last_enqueued_collective": begun,

@@ -559,7 +559,14 @@ def healthy_kept_alive() -> None:
         handler.end_headers()
         handler.wfile.write(b"ok")
 
-    server = HTTPServer(("127.0.0.1", 0), type("H", (BaseHTTPRequestHandler,), {"do_GET": answer, "protocol_version": "HTTP/1.1", "log_message": lambda *_: None}))  # fmt: skip
+    server = HTTPServer(
+        ("127.0.0.1", 0),
+        type(
+            "H",
+            (BaseHTTPRequestHandler,),
+            {"do_GET": answer, "protocol_version": "HTTP/1.1", "log_message": lambda *_: None},
+        ),
+    )
     child(server.serve_forever)
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
     connection.request("GET", "/")
@@ -662,7 +669,10 @@ def healthy_requests() -> None:
         time.sleep(0.2)
         handler.wfile.write(b"ok")
 
-    server = HTTPServer(("127.0.0.1", 0), type("H", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None}))  # fmt: skip
+    server = HTTPServer(
+        ("127.0.0.1", 0),
+        type("H", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None}),
+    )
     child(server.serve_forever)
     say("healthy")
     while True:
