@@ -34,6 +34,8 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
     ("file_lock", r"filelock/\w+\.py|portalocker/.*|fasteners/.*|torch/utils/file_baton\.py|oslo_concurrency/.*",
      r"acquire|_poll_until_acquired|_acquire|__enter__|wait|lock"),
     ("data_loader", r"torch/utils/data/dataloader\.py", r"_try_get_data|_get_data"),
+    # What an engine's answers come in by; whether any is due, its main thread tells.
+    ("socket", r"vllm/v1/engine/core_client\.py", r"process_outputs_socket"),
     ("start", r"vllm/v1/engine/(utils|core_client)\.py|multiproc_executor\.py",
      r"wait_for_engine_startup|wait_for_ready|wait_for_response_handle_ready"),
     ("supervise", r"torch/distributed/elastic/(agent/server/\w+|multiprocessing/api)\.py",
@@ -94,7 +96,11 @@ _IDLE: tuple[tuple[str, str], ...] = (
     (r"multiprocessing/pool\.py", r"worker|_handle_tasks|_handle_results|_handle_workers|_wait_for_updates"),
     (r"multiprocessing/(forkserver|resource_tracker|resource_sharer|managers)\.py", r".*"),
     (r"vllm/v1/engine/core\.py", r"_process_input_queue|process_input_sockets|process_output_sockets"),
-    (r"vllm/v1/executor/multiproc_executor\.py", r"worker_busy_loop|async_output_busy_loop|monitor_workers"),
+    (r"vllm/v1/engine/(core_client|utils)\.py", r"monitor_engine_cores|monitor_engine_liveness|_run"),
+    (
+        r"vllm/v1/executor/multiproc_executor\.py",
+        r"worker_busy_loop|async_output_busy_loop|monitor_workers|death_pipe_monitor",
+    ),
     (r"torch/utils/data/_utils/(worker|pin_memory)\.py", r"_worker_loop|do_one_step|_pin_memory_loop"),
     (
         r"tqdm/_monitor\.py|wandb/.*|sentry_sdk/.*|tensorboard/.*|opentelemetry/.*|ray/_private/.*",
