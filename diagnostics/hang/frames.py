@@ -48,6 +48,8 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
     ("pipe_full", r"multiprocessing/queues\.py", r"put|_feed"),
     ("child", r"subprocess\.py", r"_wait|wait|communicate|_communicate|_try_wait"),
     ("child", r"multiprocessing/(popen_\w+|process)\.py", r"poll|wait|join"),
+    # The main thread gave its backward pass to a thread of the engine's.
+    ("join", r"torch/autograd/(__init__|graph)\.py", r"backward|_engine_run_backward|grad"),
     ("join", r"threading\.py", r"join|_wait_for_tstate_lock|_shutdown"),
     ("processes_lock", r"multiprocessing/synchronize\.py", r"__enter__|acquire|wait"),
     ("http", r"http/client\.py", r"_read_status|begin|getresponse|_read_chunked|_read_next_chunk_size"

@@ -23,6 +23,7 @@ class Stand:
         steps: From the main thread on: (thread, what it is in); the last one speaks for the process.
         locked: Threads that wait for each other's locks; empty if none do.
         collectives: How many of its threads are in a collective.
+        serves: Whether another of its threads waits for requests: then its main thread may rest for ever.
         loop_blocked: Whether the thread that speaks is its event loop's, in a call that does not come back.
     """
 
@@ -31,6 +32,7 @@ class Stand:
     locked: tuple[Thread, ...] = ()
     collectives: tuple[Thread, ...] = ()
     loop_blocked: bool = False
+    serves: bool = False
 
     @property
     def thread(self) -> Thread | None:
@@ -76,7 +78,8 @@ def stand(process: Process) -> Stand:
     last = steps[-1]
     locked = _locked(process, told) if last[1].kind in WITHIN or last[1].kind == "lock" else ()
     blocked = last[1].kind not in waits.IDLE and _in_loop(last[0])
-    return Stand(process, steps, locked, in_collective, blocked)
+    serves = any(told[t.tid].kind == "loop" for t in process.threads if t.tid != steps[0][0].tid)
+    return Stand(process, steps, locked, in_collective, blocked, serves)
 
 
 def _telling(process: Process, told: dict[int, Wait]) -> Thread | None:

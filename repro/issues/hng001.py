@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from importlib.util import find_spec
 
 from repro.base import Repro, TriedMitigation, Trigger, Work
@@ -82,7 +83,7 @@ REPRO = Repro(
     helpful_modules=(),
     simulated=("the trainer: ranks of ours call the collectives that its step calls",),
     triggers=tuple(
-        Trigger(name, (program.__doc__ or "").strip(), lambda m, name=name: _attempt(name, m), silent=True)
+        Trigger(name, (program.__doc__ or "").strip(), partial(_attempt, name), silent=True)
         for name, program in PROGRAMS.items()
     ),
     mitigations=(

@@ -109,8 +109,14 @@ def _sink(index: Index, stand: Stand, path: tuple[Edge, ...]) -> End:
     """The end at a process that waits for nobody we see."""
     key = (stand.process.key,)
     kind = stand.kind
+    if stand.process.state == "X" or (kind == "dead" and path and path[-1].kind == "child"):
+        # It ended while it was looked at, or is about to be asked for its exit code: something goes on.
+        return End("busy", "busy", key, path)
     if kind in _GONE:
-        return End("gone", kind, key, path, patient=kind == "kernel", certainty="established")
+        # A dead child that its parent has not looked at may only have died this moment.
+        guessed = kind == "dead" and bool(path) and not path[-1].certain
+        certainty = "supported" if guessed else "established"
+        return End("gone", kind, key, path, patient=guessed or kind == "kernel", certainty=certainty)
     if kind in waits.BUSY:
         return End("busy", "spin_python" if kind in ("symbolic", "regex") else "busy", key, path)
     if stand.locked:
@@ -144,9 +150,8 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
 
 def _at_rest(index: Index, stand: Stand, path: tuple[Edge, ...]) -> bool:
     """Whether it has nothing to do and nobody asked it anything: a parent that waits for its end did not."""
-    return (
-        stand.kind in waits.IDLE and (not path or path[-1].kind == "child") and not index.asked(stand.process)
-    )
+    rests = stand.kind in waits.IDLE or (stand.serves and stand.kind in ("event", "queue", "join"))
+    return rests and (not path or path[-1].kind == "child") and not index.asked(stand.process)
 
 
 def _pooled(stand: Stand) -> bool:

@@ -135,7 +135,7 @@ def _of_dead(index: Index, stand: Stand, evidence: Iterable[str], *, certain: bo
             certain=certain,
         )
         for p in index.children(stand.process)
-        if p.state in ("Z", "X")
+        if p.state == "Z"
     ]
 
 

@@ -49,7 +49,7 @@ def _of(index: Index, stand: Stand) -> list[Edge]:
                 certain=False,
             )
             for p in index.children(stand.process)
-            if p.state in ("Z", "X")
+            if p.state == "Z"
         ]
     if not found and ((kind == "socket" and not thread.waits_fds) or ends.mailbox(stand.process, thread)):
         found = ends.any_peer(index, stand)

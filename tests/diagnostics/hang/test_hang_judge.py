@@ -184,3 +184,56 @@ def test_a_snapshot_survives_json():
     ):
         with pytest.raises(SnapshotError):
             Snapshot.from_json(bad)
+
+
+def test_a_backward_pass_is_looked_for_in_its_own_thread():
+    """The main thread waits for the engine's, which is in a collective."""
+    autograd = Frame("/opt/env/lib/python3.11/site-packages/torch/autograd/__init__.py", "backward", 266)
+    main = Thread(100, "MainThread", (autograd, Frame("/job/train.py", "step", 4)), samples=1)
+    other = Thread(200, "", (Frame(C10D, "all_gather_into_tensor", 9),), samples=1)
+    stands = judge(Snapshot((Process(100, threads=(main, other)),), source="py-spy text")).index.stands
+    assert [stand.kind for stand in stands.values()] == ["collective"]
+
+
+def test_a_child_that_has_just_died_is_no_hang():
+    """Its parent waits for exactly that; it was seen between the two."""
+    waits = Thread(
+        1,
+        "MainThread",
+        (Frame("/usr/local/lib/python3.11/subprocess.py", "_wait"), Frame("/job/a.py", "f", 1)),
+        samples=1,
+        state="S",
+        syscall="wait4",
+        asleep_s=400.0,
+        runnable=0.0,
+    )
+    verdict = judge(Snapshot((Process(1, 0, threads=(waits,), state="S"), Process(2, 1, state="Z")))).verdict
+    assert verdict.outcome != "hang"
+
+
+def test_a_main_thread_that_rests_beside_a_server_is_no_hang():
+    """Its other thread waits for requests, and none is open."""
+    event = Thread(
+        1,
+        "MainThread",
+        (Frame("/usr/local/lib/python3.11/threading.py", "wait"), Frame("/job/a.py", "serve", 1)),
+        samples=1,
+        state="S",
+        syscall="futex",
+        futex="0x1",
+        asleep_s=400.0,
+        runnable=0.0,
+    )
+    loop = Thread(
+        2,
+        "loop",
+        (
+            Frame("/usr/local/lib/python3.11/selectors.py", "select"),
+            Frame("/usr/local/lib/python3.11/asyncio/base_events.py", "_run_once"),
+        ),
+        samples=1,
+        state="S",
+        syscall="epoll_wait",
+        runnable=0.0,
+    )
+    assert judge(Snapshot((Process(1, 0, threads=(event, loop), state="S"),))).verdict.outcome == "idle"

@@ -100,7 +100,7 @@ PYSTACK = """Traceback for thread 12 (python) [] (most recent call last):
 """
 GDB = """Thread 1 (Thread 0x7f00 (LWP 55) "python"):
 #0  0x00007f1 in pthread_cond_wait@@GLIBC_2.3.2 () from /lib/x86_64-linux-gnu/libc.so.6
-#1  0x00007f2 in gloo::transport::tcp::UnboundBuffer::waitRecv(int*, std::chrono::duration<long>) () from /opt/env/lib/libtorch_cpu.so
+#1  0x00007f2 in gloo::transport::tcp::UnboundBuffer::waitRecv(int*) () from /opt/env/lib/libtorch_cpu.so
 #2  0x00007f3 in c10d::ProcessGroupGloo::runLoop (this=0x1) at ProcessGroupGloo.cpp:10
 """
 
