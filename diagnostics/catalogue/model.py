@@ -39,8 +39,9 @@ EVIDENCE = ("declared", "static", "executed")
 FRAMEWORKS = frameworks.SHOWN
 # What an entry can be about: a name that is not here is a slip of the pen, or is added here.
 COMPONENTS = (
-    *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "flash-attn", "huggingface-hub", "math-verify",
-    "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors", "triton", "wandb",
+    *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "fastapi", "filelock", "flash-attn",
+    "huggingface-hub", "math-verify", "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors",
+    "triton", "wandb",
 )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     if options.watch:
         from diagnostics.hang import watch
 
-        return watch.run(words, options)
+        return watch.run(words, options, answer)
     from diagnostics.hang.look import take
     from diagnostics.hang.read import ReadError, files
 

@@ -18,7 +18,7 @@ class SnapshotError(ValueError):
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """A frame of a Python stack.
 
     Attributes:
@@ -56,7 +56,7 @@ class Thread:
 
     tid: int
     name: str = ""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     steady: bool = True
     stem: int = 0
     samples: int = 0

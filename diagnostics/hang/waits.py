@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from diagnostics.hang import frames
 
 if TYPE_CHECKING:
-    from diagnostics.hang.snapshot import Frame, Process, Thread
+    from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Wait:
     """
 
     kind: str
-    frame: Frame | None = None
+    frame: StackFrame | None = None
     operation: str = ""
-    place: Frame | None = None
+    place: StackFrame | None = None
     detail: str = ""
 
 
@@ -109,7 +109,7 @@ def of(process: Process, thread: Thread) -> Wait:
     return found or _by_call(process, thread, place)
 
 
-def _by_frames(process: Process, thread: Thread, place: Frame | None) -> Wait | None:
+def _by_frames(process: Process, thread: Thread, place: StackFrame | None) -> Wait | None:
     idle = _idle(thread)
     if idle:
         return Wait(idle, thread.frames[0], place=place)
@@ -171,11 +171,11 @@ def _imports(thread: Thread) -> bool:
     return any(frame.path.startswith("<frozen importlib") for frame in thread.frames[:40])
 
 
-def _asked(thread: Thread) -> Frame | None:
+def _asked(thread: Thread) -> StackFrame | None:
     return next((frame for frame in thread.frames if not frames.LIBRARY.search(frame.path)), None)
 
 
-def _by_call(process: Process, thread: Thread, place: Frame | None) -> Wait:
+def _by_call(process: Process, thread: Thread, place: StackFrame | None) -> Wait:
     """What the system call says, with the call in the source's line where that is known."""
     frame = thread.frames[0] if thread.frames else None
     kind = _kind(process, thread, frame)
@@ -190,7 +190,7 @@ _SAY = {
 }  # fmt: skip
 
 
-def _kind(process: Process, thread: Thread, frame: Frame | None) -> str:
+def _kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
     call = thread.syscall
     kinds = {d.kind for d in process.fds if d.fd in thread.waits_fds}
     said = _CALLED.get(frame.calls, "") if frame else ""
@@ -207,7 +207,7 @@ def _kind(process: Process, thread: Thread, frame: Frame | None) -> str:
     return next((kind for kind, holds in told if holds), said or "native")
 
 
-def _at_futex(process: Process, thread: Thread, frame: Frame | None, said: str) -> str:
+def _at_futex(process: Process, thread: Thread, frame: StackFrame | None, said: str) -> str:
     """What a futex is for: a semaphore of many processes, a collective's end asked for in C++, or a lock."""
     if thread.futex.startswith("sem:"):
         return "processes_lock"

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import BinaryIO
 
+    from diagnostics.hang.snapshot import Snapshot
+
+    Answer = Callable[[Snapshot, argparse.Namespace], int]
+
 # Less processor time than this share of the time between two looks is a thread that only looks again.
 STILL = 0.02
 GRACE_S = 10.0
@@ -67,8 +71,8 @@ class Stall:
         return anything
 
 
-def run(words: Sequence[str], options: argparse.Namespace) -> int:
-    """Runs the command; its exit code, or 1 where it hung and was ended."""
+def run(words: Sequence[str], options: argparse.Namespace, answer: Answer) -> int:
+    """Runs the command; its exit code, or 1 where it hung and was ended. `answer` judges and shows what was seen."""
     try:
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -82,7 +86,7 @@ def run(words: Sequence[str], options: argparse.Namespace) -> int:
     passing.start()
     forward = _forwarding(process)
     try:
-        ended = _watch(process, options, counted)
+        ended = _watch(process, options, counted, answer)
     finally:
         for number, before in forward.items():
             signal.signal(number, before)
@@ -92,7 +96,9 @@ def run(words: Sequence[str], options: argparse.Namespace) -> int:
     return FINDINGS if ended else _code(process.wait())
 
 
-def _watch(process: subprocess.Popen[bytes], options: argparse.Namespace, counted: list[int]) -> bool:
+def _watch(
+    process: subprocess.Popen[bytes], options: argparse.Namespace, counted: list[int], answer: Answer
+) -> bool:
     """Waits for its end; whether it hung and was ended here."""
     stall = Stall(time.monotonic(), Motion(), time.monotonic())
     told = False
@@ -105,7 +111,7 @@ def _watch(process: subprocess.Popen[bytes], options: argparse.Namespace, counte
             told = False
         elif not told and now - stall.since >= options.stall:
             told = True
-            hangs = _look(process.pid, options, now - stall.since)
+            hangs = _look(process.pid, options, now - stall.since, answer)
             if hangs and options.end:
                 _end(process)
                 return True
@@ -117,8 +123,7 @@ def _count(pid: int, output: int) -> Motion:
     return Motion(ran, sum(proc.moved(p) or 0 for p in below), output)
 
 
-def _look(pid: int, options: argparse.Namespace, still_s: float) -> bool:
-    from diagnostics.hang import command
+def _look(pid: int, options: argparse.Namespace, still_s: float, answer: Answer) -> bool:
     from diagnostics.hang.look.take import NoProcessError, Wanted, take
 
     try:
@@ -130,7 +135,7 @@ def _look(pid: int, options: argparse.Namespace, still_s: float) -> bool:
     options.patience = min(options.patience, still_s)
     sys.stdout.flush()
     with contextlib.redirect_stdout(sys.stderr):
-        return command.answer(snapshot, options) == FINDINGS
+        return answer(snapshot, options) == FINDINGS
 
 
 def _pass_on(source: BinaryIO, counted: list[int]) -> None:

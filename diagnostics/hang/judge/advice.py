@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from diagnostics.hang.judge.verdict import HANG, IDLE, UNKNOWN, WAITING
 
 if TYPE_CHECKING:
-    from diagnostics.hang.judge.verdict import Verdict
+    from diagnostics.hang.judge.verdict import HangVerdict
     from diagnostics.hang.link.graph import Index
 
 
-def excluded(index: Index, verdict: Verdict) -> tuple[str, ...]:
+def excluded(index: Index, verdict: HangVerdict) -> tuple[str, ...]:
     """What was looked for and not found, said only of what was really seen."""
     if verdict.outcome == HANG:
         return ()
@@ -26,7 +26,7 @@ def excluded(index: Index, verdict: Verdict) -> tuple[str, ...]:
     return tuple(told)
 
 
-def further(index: Index, verdict: Verdict) -> tuple[str, ...]:
+def further(index: Index, verdict: HangVerdict) -> tuple[str, ...]:
     """The next commands, where the evidence does not suffice."""
     if verdict.outcome == WAITING:
         return ("look again in a minute: python -m diagnostics hang",)

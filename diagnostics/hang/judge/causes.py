@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from diagnostics.catalogue.model import Frame as Wanted
     from diagnostics.catalogue.model import Issue, Shape
-    from diagnostics.hang.judge.decide import Judged
-    from diagnostics.hang.snapshot import Frame
+    from diagnostics.hang.judge.decide import JudgedJob
+    from diagnostics.hang.snapshot import StackFrame
 
 _load = cache(catalogue.load)
 
 
-def named(judged: Judged) -> Judged:
+def named(judged: JudgedJob) -> JudgedJob:
     """The same, with the code of the known issue that fits it best: what asks for the most frames."""
     verdict = judged.verdict
     if verdict.outcome != HANG:
@@ -39,18 +39,18 @@ def named(judged: Judged) -> Judged:
     return replace(judged, verdict=replace(verdict, code=best[2]))
 
 
-def _frames(judged: Judged, keys: Iterable[str]) -> Iterable[Frame]:
+def _frames(judged: JudgedJob, keys: Iterable[str]) -> Iterable[StackFrame]:
     for key in keys:
         stand = judged.index.stands.get(key)
         for thread, _ in stand.steps if stand else ():
             yield from thread.frames
 
 
-def _fits(shape: Shape, culprits: list[Frame], waiters: list[Frame]) -> bool:
+def _fits(shape: Shape, culprits: list[StackFrame], waiters: list[StackFrame]) -> bool:
     return _any(shape.culprit, culprits) and _any(shape.waiter, waiters or culprits)
 
 
-def _any(wanted: tuple[Wanted, ...], seen: list[Frame]) -> bool:
+def _any(wanted: tuple[Wanted, ...], seen: list[StackFrame]) -> bool:
     return not wanted or any(
         one.function in ("*", frame.function) and one.path in frame.path for one in wanted for frame in seen
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from diagnostics.hang import waits
 from diagnostics.hang.judge import advice, sentences
 from diagnostics.hang.judge.sinks import End, end
-from diagnostics.hang.judge.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang.judge.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, HangVerdict
 from diagnostics.hang.link import links
 from diagnostics.hang.link.graph import Index
 
@@ -36,15 +36,15 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedJob:
     """A verdict, with the tables that it was made from."""
 
-    verdict: Verdict
+    verdict: HangVerdict
     index: Index
     edges: dict[str, list[Edge]]
 
 
-def judge(snapshot: Snapshot, patience: Patience | None = None) -> Judged:
+def judge(snapshot: Snapshot, patience: Patience | None = None) -> JudgedJob:
     """The verdict of a snapshot."""
     index = Index.of(snapshot)
     edges = links.edges(index)
@@ -60,26 +60,26 @@ def judge(snapshot: Snapshot, patience: Patience | None = None) -> Judged:
         excluded=(*verdict.excluded, *advice.excluded(index, verdict)),
         next=(*verdict.next, *advice.further(index, verdict)),
     )
-    return Judged(verdict, index, edges)
+    return JudgedJob(verdict, index, edges)
 
 
-def _verdict(index: Index, ends: dict[str, End], limits: Patience) -> Verdict:
+def _verdict(index: Index, ends: dict[str, End], limits: Patience) -> HangVerdict:
     blind = _blind(index)
     waiting = {
         k: one for k, one in ends.items() if (one.chain and one.level != "quiet") or _alone(index, k, one)
     }
     if not waiting:
         if blind:
-            return Verdict(UNKNOWN, sentences.blind(index), certainty="hypothesis")
+            return HangVerdict(UNKNOWN, sentences.blind(index), certainty="hypothesis")
         busy = [key for key, one in ends.items() if one.level == "busy"]
         outcome = PROGRESS if busy else IDLE
-        return Verdict(outcome, sentences.calm(index, busy), certainty="supported")
+        return HangVerdict(outcome, sentences.calm(index, busy), certainty="supported")
     key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
     victims = tuple(
         k for k, one in waiting.items() if set(one.culprits) & set(worst.culprits) and k not in worst.culprits
     )
     waited = _waited(index, worst, (key, *victims))
-    verdict = Verdict(
+    verdict = HangVerdict(
         HANG,
         "",
         worst.cause,
@@ -160,7 +160,7 @@ def _waited(index: Index, one: End, keys: tuple[str, ...]) -> float | None:
     return max(known) if known else None
 
 
-def _timed(index: Index, verdict: Verdict, one: End, limits: Patience) -> Verdict:
+def _timed(index: Index, verdict: HangVerdict, one: End, limits: Patience) -> HangVerdict:
     """Whether it has lasted long enough; of a dump that is not known, and somebody posted it."""
     live = index.snapshot.source == "live"
     waited = verdict.waited_s

@@ -8,14 +8,14 @@ from diagnostics.hang import waits
 from diagnostics.hang.judge.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING
 
 if TYPE_CHECKING:
-    from diagnostics.hang.judge.verdict import Verdict
+    from diagnostics.hang.judge.verdict import HangVerdict
     from diagnostics.hang.link.graph import Edge, Index
     from diagnostics.hang.stands import Stand
 
 _MANY = 4
 
 
-def of(index: Index, verdict: Verdict) -> str:
+def of(index: Index, verdict: HangVerdict) -> str:
     """The sentence."""
     names = [_label(index, key, verdict) for key in verdict.culprits]
     who = _joined(names)
@@ -35,7 +35,7 @@ def of(index: Index, verdict: Verdict) -> str:
     return f"{_upper(who)} {what}{held}{since}."
 
 
-def _what(index: Index, verdict: Verdict) -> str:
+def _what(index: Index, verdict: HangVerdict) -> str:
     """What the culprits are in, with the function that says it."""
     stands = [index.stands[key] for key in verdict.culprits if key in index.stands]
     cause = verdict.cause
@@ -76,7 +76,7 @@ _SAID = {
 }
 
 
-def _apart(index: Index, verdict: Verdict, stands: list[Stand]) -> str:
+def _apart(index: Index, verdict: HangVerdict, stands: list[Stand]) -> str:
     """Where ranks are in different collectives: which is whose."""
     other = _first_victim(index, verdict)
     if len(stands) == 1 and other:
@@ -97,11 +97,11 @@ def _asked(stand: Stand) -> str:
     return f"{name} asked for by {stand.wait.place}" if stand.wait.place else name
 
 
-def _first_victim(index: Index, verdict: Verdict) -> Stand | None:
+def _first_victim(index: Index, verdict: HangVerdict) -> Stand | None:
     return next((index.stands[key] for key in verdict.victims if key in index.stands), None)
 
 
-def of_culprits(index: Index, verdict: Verdict) -> tuple[str, ...]:
+def of_culprits(index: Index, verdict: HangVerdict) -> tuple[str, ...]:
     """What was seen of who holds it up."""
     told = []
     for key in verdict.culprits[:_MANY]:
@@ -160,7 +160,7 @@ def blind(index: Index) -> str:
     return f"Not known: {_joined(unseen[:_MANY]) or 'no process'} could not be seen."
 
 
-def _cycle(verdict: Verdict) -> tuple[Edge, ...]:
+def _cycle(verdict: HangVerdict) -> tuple[Edge, ...]:
     last = verdict.chain[-1].target
     start = next((n for n, edge in enumerate(verdict.chain) if edge.source == last), 0)
     return verdict.chain[start:]
@@ -171,7 +171,7 @@ def _name(index: Index, key: str) -> str:
     return process.label if process else key
 
 
-def _label(index: Index, key: str, verdict: Verdict) -> str:
+def _label(index: Index, key: str, verdict: HangVerdict) -> str:
     process = index.process(key)
     if process:
         return process.label
@@ -183,7 +183,7 @@ def _brief(stand: Stand) -> str:
     return f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
 
 
-def _victims(index: Index, verdict: Verdict) -> str:
+def _victims(index: Index, verdict: HangVerdict) -> str:
     stands = [index.stands[key] for key in verdict.victims if key in index.stands]
     if len(stands) <= _MANY:
         return _joined([_brief(s) for s in stands])

@@ -41,7 +41,7 @@ CAUSES = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HangVerdict:
     """The verdict of a snapshot.
 
     Attributes:

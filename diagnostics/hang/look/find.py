@@ -7,29 +7,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from diagnostics.hang import roles
 from diagnostics.hang.look import proc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MOST = 512
-# What a process is, by its title, the first that fits. Ray and vLLM write their titles themselves.
-_TITLES: tuple[tuple[str, str], ...] = (
-    (r"^VLLM::EngineCor", "engine core"),
-    (r"^VLLM::Worker|^VllmWorker", "engine worker"),
-    (r"^VLLM::|^sglang::", "engine"),
-    (r"^ray::IDLE", "idle Ray worker"),
-    (r"^ray::", "Ray actor"),
-    (r"(^|/)raylet\b", "raylet"),
-    (r"(^|/)gcs_server\b", "Ray's head service"),
-    (r"ray/(dashboard|_private|autoscaler)/", "Ray's helper"),
-    (r"multiprocessing\.(resource_tracker|forkserver)|multiprocessing-fork.*tracker", "helper"),
-    (r"torch/_inductor/compile_worker|wandb-core|wandb-service|tensorboard", "helper"),
-    (r"torchrun|torch\.distributed\.(run|launch)|accelerate[ .](launch|commands\.launch)|bin/deepspeed\b", "launcher"),
-    (r"vllm serve|vllm\.entrypoints|vllm-serve|vllm_serve|sglang\.launch_server|\buvicorn\b", "server"),
-)  # fmt: skip
 _KNOWN = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
-_WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d+))?|TP(\d+)")
 _PYTHON = re.compile(
     r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
 )
@@ -91,17 +76,12 @@ def below(processes: dict[int, Found], tops: Iterable[int]) -> set[int]:
 def role(processes: dict[int, Found], item: Found) -> tuple[str, int | None]:
     """(what it is, its rank); a child has its parent's variables, and is no rank for that."""
     parent = processes.get(item.ppid)
-    inherited = parent.environment if parent else {}
-    for pattern, name in _TITLES:
-        if re.search(pattern, item.title):
-            match = _WORKER.match(item.title) if name == "engine worker" else None
-            number = next((part for part in match.groups() if part), None) if match else None
-            if name == "server" and _ranked(item, inherited):
-                break
-            return name, int(number) if number else None
-    if _ranked(item, inherited):
+    ranked = _ranked(item, parent.environment if parent else {})
+    name, number = roles.by_title(item.title)
+    # A rank may be started by a program that is called like a server's.
+    if ranked and name in ("process", "server"):
         return "trainer", int(item.environment["RANK"])
-    return "process", None
+    return name, number
 
 
 def _ranked(item: Found, inherited: dict[str, str]) -> bool:

@@ -19,7 +19,7 @@ from diagnostics.hang.read import pyspy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from diagnostics.hang.snapshot import Frame, Thread
+    from diagnostics.hang.snapshot import StackFrame, Thread
 
 LIMIT_S = 5.0
 TRIES = 3
@@ -104,14 +104,14 @@ def merged(samples: Sequence[Thread]) -> Thread:
     return replace(samples[-1], steady=same, stem=stem, samples=len(samples), active=half)
 
 
-def hinted(pid: int, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def hinted(pid: int, frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
     """The frames, the innermost with the call on its line; the line itself is kept nowhere."""
     return tuple(
         replace(frame, calls=_call(pid, frame)) if place < 1 else frame for place, frame in enumerate(frames)
     )
 
 
-def _call(pid: int, frame: Frame) -> str:
+def _call(pid: int, frame: StackFrame) -> str:
     if not frame.path.startswith("/") or not frame.line:
         return ""
     # Through the process's own root: it may live in another mount namespace.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.hang import roles
 from diagnostics.hang.read import ReadError, bundle, pyspy, recorder, tracebacks
 from diagnostics.hang.snapshot import Process, Snapshot
 
@@ -90,12 +91,9 @@ def _spied(document: list[Any], name: str) -> Snapshot:
 
 def _roled(processes: list[Process], source: str) -> Snapshot:
     """Roles by titles and frames: of a dump nothing else is known."""
-    from diagnostics.hang.look import find
-
     found = []
     for process in processes:
-        item = find.Found(process.pid, 0, None, process.title)
-        role, rank = find.role({}, item)
+        role, rank = roles.by_title(process.title)
         names = {f.function for t in process.threads for f in t.frames}
         if role == "process":
             role = (

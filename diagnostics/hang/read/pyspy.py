@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from diagnostics.hang.snapshot import Frame, Process, Thread
+from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 _PROCESS = re.compile(r"^\s*Process (\d+): ?(.*)$")
 _VERSION = re.compile(r"^\s*Python v(\d\S*)(?: \((.*)\))?")
@@ -37,10 +37,10 @@ def threads(document: Any) -> dict[int, tuple[Thread, ...]]:
     return {pid: tuple(items) for pid, items in found.items()}
 
 
-def _frame(item: Any) -> Frame:
+def _frame(item: Any) -> StackFrame:
     # From Python 3.11 on names are qualified; older ones and older tools know the last part alone.
     name = last(str(item["name"]))
-    return Frame(str(item.get("filename") or item.get("module") or ""), name, int(item.get("line") or 0))
+    return StackFrame(str(item.get("filename") or item.get("module") or ""), name, int(item.get("line") or 0))
 
 
 def last(name: str) -> str:
@@ -77,7 +77,7 @@ def from_text(text: str) -> list[Process]:
             thread = _thread(match)
             found[-1]["threads"].append(thread)
         elif thread is not None and (match := _FRAME.match(line)):
-            thread["frames"].append(Frame(match[2], last(match[1].strip()), int(match[3] or 0)))
+            thread["frames"].append(StackFrame(match[2], last(match[1].strip()), int(match[3] or 0)))
         elif line.strip() and not line.startswith((" ", "\t")):
             thread = None
     return [_process(item) for item in found if item["threads"]]

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from diagnostics.hang.read import ReadError
-from diagnostics.hang.snapshot import Collective, Frame, Process, Snapshot, Thread
+from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 
 _RANK = re.compile(r"(\d+)(?:\.\w+)?$")
 _OPERATION = re.compile(r"(?:\w+:)?_?([a-z_]+)", re.IGNORECASE)
@@ -63,12 +63,12 @@ def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None
     matched = _OPERATION.match(told.rpartition(":")[2])
     operation = matched[1].lower() if matched else "collective"
     frames = (
-        Frame("torch/distributed/distributed_c10d.py", operation),
+        StackFrame("torch/distributed/distributed_c10d.py", operation),
         *map(_frame, last.get("frames") or ()),
     )
     pending = str(last.get("state")) != "completed" or done < begun
     if not pending:
-        frames = (Frame("flight recorder", "between_collectives"), *frames[1:])
+        frames = (StackFrame("flight recorder", "between_collectives"), *frames[1:])
     process = Process(
         pid=rank + 1,
         rank=rank,
@@ -82,8 +82,8 @@ def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None
     )
 
 
-def _frame(item: Any) -> Frame:
-    return Frame(
+def _frame(item: Any) -> StackFrame:
+    return StackFrame(
         str(item.get("filename", "")),
         str(item.get("name", "")).rpartition(".")[2],
         int(item.get("line", 0) or 0),
@@ -131,7 +131,7 @@ def ras(document: dict[str, Any], name: str) -> Snapshot:
             best, missing = ranks, [rank for rank in lost if isinstance(rank, int)]
     if not best:
         raise ReadError(f"{name}: RAS without ranks")
-    frame = Frame("torch/distributed/distributed_c10d.py", "wait")
+    frame = StackFrame("torch/distributed/distributed_c10d.py", "wait")
     processes = tuple(
         Process(
             pid=pid or rank + 1,

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from diagnostics.hang.read.pyspy import last
-from diagnostics.hang.snapshot import Frame, Process, Thread
+from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 _FAULT = re.compile(
     r"^\s*(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]]*)\])? \(most recent call first\)"
@@ -19,7 +19,7 @@ _GDB_THREAD = re.compile(r'^\s*Thread \d+ \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\
 _GDB_FRAME = re.compile(
     r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
 )
-_GDB_PYTHON = re.compile(r"^\s*#\d+ .*Frame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
+_GDB_PYTHON = re.compile(r"^\s*#\d+ .*StackFrame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
 _HEAD = re.compile(r"^\s*(?:=+|#+|-+|\*+)?\s*(?:rank|RANK|\[rank)\s*[:=]?\s*(\d+)\b.{0,40}$")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]+(\d+)\b")
 
@@ -35,13 +35,13 @@ def is_text(text: str) -> bool:
 
 def from_text(text: str) -> list[Process]:
     """The processes in it. A new main thread begins a new process, since each dump has one."""
-    reader = _Reader()
+    reader = _Dump()
     for line in text.splitlines():
         reader.line(line)
     return reader.finished()
 
 
-class _Reader:
+class _Dump:
     def __init__(self) -> None:
         self.processes: list[dict[str, Any]] = []
         self.thread: dict[str, Any] | None = None
@@ -59,11 +59,11 @@ class _Reader:
             self._thread(0, "MainThread", reverse=match[1] == "last")
         elif match := (_PYTHON.match(line) or _GDB_PYTHON.match(line)):
             number = int(match[2]) if match[2].isdigit() else 0
-            self._frame(Frame(match[1], last(match[3]), number))
+            self._frame(StackFrame(match[1], last(match[3]), number))
         elif match := _C.match(line):
-            self._frame(Frame(match[4] or match[1], match[3].strip(), int(match[2])))
+            self._frame(StackFrame(match[4] or match[1], match[3].strip(), int(match[2])))
         elif match := _GDB_FRAME.match(line):
-            self._frame(Frame(match[2] or match[3] or "", match[1].strip(), int(match[4] or 0)))
+            self._frame(StackFrame(match[2] or match[3] or "", match[1].strip(), int(match[4] or 0)))
         elif match := _HEAD.match(line):
             self.rank, self.thread = int(match[1]), None
             self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
@@ -79,7 +79,7 @@ class _Reader:
         self.thread = {"id": tid, "name": name, "frames": [], "reverse": reverse, "gil": gil}
         self.processes[-1]["threads"].append(self.thread)
 
-    def _frame(self, frame: Frame) -> None:
+    def _frame(self, frame: StackFrame) -> None:
         if self.thread is None:
             self._thread(0, "MainThread")
         assert self.thread is not None

@@ -11,14 +11,14 @@ from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
-    from diagnostics.hang.judge.decide import Judged
+    from diagnostics.hang.judge.decide import JudgedJob
     from diagnostics.hang.stands import Stand
 
 SCHEMA = "grpo-doctor.hang.v1"
 _FRAMES = 12
 
 
-def document(judged: Judged, helps: dict[str, Any] | None = None) -> dict[str, Any]:
+def document(judged: JudgedJob, helps: dict[str, Any] | None = None) -> dict[str, Any]:
     """All that came of it, as JSON; nothing of the caller's person stands in it."""
     verdict, index = judged.verdict, judged.index
     found = {

@@ -12,7 +12,7 @@ from diagnostics.hang.judge.decide import Patience, judge
 from diagnostics.hang.judge.verdict import CAUSES
 from diagnostics.hang.read import files
 from diagnostics.hang.show import document
-from diagnostics.hang.snapshot import Collective, Frame, Process, Snapshot, SnapshotError, Thread
+from diagnostics.hang.snapshot import Collective, Process, Snapshot, SnapshotError, StackFrame, Thread
 from tests.diagnostics.hang import bench
 
 KEPT = Path(__file__).parent / "snapshots"
@@ -41,7 +41,7 @@ def rank(number, *frames, pid=None, world=3, **more):
 
 
 def gathers(number, line=10, **more):
-    return rank(number, Frame(C10D, "all_gather", 1), Frame("/job/train.py", "step", line), **more)
+    return rank(number, StackFrame(C10D, "all_gather", 1), StackFrame("/job/train.py", "step", line), **more)
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
@@ -66,7 +66,7 @@ def test_who_is_not_in_the_collective_is_named_whichever_rank_it_is(guilty):
     ranks = [gathers(n, world=4) for n in range(4)]
     ranks[guilty] = rank(
         guilty,
-        Frame("/job/train.py", "evaluate", 3),
+        StackFrame("/job/train.py", "evaluate", 3),
         world=4,
         thread={"syscall": "clock_nanosleep", "futex": ""},
     )
@@ -80,7 +80,7 @@ def test_of_two_ranks_in_different_collectives_both_are_named():
     """There is no majority between them."""
     one, other = (
         gathers(0, world=2),
-        rank(1, Frame(C10D, "barrier"), Frame("/job/train.py", "save", 9), world=2),
+        rank(1, StackFrame(C10D, "barrier"), StackFrame("/job/train.py", "save", 9), world=2),
     )
     verdict = judge(Snapshot((one, other))).verdict
     assert (verdict.cause, set(verdict.culprits)) == ("mismatch", {one.key, other.key})
@@ -97,7 +97,7 @@ def test_a_rank_that_computes_is_no_hang_however_the_others_wait():
     """Until it has gone on for very long."""
     busy = rank(
         1,
-        Frame("/job/train.py", "reward", 7),
+        StackFrame("/job/train.py", "reward", 7),
         thread={"runnable": 0.99, "syscall": "running", "asleep_s": None},
     )
     short = [gathers(0, thread={"asleep_s": 30.0}), busy, gathers(2, thread={"asleep_s": 30.0})]
@@ -112,7 +112,7 @@ def test_a_wait_that_is_young_is_no_hang_yet():
     ranks = (
         gathers(0, thread=young),
         gathers(2, thread=young),
-        rank(1, Frame("/job/x.py", "f", 1), thread=young | {"syscall": "clock_nanosleep", "futex": ""}),
+        rank(1, StackFrame("/job/x.py", "f", 1), thread=young | {"syscall": "clock_nanosleep", "futex": ""}),
     )
     verdict = judge(Snapshot(ranks), Patience(60.0)).verdict
     assert (verdict.outcome, document.exit_code(verdict.outcome)) == ("waiting", 3)
@@ -159,13 +159,13 @@ def test_codes_of_the_catalogue_name_causes_that_there_are():
 
 def test_the_code_with_the_frames_goes_before_the_one_without():
     """A rendezvous that a rank does not come to is HNG015, not any rank that is elsewhere."""
-    meets = Frame(
+    meets = StackFrame(
         "/opt/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py", "_create_c10d_store", 5
     )
     ranks = (
         rank(0, meets),
         rank(2, meets),
-        rank(1, Frame("/job/x.py", "f", 1), thread={"syscall": "clock_nanosleep", "futex": ""}),
+        rank(1, StackFrame("/job/x.py", "f", 1), thread={"syscall": "clock_nanosleep", "futex": ""}),
     )
     assert causes.named(judge(Snapshot(ranks))).verdict.code == "HNG015"
     assert causes.helps("HNG015")["mitigations"]
@@ -188,9 +188,9 @@ def test_a_snapshot_survives_json():
 
 def test_a_backward_pass_is_looked_for_in_its_own_thread():
     """The main thread waits for the engine's, which is in a collective."""
-    autograd = Frame("/opt/env/lib/python3.11/site-packages/torch/autograd/__init__.py", "backward", 266)
-    main = Thread(100, "MainThread", (autograd, Frame("/job/train.py", "step", 4)), samples=1)
-    other = Thread(200, "", (Frame(C10D, "all_gather_into_tensor", 9),), samples=1)
+    autograd = StackFrame("/opt/env/lib/python3.11/site-packages/torch/autograd/__init__.py", "backward", 266)
+    main = Thread(100, "MainThread", (autograd, StackFrame("/job/train.py", "step", 4)), samples=1)
+    other = Thread(200, "", (StackFrame(C10D, "all_gather_into_tensor", 9),), samples=1)
     stands = judge(Snapshot((Process(100, threads=(main, other)),), source="py-spy text")).index.stands
     assert [stand.kind for stand in stands.values()] == ["collective"]
 
@@ -200,7 +200,7 @@ def test_a_child_that_has_just_died_is_no_hang():
     waits = Thread(
         1,
         "MainThread",
-        (Frame("/usr/local/lib/python3.11/subprocess.py", "_wait"), Frame("/job/a.py", "f", 1)),
+        (StackFrame("/usr/local/lib/python3.11/subprocess.py", "_wait"), StackFrame("/job/a.py", "f", 1)),
         samples=1,
         state="S",
         syscall="wait4",
@@ -216,7 +216,7 @@ def test_a_main_thread_that_rests_beside_a_server_is_no_hang():
     event = Thread(
         1,
         "MainThread",
-        (Frame("/usr/local/lib/python3.11/threading.py", "wait"), Frame("/job/a.py", "serve", 1)),
+        (StackFrame("/usr/local/lib/python3.11/threading.py", "wait"), StackFrame("/job/a.py", "serve", 1)),
         samples=1,
         state="S",
         syscall="futex",
@@ -228,8 +228,8 @@ def test_a_main_thread_that_rests_beside_a_server_is_no_hang():
         2,
         "loop",
         (
-            Frame("/usr/local/lib/python3.11/selectors.py", "select"),
-            Frame("/usr/local/lib/python3.11/asyncio/base_events.py", "_run_once"),
+            StackFrame("/usr/local/lib/python3.11/selectors.py", "select"),
+            StackFrame("/usr/local/lib/python3.11/asyncio/base_events.py", "_run_once"),
         ),
         samples=1,
         state="S",

@@ -15,7 +15,7 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.hang.look import proc, rights, stacks, take
-from diagnostics.hang.snapshot import Frame, Thread
+from diagnostics.hang.snapshot import StackFrame, Thread
 from diagnostics.hang.watch import Motion, Stall
 from tests.diagnostics import report_schema
 from tests.diagnostics.hang import bench
@@ -191,7 +191,7 @@ def test_threads_of_samples_are_merged():
     """What stood still is the stem; a loop that only waits again is steady although its lines move."""
 
     def sample(*names):
-        return Thread(1, frames=tuple(Frame("/a.py", name, 3) for name in names), active=False)
+        return Thread(1, frames=tuple(StackFrame("/a.py", name, 3) for name in names), active=False)
 
     same = stacks.merged([sample("wait", "run"), sample("wait", "run")])
     assert (same.steady, same.stem, same.samples) == (True, 2, 2)
