@@ -1,4 +1,4 @@
-"""`grpo-doctor`, or `python -m diagnostics`: doctor, lint, triage, explain, catalogue; repro, matrix, train."""
+"""`grpo-doctor`, or `python -m diagnostics`: doctor, lint, triage, hang, explain, catalogue; repro, matrix, train."""
 
 from __future__ import annotations
 
@@ -92,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
         "--group", action="store_true", help="each log is a run of its own: group those that failed alike"
     )
     triage.set_defaults(command=_triage)
+    from diagnostics.hang import command as hang
+
+    hang.add(commands)
     explain = commands.add_parser("explain", help="what a code means, why it happens, what helps")
     explain.add_argument("code", metavar="CODE")
     explain.add_argument("--format", choices=("terminal", "json"), default="terminal")

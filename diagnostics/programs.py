@@ -23,6 +23,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
 }
 # What each extra brings, by the names of its modules.
 _EXTRAS = {
+    "hang": ("py_spy",),
     "matrix": ("jinja2", "pypi_simple", "remotezip", "uv"),
     "ray": ("ray",),
     "train": ("fastapi", "safetensors", "torch", "transformers", "uvicorn"),

@@ -36,6 +36,7 @@ IN_CELL = {
     "tensorboard",
     "wandb",
     # Imported late, by the repros whose subject they are.
+    "filelock",
     "ray",
     "swift",
     "verl",

@@ -57,6 +57,7 @@ def issue_of(path: Path, table: Table) -> model.Issue:
         mitigations=tuple(_mitigation(name, item) for name, item in table.table("mitigations").tables()),
         references=tuple(_reference(item) for item in table.items("references")),
         triggers=tuple(_trigger(name, item) for name, item in table.table("triggers").tables()),
+        hang=tuple(_shape(item) for item in table.items("hang")),
     )
     for key in ("affected", "mitigations", "references"):
         if not getattr(issue, key):
@@ -65,8 +66,10 @@ def issue_of(path: Path, table: Table) -> model.Issue:
         raise table.source.refuse(("cause",), None, "five lines at the most; the rest goes into `detail`")
     if not _OURS.fullmatch(issue.since):
         raise table.refuse("since", "a release of this project, as 0.1.0")
-    if issue.signature is None and not issue.config:
-        raise table.source.refuse((), None, "a [signature] or a [[config]]: something it is recognised by")
+    if issue.signature is None and not issue.config and not issue.hang:
+        raise table.source.refuse(
+            (), None, "a [signature], a [[config]] or a [[hang]]: something it is recognised by"
+        )
     table.close()
     return issue
 
@@ -151,9 +154,19 @@ def _frame(table: Table) -> model.Frame:
     return model.Frame(table.take("path", str, required=True), table.take("function", str, required=True))
 
 
-def _frames(table: Table) -> tuple[model.Frame, ...]:
+def _shape(table: Table) -> model.Shape:
+    shape = model.Shape(
+        causes=table.strings("causes", required=True),
+        culprit=_frames(table, "culprit"),
+        waiter=_frames(table, "waiter"),
+    )
+    table.close()
+    return shape
+
+
+def _frames(table: Table, key: str = "frames") -> tuple[model.Frame, ...]:
     frames = []
-    for item in table.items("frames"):
+    for item in table.items(key):
         frames.append(_frame(item))
         item.close()
     return tuple(frames)

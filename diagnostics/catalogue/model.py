@@ -25,6 +25,7 @@ FAMILIES = {
     "ENG": "engine start and death",
     "TOK": "tokens and templates",
     "REW": "rewards",
+    "HNG": "processes that wait for each other",
     "ENV": "this machine",
 }
 KINDS = ("crash", "hang", "silent")
@@ -38,8 +39,9 @@ EVIDENCE = ("declared", "static", "executed")
 FRAMEWORKS = frameworks.SHOWN
 # What an entry can be about: a name that is not here is a slip of the pen, or is added here.
 COMPONENTS = (
-    *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "flash-attn", "huggingface-hub", "math-verify",
-    "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors", "triton", "wandb",
+    *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "fastapi", "filelock", "flash-attn",
+    "huggingface-hub", "math-verify", "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors",
+    "triton", "wandb",
 )  # fmt: skip
 
 
@@ -201,6 +203,21 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """How the issue shows in a graph of who waits for whom; what `hang` recognises it by.
+
+    Attributes:
+        causes: Classes of the end of the chain, of which it is one.
+        culprit: Frames of which whoever is at the end has one; none asked for where empty.
+        waiter: Frames of which one of those that wait has one.
+    """
+
+    causes: tuple[str, ...]
+    culprit: tuple[Frame, ...] = ()
+    waiter: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
 class CheckCode:
     """A code of a check's own: what a finding under it says, where that is no known failure."""
 
@@ -228,6 +245,7 @@ class Issue:
     mitigations: tuple[Mitigation, ...]
     references: tuple[Reference, ...]
     triggers: tuple[Occasion, ...] = ()
+    hang: tuple[Shape, ...] = ()
 
     def recorded(self) -> tuple[str, ...]:
         """The triggers that any mitigation was run against, each once."""

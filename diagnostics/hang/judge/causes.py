@@ -1,0 +1,72 @@
+"""Which known issue a verdict is: the entries of the catalogue say how each shows in a graph of who waits for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import catalogue
+from diagnostics.hang.judge.verdict import HANG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.catalogue.model import Frame as Wanted
+    from diagnostics.catalogue.model import Issue, Shape
+    from diagnostics.hang.judge.decide import JudgedJob
+    from diagnostics.hang.snapshot import StackFrame
+
+_load = cache(catalogue.load)
+
+
+def named(judged: JudgedJob) -> JudgedJob:
+    """The same, with the code of the known issue that fits it best: what asks for the most frames."""
+    verdict = judged.verdict
+    if verdict.outcome != HANG:
+        return judged
+    culprits = list(_frames(judged, verdict.culprits))
+    waiters = list(_frames(judged, verdict.victims))
+    fitting = [
+        (len(shape.culprit) > 0, len(shape.waiter) > 0, issue.code)
+        for issue in _load().values()
+        for shape in issue.hang
+        if verdict.cause in shape.causes and _fits(shape, culprits, waiters)
+    ]
+    if not fitting:
+        return judged
+    best = max(fitting, key=lambda item: (item[0] + item[1], item[0], item[2]))
+    return replace(judged, verdict=replace(verdict, code=best[2]))
+
+
+def _frames(judged: JudgedJob, keys: Iterable[str]) -> Iterable[StackFrame]:
+    for key in keys:
+        stand = judged.index.stands.get(key)
+        for thread, _ in stand.steps if stand else ():
+            yield from thread.frames
+
+
+def _fits(shape: Shape, culprits: list[StackFrame], waiters: list[StackFrame]) -> bool:
+    return _any(shape.culprit, culprits) and _any(shape.waiter, waiters or culprits)
+
+
+def _any(wanted: tuple[Wanted, ...], seen: list[StackFrame]) -> bool:
+    return not wanted or any(
+        one.function in ("*", frame.function) and one.path in frame.path for one in wanted for frame in seen
+    )
+
+
+def helps(code: str) -> dict[str, Any]:
+    """What the catalogue says of a code: title, cause and mitigations, each in the words of the frameworks."""
+    if not code:
+        return {}
+    issue: Issue = _load()[code]
+    return {
+        "code": code,
+        "title": issue.title,
+        "cause": " ".join(issue.cause.split()),
+        "mitigations": [
+            {"name": one.name, "about": one.about, "edits": dict(one.edits), "evidence": one.evidence}
+            for one in issue.mitigations
+        ],
+    }

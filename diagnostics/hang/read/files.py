@@ -1,0 +1,144 @@
+"""Reads files of any known kind into one snapshot."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.hang import roles
+from diagnostics.hang.read import ReadError, bundle, pyspy, recorder, tracebacks
+from diagnostics.hang.snapshot import Process, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_BYTES = 256 * 2**20
+# What stands before each line of a text that somebody quotes.
+_QUOTE = re.compile(r"(?m)^> ?")
+
+
+def read(names: Sequence[str]) -> Snapshot:
+    """All that the files say, as one job.
+
+    Raises:
+        ReadError: A file can't be read, or nothing in it is a dump that is known.
+    """
+    parts = [(name, _one(name, _bytes(name))) for name in names]
+    if len(parts) == 1:
+        return parts[0][1]
+    return _joined(parts)
+
+
+def _bytes(name: str) -> bytes:
+    try:
+        data = sys.stdin.buffer.read(MOST_BYTES + 1) if name == "-" else Path(name).read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+    except (OSError, EOFError) as error:
+        raise ReadError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MOST_BYTES:
+        raise ReadError(f"{name}: larger than any dump")
+    return data
+
+
+def _one(name: str, data: bytes) -> Snapshot:
+    if recorder.is_pickle(data):
+        return _recorded(name, data)
+    text = _QUOTE.sub("", data.decode("utf-8", errors="replace"))
+    document = _json(text)
+    if isinstance(document, list):
+        return _spied(document, name)
+    if document is not None:
+        return recorder.ras(document, name) if recorder.is_ras(document) else bundle.read(document, name)
+    if pyspy.is_text(text):
+        return _roled(pyspy.from_text(text), "py-spy text")
+    if tracebacks.is_text(text):
+        return _roled(tracebacks.from_text(text), "tracebacks")
+    raise ReadError(
+        f"{name}: expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
+    )
+
+
+def _recorded(name: str, data: bytes) -> Snapshot:
+    found = recorder.flight_recorder(data, name)
+    if found is None:
+        empty = f"{name}: the recorder is empty (is TORCH_FR_BUFFER_SIZE 0?)"
+        return Snapshot(source="flight recorder", blind=(empty,))
+    return Snapshot((found[0],), collectives=(found[1],), source="flight recorder")
+
+
+def _json(text: str) -> Any:
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _spied(document: list[Any], name: str) -> Snapshot:
+    try:
+        found = pyspy.threads(document)
+    except (KeyError, TypeError, ValueError):
+        raise ReadError(f"{name}: a JSON list, but not of py-spy dump --json") from None
+    return _roled([Process(pid, threads=threads) for pid, threads in found.items()], "py-spy JSON")
+
+
+def _roled(processes: list[Process], source: str) -> Snapshot:
+    """Roles by titles and frames: of a dump nothing else is known."""
+    found = []
+    for process in processes:
+        role, rank = roles.by_title(process.title)
+        names = {f.function for t in process.threads for f in t.frames}
+        if role == "process":
+            role = (
+                "engine worker"
+                if "worker_busy_loop" in names
+                else "engine core"
+                if "run_busy_loop" in names
+                else process.role
+            )
+        if "_worker_loop" in names:
+            role = "data loader worker"
+        found.append(replace(process, role=role, rank=process.rank if process.rank is not None else rank))
+    return Snapshot(_apart(found), source=source)
+
+
+def _apart(processes: list[Process]) -> tuple[Process, ...]:
+    """With numbers of their own, where a dump has none or the same twice."""
+    found, seen = [], set()
+    for process in processes:
+        pid = process.pid
+        while pid in seen:
+            pid += 1
+        seen.add(pid)
+        found.append(replace(process, pid=pid))
+    return tuple(found)
+
+
+def _joined(parts: list[tuple[str, Snapshot]]) -> Snapshot:
+    """Several files as one job: bundles of several hosts, or a file a process."""
+    bundles = sum(part.source == "live" for _, part in parts)
+    processes: list[Process] = []
+    for name, part in parts:
+        # Numbers of processes are those of a host.
+        host = Path(name).stem if bundles > 1 else ""
+        processes += [replace(process, host=process.host or host) for process in part.processes]
+    if bundles <= 1:
+        processes = list(_apart(processes))
+    snapshots = [part for _, part in parts]
+    return Snapshot(
+        tuple(processes),
+        sockets=tuple(item for part in snapshots for item in part.sockets),
+        locks=tuple(item for part in snapshots for item in part.locks),
+        collectives=tuple(item for part in snapshots for item in part.collectives),
+        source=" and ".join(dict.fromkeys(part.source for part in snapshots)),
+        seconds=max(part.seconds for part in snapshots),
+        blind=tuple(item for part in snapshots for item in part.blind),
+        notes=tuple(item for part in snapshots for item in part.notes),
+    )

@@ -1,0 +1,103 @@
+"""py-spy's stacks: its JSON, and its text as people paste it into an issue."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from diagnostics.hang.snapshot import Process, StackFrame, Thread
+
+_PROCESS = re.compile(r"^\s*Process (\d+): ?(.*)$")
+_VERSION = re.compile(r"^\s*Python v(\d\S*)(?: \((.*)\))?")
+_THREAD = re.compile(r'^\s*Thread (0x[0-9a-fA-F]+|\d+)(?:\s*\(([\w+ ]+)\))?(?:: ?"([^"]*)"?)?')
+_FRAME = re.compile(r"^\s+([^\s(][^(]*?) \((.+?)(?::(\d+))?\)\s*$")
+_CALLED = re.compile(r"(?:py-spy.*)?\bdump\b.*?(?:-p|--pid)[ =](\d+)")
+
+
+def threads(document: Any) -> dict[int, tuple[Thread, ...]]:
+    """The threads of `py-spy dump --json`, by process.
+
+    Raises:
+        KeyError, TypeError: It is something else.
+    """
+    found: dict[int, list[Thread]] = {}
+    for item in document:
+        frames = tuple(_frame(frame) for frame in item["frames"])
+        found.setdefault(int(item["pid"]), []).append(
+            Thread(
+                tid=int(item.get("os_thread_id") or item.get("thread_id") or 0),
+                name=str(item.get("thread_name") or "")[:80],
+                frames=frames,
+                stem=len(frames),
+                samples=1,
+                active=bool(item.get("active")),
+                gil=bool(item.get("owns_gil")),
+            )
+        )
+    return {pid: tuple(items) for pid, items in found.items()}
+
+
+def _frame(item: Any) -> StackFrame:
+    # From Python 3.11 on names are qualified; older ones and older tools know the last part alone.
+    name = last(str(item["name"]))
+    return StackFrame(str(item.get("filename") or item.get("module") or ""), name, int(item.get("line") or 0))
+
+
+def last(name: str) -> str:
+    """The last part of a qualified name.
+
+    >>> last("Queue.get"), last("run.<locals>.<lambda>")
+    ('get', '<lambda>')
+    """
+    return name.rpartition(".")[2] or name
+
+
+def is_text(text: str) -> bool:
+    """Whether some lines look like `py-spy dump`."""
+    return any(_THREAD.match(line) for line in text.splitlines()) and any(
+        _FRAME.match(line) for line in text.splitlines()
+    )
+
+
+def from_text(text: str) -> list[Process]:
+    """The processes of one or more dumps, whatever stands around them."""
+    found: list[dict[str, Any]] = []
+    thread: dict[str, Any] | None = None
+    asked = 0
+    for line in text.splitlines():
+        line = line.removeprefix(">").rstrip() if line.startswith(">") else line.rstrip()  # noqa: PLW2901 - quoted
+        if match := _CALLED.search(line):
+            asked = int(match[1])
+        if match := _PROCESS.match(line):
+            found.append({"pid": int(match[1]), "title": match[2].strip(), "threads": []})
+            thread = None
+        elif match := _THREAD.match(line):
+            if not found:
+                found.append({"pid": asked or 1, "title": "", "threads": []})
+            thread = _thread(match)
+            found[-1]["threads"].append(thread)
+        elif thread is not None and (match := _FRAME.match(line)):
+            thread["frames"].append(StackFrame(match[2], last(match[1].strip()), int(match[3] or 0)))
+        elif line.strip() and not line.startswith((" ", "\t")):
+            thread = None
+    return [_process(item) for item in found if item["threads"]]
+
+
+def _thread(match: re.Match[str]) -> dict[str, Any]:
+    return {"id": int(match[1], 0), "state": match[2] or "", "name": match[3] or "", "frames": []}
+
+
+def _process(item: dict[str, Any]) -> Process:
+    threads_ = tuple(
+        Thread(
+            tid=found["id"],
+            name=found["name"],
+            frames=tuple(found["frames"]),
+            stem=len(found["frames"]),
+            samples=1,
+            active=found["state"].startswith("active"),
+            gil="gil" in found["state"],
+        )
+        for found in item["threads"]
+    )
+    return Process(pid=item["pid"], title=item["title"], threads=threads_)

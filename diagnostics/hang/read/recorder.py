@@ -1,0 +1,150 @@
+"""What recorders of collectives say: PyTorch's flight recorder (its pickles, NCCL and gloo), and NCCL's RAS as JSON.
+
+A pickle runs whatever it names when it is read; here it may name nothing: numbers, texts and containers are all that
+a flight recorder writes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from typing import Any
+
+from diagnostics.hang.read import ReadError
+from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
+
+_RANK = re.compile(r"(\d+)(?:\.\w+)?$")
+_OPERATION = re.compile(r"(?:\w+:)?_?([a-z_]+)", re.IGNORECASE)
+MOST_BYTES = 256 * 2**20
+
+
+class _Plain(pickle.Unpickler):
+    """Reads a pickle that names no class and no function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}; nothing of it was run")
+
+    def persistent_load(self, _: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to something outside of it")
+
+
+def is_pickle(data: bytes) -> bool:
+    """Whether it may be one: they begin with their protocol's number."""
+    return data[:1] == b"\x80" and len(data) > 2 and data[1] <= 5
+
+
+def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None:
+    """One rank's recorder; None if it recorded nothing.
+
+    Raises:
+        ReadError: It is none.
+    """
+    try:
+        document = _Plain(io.BytesIO(data)).load()
+    except Exception as error:  # noqa: BLE001 - a pickle that is broken on purpose may raise anything
+        raise ReadError(f"{name}: no flight recorder's pickle: {str(error)[:120]}") from None
+    if not isinstance(document, dict) or "entries" not in document:
+        raise ReadError(f"{name}: a pickle, but not of PyTorch's flight recorder")
+    entries = [entry for entry in document["entries"] if isinstance(entry, dict)]
+    match = _RANK.search(name.rpartition("/")[2].removesuffix(".pickle").removesuffix(".pkl"))
+    rank = document.get("rank", int(match[1]) if match else None)
+    if not isinstance(rank, int):
+        raise ReadError(f"{name}: which rank? Its file's name should end with the rank's number")
+    status = document.get("pg_status") or {}
+    first: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
+    if not entries:
+        return None
+    last = entries[-1]
+    begun = int(first.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
+    done = int(first.get("last_completed_collective", -1) or 0)
+    told = str(last.get("profiling_name") or "")
+    matched = _OPERATION.match(told.rpartition(":")[2])
+    operation = matched[1].lower() if matched else "collective"
+    frames = (
+        StackFrame("torch/distributed/distributed_c10d.py", operation),
+        *map(_frame, last.get("frames") or ()),
+    )
+    pending = str(last.get("state")) != "completed" or done < begun
+    if not pending:
+        frames = (StackFrame("flight recorder", "between_collectives"), *frames[1:])
+    process = Process(
+        pid=rank + 1,
+        rank=rank,
+        role="trainer",
+        world=_world(document),
+        job="recorded",
+        threads=(Thread(rank + 1, "MainThread", frames, samples=1, stem=len(frames)),),
+    )
+    return process, Collective(
+        rank, str(last.get("process_group", "")), begun, done, told, str(last.get("input_sizes", ""))
+    )
+
+
+def _frame(item: Any) -> StackFrame:
+    return StackFrame(
+        str(item.get("filename", "")),
+        str(item.get("name", "")).rpartition(".")[2],
+        int(item.get("line", 0) or 0),
+    )
+
+
+def _world(document: dict[str, Any]) -> int | None:
+    for config in (document.get("pg_config") or {}).values():
+        try:
+            return len(json.loads(str(config["ranks"]).replace("'", '"')))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def is_ras(document: Any) -> bool:
+    """Whether a JSON document looks like NCCL's RAS."""
+    return isinstance(document, dict) and isinstance(document.get("communicators"), list)
+
+
+def ras(document: dict[str, Any], name: str) -> Snapshot:
+    """NCCL's RAS: operations begun by each rank, of the largest communicator whose counts differ.
+
+    Raises:
+        ReadError: It has no ranks.
+    """
+    best: list[tuple[int, int, str, int]] = []
+    missing: list[int] = []
+    for communicator in document["communicators"]:
+        ranks = []
+        for item in communicator.get("ranks", ()):
+            counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
+            if isinstance(item.get("rank"), int) and isinstance(counts, dict):
+                ranks.append(
+                    (
+                        item["rank"],
+                        sum(int(v) for v in counts.values()),
+                        str(item.get("host", "")),
+                        int(item.get("pid", 0)),
+                    )
+                )
+        lost = [item.get("rank") for item in communicator.get("missing_ranks", ()) if isinstance(item, dict)]
+        uneven = len({count for _, count, *_ in ranks}) > 1 or bool(lost)
+        if ranks and ((uneven, len(ranks)) > (len({c for _, c, *_ in best}) > 1 or bool(missing), len(best))):
+            best, missing = ranks, [rank for rank in lost if isinstance(rank, int)]
+    if not best:
+        raise ReadError(f"{name}: RAS without ranks")
+    frame = StackFrame("torch/distributed/distributed_c10d.py", "wait")
+    processes = tuple(
+        Process(
+            pid=pid or rank + 1,
+            rank=rank,
+            role="trainer",
+            job="localhost:ras",
+            world=len(best) + len(missing),
+            threads=(Thread(pid or rank + 1, "MainThread", (frame,), samples=1, stem=1),),
+        )
+        for rank, _, _, pid in best
+    )
+    return Snapshot(
+        processes,
+        collectives=tuple(Collective(rank, "", count, -1) for rank, count, *_ in best),
+        source="NCCL RAS",
+    )

@@ -1,0 +1,218 @@
+"""What a thread waits for: out of its frames where they tell, else out of the system call that it is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics.hang import frames
+
+if TYPE_CHECKING:
+    from diagnostics.hang.snapshot import Process, StackFrame, Thread
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What one thread is in.
+
+    Attributes:
+        kind: One of KINDS.
+        frame: The frame that tells it; None where a system call did.
+        operation: Of a collective, its name.
+        place: The first frame outside libraries: who asked for it.
+    """
+
+    kind: str
+    frame: StackFrame | None = None
+    operation: str = ""
+    place: StackFrame | None = None
+    detail: str = ""
+
+
+# Kinds, and how a sentence says them.
+KINDS = {
+    "collective": "waits in a collective",
+    "rendezvous": "waits for other ranks to come to the rendezvous",
+    "ray": "waits for an answer of Ray",
+    "ring_read": "waits for a message in the engine's ring",
+    "ring_write": "waits for room in the engine's ring",
+    "file_lock": "waits for the lock of a file",
+    "data_loader": "waits for a worker of its data loader",
+    "input": "waits for input",
+    "http": "waits for an HTTP answer",
+    "socket": "waits for a socket",
+    "connect": "waits to be connected",
+    "child": "waits for a child process",
+    "pool": "waits for a pool's result",
+    "future": "waits for a future's result",
+    "join": "waits for another thread",
+    "queue": "waits for an item in a queue of its own",
+    "queue_full": "waits for room in a queue of its own",
+    "processes_queue": "waits for an item in a queue between processes",
+    "pipe": "waits for something in a pipe",
+    "pipe_full": "waits for room in a pipe",
+    "processes_lock": "waits for a lock that processes share",
+    "lock": "waits for a lock",
+    "event": "waits for an event",
+    "sleep": "sleeps, and looks again",
+    "start": "waits for what it started to be ready",
+    "loop": "has nothing to do in its event loop",
+    "idle": "has nothing to do",
+    "supervise": "supervises its children",
+    "compile": "compiles",
+    "load": "loads",
+    "import": "imports modules",
+    "symbolic": "computes symbols without end",
+    "regex": "matches a regular expression",
+    "compute": "computes",
+    "native": "is in native code",
+    "kernel": "is in the kernel, where no signal reaches it",
+    "stopped": "is stopped",
+    "dead": "is dead",
+    "between": "is between collectives",
+    "unseen": "could not be seen",
+}
+BUSY = ("compile", "load", "import", "symbolic", "regex", "compute")
+IDLE = ("loop", "idle", "supervise")
+
+# What a call says that has no frame.
+_CALLED = {
+    "input": "input", "getpass": "input", "acquire": "lock", "join": "join", "sleep": "sleep", "flock": "file_lock",
+    "lockf": "file_lock", "waitpid": "child", "recv": "socket", "recvfrom": "socket", "recv_into": "socket",
+    "accept": "socket", "connect": "connect", "barrier": "collective", "select": "loop",
+}  # fmt: skip
+# What may spin while it waits.
+_SPUN = ("collective", "rendezvous", "ring_read", "ring_write")
+# What says more than that an event, a selector or a pipe is waited for: the library that waits by it.
+_STRONGER = ("queue", "queue_full", "future", "join", "pool", "processes_queue", "data_loader", "start", "supervise",
+             "child", "ray",
+             "ring_read", "ring_write", "rendezvous", "collective", "file_lock", "pipe_full")  # fmt: skip
+# Calls by which a rank waits for its device or for work that it began: the collective itself has no frame.
+_DEVICE = ("wait", "item", "tolist", "cpu", "synchronize", "barrier")
+
+
+def of(process: Process, thread: Thread) -> Wait:
+    """What a thread is in."""
+    place = _asked(thread)
+    if process.state in ("Z", "X"):
+        return Wait("dead", place=place)
+    if "T" in (process.state, thread.state) or "t" in (process.state, thread.state):
+        return Wait("stopped", place=place)
+    if thread.state == "D":
+        return Wait("kernel", place=place, detail=thread.wchan)
+    if not thread.frames:
+        return _by_call(process, thread, place) if thread.syscall or thread.wchan else Wait("unseen")
+    found = _by_frames(process, thread, place)
+    # Any other wait is none if the thread computes.
+    if thread.busy and (found is None or found.kind not in (*_SPUN, *BUSY)):
+        return Wait("import" if _imports(thread) else "compute", thread.frames[0], place=place)
+    return found or _by_call(process, thread, place)
+
+
+def _by_frames(process: Process, thread: Thread, place: StackFrame | None) -> Wait | None:
+    idle = _idle(thread)
+    if idle:
+        return Wait(idle, thread.frames[0], place=place)
+    found: Wait | None = None
+    for frame in thread.frames:
+        for kind, path, names in frames.TABLE:
+            if names.match(frame.function) and path.match(frame.path):
+                if (found and kind not in _STRONGER) or (
+                    kind in BUSY and not thread.busy and thread.runnable is not None
+                ):
+                    continue
+                operation = frame.function if kind == "collective" else ""
+                found = Wait(kind, frame, operation, place)
+                if kind not in ("event", "loop", "pipe", "http"):
+                    return _refined(process, thread, found)
+                break
+        if not frames.MACHINERY.match(frame.path) and not frames.LIBRARY.search(frame.path):
+            break  # the user's own code: what stands below it called it, and does not say what it waits for
+    if found:
+        return _refined(process, thread, found)
+    if _imports(thread) and (thread.busy or thread.runnable is None):
+        return Wait("import", thread.frames[0], place=place)
+    return None
+
+
+def _refined(process: Process, thread: Thread, wait: Wait) -> Wait:
+    """What else the system call says of a wait: of a pipe which end, of an event loop's select nothing."""
+    if wait.kind == "event" and any(
+        frames.THREADING.match(f.path) and f.function == "join" for f in thread.frames
+    ):
+        return Wait("join", wait.frame, place=wait.place)
+    if wait.kind == "loop" and not any("asyncio" in frame.path for frame in thread.frames):
+        under = next((f for f in thread.frames if not frames.MACHINERY.match(f.path)), None)
+        found = _by_call(process, thread, wait.place)
+        return found if under and found.kind != "loop" else wait
+    if wait.kind == "processes_queue" and thread.futex.startswith("sem:"):
+        return Wait("processes_queue", wait.frame, place=wait.place, detail=thread.futex)
+    return wait
+
+
+def _idle(thread: Thread) -> str:
+    """Whether a thread only waits for work: `loop` or `idle`; empty if not."""
+    for frame in thread.frames:
+        if any(names.match(frame.function) and path.match(frame.path) for path, names in frames.IDLES):
+            asked = [f.function for f in thread.frames[: thread.frames.index(frame)]]
+            if "asyncio" in frame.path:
+                return "loop"
+            return "" if "get_response" in asked else "idle"
+        if frame.function == "_run_once" and frame.path.endswith("base_events.py"):
+            return "loop"
+        joins = frame.function in ("join", "_shutdown") and frames.THREADING.match(frame.path)
+        called = frame.function == "_run" and frame.path.endswith("events.py")
+        if joins or called or not frames.MACHINERY.match(frame.path):
+            return ""
+    return ""
+
+
+def _imports(thread: Thread) -> bool:
+    return any(frame.path.startswith("<frozen importlib") for frame in thread.frames[:40])
+
+
+def _asked(thread: Thread) -> StackFrame | None:
+    return next((frame for frame in thread.frames if not frames.LIBRARY.search(frame.path)), None)
+
+
+def _by_call(process: Process, thread: Thread, place: StackFrame | None) -> Wait:
+    """What the system call says, with the call in the source's line where that is known."""
+    frame = thread.frames[0] if thread.frames else None
+    kind = _kind(process, thread, frame)
+    return Wait(kind, frame, "barrier" if kind == "collective" else "", place, thread.syscall)
+
+
+_ASKS = ("read", "poll", "ppoll", "select", "pselect6")
+# System calls that say it all.
+_SAY = {
+    "connect": "connect", "flock": "file_lock", "fcntl lock": "file_lock", "wait4": "child", "waitid": "child",
+    "nanosleep": "sleep", "clock_nanosleep": "sleep",
+}  # fmt: skip
+
+
+def _kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
+    call = thread.syscall
+    kinds = {d.kind for d in process.fds if d.fd in thread.waits_fds}
+    said = _CALLED.get(frame.calls, "") if frame else ""
+    asks = call in _ASKS and 0 in thread.waits_fds
+    told = (
+        ("input", asks and (call == "read" or said == "input" or "tty" in kinds)),
+        (_SAY.get(call, ""), call in _SAY),
+        ("pipe_full", "pipe" in kinds and call in ("write", "writev")),
+        ("pipe", "pipe" in kinds),
+        ("loop", call.startswith("epoll")),
+        ("socket", bool(kinds & {"tcp", "unix", "socket"})),
+        (_at_futex(process, thread, frame, said), call == "futex"),
+    )
+    return next((kind for kind, holds in told if holds), said or "native")
+
+
+def _at_futex(process: Process, thread: Thread, frame: StackFrame | None, said: str) -> str:
+    """What a futex is for: a semaphore of many processes, a collective's end asked for in C++, or a lock."""
+    if thread.futex.startswith("sem:"):
+        return "processes_lock"
+    if frame and frame.calls in _DEVICE and process.rank is not None:
+        return "collective"
+    if frame and frame.calls in ("get", "wait", "result"):
+        return {"get": "queue", "result": "future"}.get(frame.calls, "event")
+    return said or ("lock" if frame else "native")

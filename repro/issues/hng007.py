@@ -1,0 +1,72 @@
+"""HNG007: the lock of a file is held by a process that does not go on; whoever wants it waits without a limit.
+
+The real filelock, as libraries that compile kernels at first use take it. The holder is stopped, as by a debugger.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from importlib.util import find_spec
+
+from repro.base import Repro, TriedMitigation, Trigger, Work
+from repro.drivers import standing
+
+NAMES = ("the process that wants the lock",)
+
+
+def holder_stopped(mitigation: str) -> None:
+    """The holder is stopped while it compiles."""
+    from filelock import FileLock
+
+    folder = tempfile.mkdtemp(prefix="grpo-doctor-")
+    taken, tell = os.pipe()
+    holder = os.fork()
+    if not holder:
+        with FileLock(f"{folder}/kernel.lock"):
+            os.write(tell, b"x")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    os.read(taken, 1)
+    if mitigation == "free_it":
+        os.kill(holder, signal.SIGKILL)
+    standing.say("ready", NAMES[0])
+    # A cache of its own has a lock of its own.
+    place = tempfile.mkdtemp(prefix="grpo-doctor-") if mitigation == "local_cache" else folder
+    with FileLock(f"{place}/kernel.lock"):
+        standing.say("done", NAMES[0])
+
+
+PROGRAMS = {"holder_stopped": holder_stopped}
+
+
+def _attempt(mitigation: str | None) -> Work:
+    return standing.attempt(
+        "repro.issues.hng007", "holder_stopped", mitigation, NAMES, "processes got the lock"
+    )
+
+
+def inapplicable() -> str | None:
+    """Says why it can't happen with what is installed, or None."""
+    return None if find_spec("filelock") else "filelock is not installed here"
+
+
+REPRO = Repro(
+    code="HNG007",
+    title="The lock of a file is held by a process that does not go on",
+    assertion="",
+    distributions=("filelock",),
+    modules=(),
+    helpful_modules=(),
+    simulated=("what the holder does under its lock: it is stopped",),
+    triggers=(Trigger("holder_stopped", "the holder is stopped while it compiles", _attempt, silent=True),),
+    mitigations=(
+        TriedMitigation("free_it", "end the holder", frozenset(PROGRAMS)),
+        TriedMitigation("local_cache", "a cache on a local disk of each host", frozenset(PROGRAMS)),
+    ),
+    inapplicable=inapplicable,
+)
+
+if __name__ == "__main__":
+    standing.main(PROGRAMS)

@@ -1,0 +1,703 @@
+"""Hangs of processes that need no PyTorch: `python host.py CASE`. Prints `name pid` of each process, then hangs.
+
+The word `culprit` names the process that holds the others up; where they hold each other up, each is called so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import http.client
+import multiprocessing
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+FOREVER = 10_000
+_fork = multiprocessing.get_context("fork")
+
+
+def say(name: str, pid: int | None = None) -> None:
+    """Tells who is who."""
+    os.write(1, f"{name} {pid or os.getpid()}\n".encode())
+
+
+def child(target, *arguments):
+    """Starts a process of the job."""
+    process = _fork.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def two_locks() -> None:
+    """Two threads take two locks in opposite order."""
+    one, other, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+    def take(first, second) -> None:
+        with first:
+            met.wait()
+            with second:
+                raise AssertionError
+
+    thread = threading.Thread(target=take, args=(one, other), name="updater")
+    thread.start()
+    say("culprit")
+    take(other, one)
+
+
+def lock_not_given_back() -> None:
+    """A thread that raised kept its lock; the main thread waits for it."""
+    lock = threading.Lock()
+    threading.Thread(target=lock.acquire).start()
+    say("culprit")
+    time.sleep(0.1)
+    with lock:
+        raise AssertionError
+
+
+def queue_nobody_fills() -> None:
+    """The producer ended; the consumer waits for its next item."""
+    items: queue.Queue[int] = queue.Queue()
+    say("culprit")
+    items.get()
+
+
+def pool_waits_for_itself() -> None:
+    """A task of a pool of one thread waits for a second task of the same pool."""
+    pool = ThreadPoolExecutor(1)
+    say("culprit")
+    pool.submit(lambda: pool.submit(time.time).result()).result()
+
+
+def pipe_of_dead_child() -> None:
+    """The child exited; the parent has the writing end open itself, so the pipe never ends."""
+    here, there = _fork.Pipe()
+    process = child(os._exit, 1)
+    say("culprit", process.pid)
+    say("victim")
+    here.recv()
+    del there
+
+
+def pipes_crossed() -> None:
+    """Two processes each wait for the other's word."""
+    one, other = _fork.Pipe()
+
+    def wait_there() -> None:
+        one.close()
+        say("culprit")
+        other.recv()
+
+    child(wait_there)
+    other.close()
+    say("culprit")
+    one.recv()
+
+
+def full_pipe() -> None:
+    """A process writes to a pipe whose reader is busy with something else for ever."""
+    read, write = os.pipe()
+
+    def reader() -> None:
+        os.close(write)
+        say("culprit")
+        threading.Event().wait()
+
+    child(reader)
+    os.close(read)
+    say("victim")
+    while True:
+        os.write(write, b"x" * 4096)
+
+
+def child_output_unread() -> None:
+    """A parent waits for a child that waits for room in the pipe that the parent does not read."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdout.write('x' * 10**6)"], stdout=subprocess.PIPE
+    )
+    say("culprit")
+    say("culprit", process.pid)
+    process.wait()
+
+
+def shared_lock_holder_waits() -> None:
+    """A lock that processes share is held by one that waits for an event that nobody sets."""
+    lock, taken = _fork.Lock(), _fork.Event()
+
+    def holder() -> None:
+        with lock:
+            taken.set()
+            say("culprit")
+            threading.Event().wait()
+
+    child(holder)
+    taken.wait()
+    say("victim")
+    with lock:
+        raise AssertionError
+
+
+def shared_lock_holder_stopped() -> None:
+    """The same, and its holder is stopped."""
+    lock, taken = _fork.Lock(), _fork.Event()
+
+    def holder() -> None:
+        with lock:
+            taken.set()
+            say("culprit")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    child(holder)
+    taken.wait()
+    say("victim")
+    with lock:
+        raise AssertionError
+
+
+def processes_queue() -> None:
+    """A consumer waits for an item of a queue between processes; the producer waits for an event."""
+    items = _fork.Queue()
+
+    def producer() -> None:
+        say("culprit")
+        threading.Event().wait()
+        items.put(1)
+
+    child(producer)
+    say("culprit")
+    items.get()
+
+
+def worker_stopped() -> None:
+    """A pool's worker is stopped while its result is waited for."""
+    here, there = _fork.Pipe()
+
+    def work() -> None:
+        here.close()
+        say("culprit")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        there.send(1)
+
+    child(work)
+    there.close()
+    say("victim")
+    here.recv()
+
+
+def file_lock() -> None:
+    """A process waits for flock; the holder waits for an event."""
+    path = Path(tempfile.mkdtemp()) / "cache.lock"
+    taken = _fork.Event()
+
+    def holder() -> None:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            taken.set()
+            say("culprit")
+            threading.Event().wait()
+
+    child(holder)
+    taken.wait()
+    say("victim")
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def filelock_library() -> None:
+    """The same by filelock, as libraries that compile kernels use it."""
+    import filelock
+
+    path = str(Path(tempfile.mkdtemp()) / "kernel.lock")
+    taken = _fork.Event()
+
+    def holder() -> None:
+        with filelock.FileLock(path):
+            taken.set()
+            say("culprit")
+            threading.Event().wait()
+
+    child(holder)
+    taken.wait()
+    say("victim")
+    with filelock.FileLock(path):
+        raise AssertionError
+
+
+def prompt() -> None:
+    """A program asks for a key, and standard input is a pipe that nobody writes to."""
+    say("culprit")
+    input("key: ")
+
+
+def prompt_in_child() -> None:
+    """A child asks; its parent waits for it."""
+    read, _write = os.pipe()
+    process = subprocess.Popen([sys.executable, "-c", "input('Enter your choice: ')"], stdin=read)
+    say("culprit", process.pid)
+    say("victim")
+    process.wait()
+
+
+def secret_prompt() -> None:
+    """A program asks for a password."""
+    say("culprit")
+    getpass.fallback_getpass("key: ")
+
+
+def http_server(handle) -> tuple[multiprocessing.Process, int]:
+    """A server in a process of its own, and its port."""
+    server = HTTPServer(("127.0.0.1", 0), type("Handler", (BaseHTTPRequestHandler,), {"do_GET": handle}))
+
+    def serve() -> None:
+        server.serve_forever()
+
+    process = child(serve)
+    server.server_close()
+    return process, server.server_address[1]
+
+
+def get(port: int) -> None:
+    """Asks."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/update_weights")
+    connection.getresponse()
+
+
+def handler_waits() -> None:
+    """A server's handler waits for an event that nobody sets."""
+    process, port = http_server(lambda _handler: threading.Event().wait())
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def server_stopped() -> None:
+    """A server is stopped; its client waits."""
+    process, port = http_server(lambda handler: handler.send_response(200))
+    os.kill(process.pid, signal.SIGSTOP)
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def servers_crossed() -> None:
+    """A server asks its own client, which serves nobody while it waits."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    process, there = http_server(lambda _handler: get(port))
+    say("culprit", process.pid)
+    say("culprit")
+    get(there)
+
+
+def asyncio_lost(client: str = "thread") -> None:
+    """An asyncio server was asked and forgot the request; nothing in it will answer."""
+    import asyncio
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+
+    async def forget(reader, writer) -> None:
+        await reader.readline()
+        await asyncio.Future()
+        writer.close()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(forget, sock=listening) as server:
+            await server.serve_forever()
+
+    process = child(lambda: asyncio.run(serve()))
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def asyncio_blocked() -> None:
+    """An asyncio server's handler calls something that blocks: nobody else is served."""
+    import asyncio
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    lock = threading.Lock()
+    lock.acquire()
+
+    async def block(reader, _writer) -> None:
+        await reader.readline()
+        lock.acquire()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(block, sock=listening) as server:
+            await server.serve_forever()
+
+    process = child(lambda: asyncio.run(serve()))
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def zmq_lost() -> None:
+    """A request over ZMQ whose answer was lost."""
+    import zmq
+
+    address = f"ipc://{tempfile.mkdtemp()}/s"
+
+    def serve() -> None:
+        bound = zmq.Context().socket(zmq.REP)
+        bound.bind(address)
+        say("culprit")
+        bound.recv()
+        threading.Event().wait()
+
+    child(serve)
+    say("victim")
+    asking = zmq.Context().socket(zmq.REQ)
+    asking.connect(address)
+    asking.send(b"generate")
+    asking.recv()
+
+
+def symbols() -> None:
+    """math-verify in a thread, without a limit: an expression that never ends."""
+    from math_verify import parse, verify
+
+    text = r"\boxed{\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}}"
+    gold = parse(r"\boxed{3}", parsing_timeout=None)
+    answer = parse(text, parsing_timeout=None)
+    thread = threading.Thread(target=lambda: verify(gold, answer, timeout_seconds=None), name="reward-0")
+    thread.daemon = True
+    thread.start()
+    say("culprit")
+    thread.join()
+
+
+def expression() -> None:
+    """A regular expression that backtracks for ever, in a thread that is waited for."""
+    thread = threading.Thread(
+        target=lambda: re.match(r"(a|a)*$", "a" * 60 + "b"), name="reward-0", daemon=True
+    )
+    thread.start()
+    say("culprit")
+    thread.join()
+
+
+def poll_for_file() -> None:
+    """A process looks again and again for a file that nobody writes."""
+    path = Path(tempfile.mkdtemp()) / "STABLE"
+    say("culprit")
+    while not path.exists():
+        time.sleep(0.05)
+
+
+def connect_blocked() -> None:
+    """A client waits to be connected: the server's queue is full, since it accepts nobody."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=0)
+    others = []
+    say("culprit")
+    while True:
+        others.append(socket.create_connection(listening.getsockname()))
+
+
+def unix_lost() -> None:
+    """A request over a unix socket, forgotten by an event loop of threads."""
+    path = tempfile.mkdtemp() + "/s"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen()
+
+    def serve() -> None:
+        accepted, _ = listening.accept()
+        accepted.recv(10)
+        threading.Event().wait()
+
+    process = child(serve)
+    say("culprit", process.pid)
+    say("victim")
+    asking = socket.socket(socket.AF_UNIX)
+    asking.connect(path)
+    asking.send(b"generate\n")
+    asking.recv(10)
+
+
+def uvicorn_server(answer) -> tuple[multiprocessing.Process, int]:
+    """A real FastAPI application on uvicorn."""
+    import fastapi
+    import uvicorn
+
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        app = fastapi.FastAPI()
+        app.get("/update_weights")(answer)
+        uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
+
+    process = child(serve)
+    return process, listening.getsockname()[1]
+
+
+def uvicorn_lost() -> None:
+    """An endpoint awaits what nobody will set."""
+    import asyncio
+
+    async def forget() -> None:
+        await asyncio.Event().wait()
+
+    process, port = uvicorn_server(forget)
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def uvicorn_blocked() -> None:
+    """An endpoint that is `async def` calls something that blocks."""
+
+    async def block() -> None:
+        threading.Event().wait()
+
+    process, port = uvicorn_server(block)
+    say("culprit", process.pid)
+    say("victim")
+    get(port)
+
+
+def event_never_set() -> None:
+    """A thread that should set an event died."""
+    event = threading.Event()
+    say("culprit")
+    event.wait()
+
+
+def fork_with_lock() -> None:
+    """A process was forked while a thread held a lock: in the child nobody holds it, and nobody gives it back."""
+    lock = threading.Lock()
+    threading.Thread(target=lambda: lock.acquire() and healthy_busy, daemon=True).start()
+    time.sleep(0.2)
+    process = child(lock.acquire)
+    say("culprit", process.pid)
+    say("victim")
+    process.join()
+
+
+def pool_worker_killed() -> None:
+    """A worker of multiprocessing's pool was killed during its task: the pool makes a new one, and the task is lost."""
+    pool = _fork.Pool(1)
+    worker = pool.apply_async(time.sleep, (FOREVER,))
+    time.sleep(0.5)
+    os.kill(pool._pool[0].pid, signal.SIGKILL)
+    say("culprit")
+    worker.get()
+
+
+def thread_joins_stuck() -> None:
+    """The main thread joins a thread that waits for an item."""
+    items: queue.Queue[int] = queue.Queue()
+    thread = threading.Thread(target=items.get, name="writer")
+    thread.start()
+    say("culprit")
+    thread.join()
+
+
+def semaphore_of_dead() -> None:
+    """A process died with a lock that processes share."""
+    lock = _fork.Lock()
+
+    def holder() -> None:
+        lock.acquire()
+        os._exit(1)
+
+    process = child(holder)
+    time.sleep(0.5)
+    say("culprit", process.pid)
+    say("culprit")
+    lock.acquire()
+
+
+def ring_of_three() -> None:
+    """Three processes, each waits for the one before it."""
+    pipes = [_fork.Pipe(duplex=False) for _ in range(3)]
+
+    def wait(mine: int) -> None:
+        for number, (read, write) in enumerate(pipes):
+            if number != mine:
+                read.close()
+            if number != (mine + 1) % 3:
+                write.close()
+        say("culprit")
+        pipes[mine][0].recv()
+
+    child(wait, 1)
+    child(wait, 2)
+    wait(0)
+
+
+# Healthy: no hang may be claimed of these.
+
+
+def healthy_idle_server() -> None:
+    """A server that nobody asked anything."""
+    say("healthy")
+    http_server(lambda handler: handler.send_response(200))[0].join()
+
+
+def healthy_kept_alive() -> None:
+    """A client keeps a connection whose requests were all answered, and works."""
+
+    def answer(handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "2")
+        handler.end_headers()
+        handler.wfile.write(b"ok")
+
+    server = HTTPServer(
+        ("127.0.0.1", 0),
+        type(
+            "H",
+            (BaseHTTPRequestHandler,),
+            {"do_GET": answer, "protocol_version": "HTTP/1.1", "log_message": lambda *_: None},
+        ),
+    )
+    child(server.serve_forever)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
+    connection.request("GET", "/")
+    connection.getresponse().read()
+    say("healthy")
+    data = os.urandom(100_000)
+    while True:
+        zlib.compress(data, 9)
+
+
+def healthy_busy() -> None:
+    """A process computes."""
+    say("healthy")
+    data = os.urandom(100_000)
+    while True:
+        zlib.compress(data, 9)
+
+
+def healthy_child_works() -> None:
+    """A parent waits for a child that computes."""
+    process = child(healthy_busy)
+    process.join()
+
+
+def healthy_pool_waits() -> None:
+    """A pool of threads and of processes without work, a main thread that works."""
+    pool = ThreadPoolExecutor(3)
+    list(pool.map(abs, range(3)))
+    workers = _fork.Pool(2)
+    workers.map(abs, range(4))
+    healthy_busy()
+
+
+def healthy_slow_handler() -> None:
+    """A server computes its answer, and its client waits."""
+
+    def compute(_handler) -> None:
+        data = os.urandom(100_000)
+        while True:
+            zlib.compress(data, 9)
+
+    _process, port = http_server(compute)
+    say("healthy")
+    get(port)
+
+
+def healthy_asyncio_idle() -> None:
+    """An asyncio server that nobody asked."""
+    import asyncio
+
+    async def serve() -> None:
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+            say("healthy")
+            await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+def healthy_lock_contended() -> None:
+    """A lock whose holder computes."""
+    lock = threading.Lock()
+
+    def hold() -> None:
+        with lock:
+            healthy_busy()
+
+    threading.Thread(target=hold, daemon=True).start()
+    time.sleep(0.2)
+    with lock:
+        raise AssertionError
+
+
+def healthy_imports() -> None:
+    """A process imports something large, again and again, as a job does that starts; its parent waits for it."""
+
+    def starts() -> None:
+        say("healthy")
+        while True:
+            subprocess.run([sys.executable, "-c", "import torch"], check=False)
+
+    child(starts).join()
+
+
+def healthy_slow_steps() -> None:
+    """A loop that works a little and sleeps a little, as a trainer that waits for its device."""
+    say("healthy")
+    data = os.urandom(20_000)
+    while True:
+        zlib.compress(data, 9)
+        time.sleep(0.1)
+
+
+def healthy_requests() -> None:
+    """A server that answers, and a client that asks again and again."""
+
+    def answer(handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "2")
+        handler.end_headers()
+        time.sleep(0.2)
+        handler.wfile.write(b"ok")
+
+    server = HTTPServer(
+        ("127.0.0.1", 0),
+        type("H", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None}),
+    )
+    child(server.serve_forever)
+    say("healthy")
+    while True:
+        get(server.server_address[1])
+
+
+def healthy_paused_server() -> None:
+    """A real application whose server is paused on purpose: its client keeps a connection, and asks nothing."""
+
+    def fine() -> dict[str, str]:
+        return {}
+
+    _process, port = uvicorn_server(fine)
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            connection.request("GET", "/update_weights")
+            connection.getresponse().read()
+            break
+        time.sleep(0.1)
+    say("healthy")
+    healthy_slow_steps()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        globals()[sys.argv[1]]()
+        time.sleep(FOREVER)

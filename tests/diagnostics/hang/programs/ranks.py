@@ -1,0 +1,270 @@
+"""Hangs of ranks over gloo: `python ranks.py CASE GUILTY WORLD`. Prints `culprit pid`, `victim pid`, then hangs.
+
+PyTorch is imported once and the ranks are forked, each with its number; `ranks.py` with RANK set is one rank by itself,
+as torchrun starts it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+GUILTY, WORLD = (int(sys.argv[2]), int(sys.argv[3])) if len(sys.argv) > 3 else (0, 2)
+LONG = timedelta(hours=2)
+
+
+def say(name: str, pid: int | None = None) -> None:
+    """Tells who is who."""
+    os.write(1, f"{name} {pid or os.getpid()}\n".encode())
+
+
+def gather_rewards() -> None:
+    """What a trainer does after its rewards."""
+    mine = torch.ones(4)
+    dist.all_gather([torch.zeros(4) for _ in range(WORLD)], mine)
+
+
+def step(rank: int, guilty) -> None:
+    """One step in which all gather, but for the guilty rank, which does something else before."""
+    gather_rewards()
+    if rank == GUILTY:
+        say("culprit")
+        guilty()
+    say("victim") if rank != GUILTY else None
+    gather_rewards()
+
+
+def poll() -> None:
+    """It looks for a file that does not come."""
+    while not Path("/nonexistent/STABLE").exists():
+        time.sleep(0.05)
+
+
+def event() -> None:
+    """It waits for an event that nobody sets."""
+    threading.Event().wait()
+
+
+def stopped() -> None:
+    """It is stopped."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def killed() -> None:
+    """It died, and its parent has not looked."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def prompt() -> None:
+    """It asks for a key."""
+    read, _ = os.pipe()
+    os.dup2(read, 0)
+    sys.stdin = os.fdopen(0)
+    input("wandb: Enter your choice: ")
+
+
+def other_branch() -> None:
+    """It takes the branch that broadcasts."""
+    dist.broadcast(torch.ones(2), src=GUILTY)
+    dist.barrier()
+
+
+def skipped() -> None:
+    """It leaves the gather out, and waits at the barrier after it."""
+    dist.barrier()
+
+
+def http() -> None:
+    """It asks a server, which does not answer."""
+    import http.client
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    connection = http.client.HTTPConnection("127.0.0.1", listening.getsockname()[1])
+    if not os.fork():
+        say("server")
+        accepted, _ = listening.accept()
+        accepted.recv(10)
+        threading.Event().wait()
+    listening.close()
+    connection.request("POST", "/update_weights")
+    connection.getresponse()
+
+
+def file_lock() -> None:
+    """It waits for the lock of a file that a stopped process holds."""
+    path = Path(tempfile.mkdtemp()) / "jit.lock"
+    ready, told = os.pipe()
+    if not os.fork():
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.write(told, b"x")
+            say("holder")
+            os.kill(os.getpid(), signal.SIGSTOP)
+    os.read(ready, 1)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def two_locks() -> None:
+    """Two of its threads wait for each other's locks."""
+    one, other, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+    def take(first, second) -> None:
+        with first:
+            met.wait()
+            with second:
+                raise AssertionError
+
+    threading.Thread(target=take, args=(one, other)).start()
+    take(other, one)
+
+
+def symbols() -> None:
+    """Its reward never comes back."""
+    import sympy
+
+    sympy.sympify("5**(5**(5**(5**5)))").evalf(10**9)
+
+
+def expression() -> None:
+    """Its reward is a regular expression that backtracks for ever."""
+    re.match(r"(a|a)*$", "a" * 60 + "b")
+
+
+def loader() -> None:
+    """It waits for a worker of its data loader, which is stopped."""
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, item: int) -> int:
+            say("worker")
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return item
+
+    list(torch.utils.data.DataLoader(Data(), num_workers=1))
+
+
+def child_asks() -> None:
+    """It started a program that asks a question."""
+    read, _ = os.pipe()
+    process = subprocess.Popen([sys.executable, "-c", "input('Proceed? ')"], stdin=read)
+    say("asker", process.pid)
+    process.wait()
+
+
+def full_tensor() -> None:
+    """It alone gathers a sharded tensor."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    distribute_tensor(torch.ones(WORLD, 2), _mesh, [Shard(0)], src_data_rank=None).full_tensor()
+
+
+def two_threads() -> None:
+    """Two of its threads are in collectives of one group."""
+    thread = threading.Thread(
+        target=lambda: dist.broadcast(torch.ones(2), src=(GUILTY + 1) % WORLD), name="update_weights"
+    )
+    thread.start()
+    dist.barrier()
+
+
+def computing() -> None:
+    """Healthy: it computes."""
+    while True:
+        torch.rand(300, 300) @ torch.rand(300, 300)
+
+
+def importing() -> None:
+    """Healthy: it starts a compiler's worth of Python work."""
+    while True:
+        compile("\n".join(f"x{n} = {n}" for n in range(20000)), "generated.py", "exec")
+
+
+def steps() -> None:
+    """Healthy: all go on, step by step."""
+    while True:
+        gather_rewards()
+        time.sleep(0.2)
+
+
+def slow_rank() -> None:
+    """Healthy: all go on, and one rank takes longer than the others."""
+    while True:
+        gather_rewards()
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            torch.rand(200, 200) @ torch.rand(200, 200)
+
+
+_mesh = None
+
+
+def late() -> None:
+    """Rendezvous: the guilty rank never comes."""
+
+
+def rank_main(case: str, rank: int) -> None:
+    """One rank."""
+    global _mesh  # noqa: PLW0603
+    if case in ("rendezvous", "rendezvous_missing") and rank == GUILTY:
+        if case == "rendezvous_missing":
+            return
+        say("culprit")
+        event()
+    if case.startswith("rendezvous"):
+        say("victim")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=LONG)
+    if case == "full_tensor":
+        from torch.distributed.device_mesh import DeviceMesh
+
+        # A group of its own, as trainers shard over: on the group of the others it would meet their gather.
+        _mesh = DeviceMesh.from_group(dist.new_group(), "cpu")
+    if case == "crossed_groups":
+        one, other = dist.new_group(), dist.new_group()
+        say("culprit")
+        first, second = (one, other) if rank == GUILTY else (other, one)
+        dist.all_reduce(torch.ones(1), group=first)
+        dist.all_reduce(torch.ones(1), group=second)
+        return
+    if case in ("steps", "slow_rank"):
+        say("healthy")
+        while rank != GUILTY and case == "slow_rank":
+            gather_rewards()
+        globals()[case]()
+    step(rank, globals()[case])
+
+
+def main() -> None:
+    """All ranks, forked; their parent waits for none of them, so that who dies stays a zombie."""
+    case = sys.argv[1]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    if "RANK" in os.environ:
+        rank_main(case, int(os.environ["RANK"]))
+        return
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    for rank in range(WORLD):
+        if not os.fork():
+            rank_main(case, rank)
+            os._exit(0)
+    time.sleep(10_000)
+
+
+if __name__ == "__main__":
+    main()
