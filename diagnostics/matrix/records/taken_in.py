@@ -15,7 +15,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
-from diagnostics.facts.shapes import Each, problem
+from diagnostics.facts.shapes import problem
 from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import SCHEMA, Event, from_line
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from diagnostics.matrix.build.pylock import Locked
-
     from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.sweep.plan import Sweep
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
 from diagnostics.catalogue.affects import CONCERNED, claims_of, of_package
-from diagnostics.matrix.ask.attempts import UNMITIGATED, WHOLE
 from diagnostics.facts.shapes import Each, problem
+from diagnostics.matrix.ask.attempts import UNMITIGATED, WHOLE
 from diagnostics.matrix.build.wheels import ranges
 from diagnostics.tables import TableError
 
