@@ -205,9 +205,9 @@ def requirements(distribution: str, version: str, environ: Mapping[str, str] = o
     Raises:
         SourceError: when there is no such wheel (`absent`), or it can't be read.
     """
-    _sha256, address = _from_index(distribution, version, environ)
+    sha256, address = _from_index(distribution, version, environ)
     try:
-        with _archive(address) as archive:
+        with _archive(address, sha256) as archive:
             (member,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             text = archive.read(member).decode("utf-8", errors="replace")
     except Exception as error:  # as above: a dozen kinds
