@@ -237,3 +237,19 @@ def test_a_main_thread_that_rests_beside_a_server_is_no_hang():
         runnable=0.0,
     )
     assert judge(Snapshot((Process(1, 0, threads=(event, loop), state="S"),))).verdict.outcome == "idle"
+
+
+def test_a_stopped_worker_of_vllm_is_found_through_the_engine():
+    """Kept from vLLM 0.31.0 on a CPU: the program waits for the engine core by ZMQ, the core for its worker by a ring."""
+    verdict = judge(files.read([str(KEPT / "vllm" / "worker_stopped.json")])).verdict
+    assert (verdict.outcome, verdict.cause) == ("hang", "stopped")
+    assert verdict.culprits == ("/2736",)
+    assert [edge.target for edge in verdict.chain] == ["/2379", "/2736"]
+    assert any("/dev/shm/psm" in line for line in verdict.chain[-1].evidence)
+
+
+def test_an_idle_engine_is_not_what_holds_a_program_up():
+    """Kept from the same, before anything was asked: the program reads its standard input, the engine is at rest."""
+    judged = judge(files.read([str(KEPT / "vllm" / "idle.json")]))
+    assert (judged.verdict.cause, judged.verdict.culprits) == ("input", ("/723",))
+    assert {s.kind for s in judged.index.stands.values() if s.process.role.startswith("engine")} == {"idle"}
