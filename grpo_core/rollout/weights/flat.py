@@ -190,8 +190,8 @@ def _tensor(data: torch.Tensor, dtype: str, shape: list[int], data_offsets: list
     if stop - start != math.prod(shape) * kind.itemsize:
         raise FlatError(f"shape {shape} of {dtype} is not of {stop - start} bytes")
     part = data[start:stop]
-    if part.numel() and (part.data_ptr() | part.storage_offset()) % kind.itemsize:
-        part = part.clone()  # another writer's order
+    if (part.data_ptr() | part.storage_offset()) % kind.itemsize:
+        part = part.clone()  # another writer's order, or of no bytes
     return part.view(kind).view(shape)
 
 
