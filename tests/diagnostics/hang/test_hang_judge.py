@@ -240,7 +240,7 @@ def test_a_main_thread_that_rests_beside_a_server_is_no_hang():
 
 
 def test_a_stopped_worker_of_vllm_is_found_through_the_engine():
-    """Kept from vLLM 0.31.0 on a CPU: the program waits for the engine core by ZMQ, the core for its worker by a ring."""
+    """Kept from vLLM 0.31.0 on a CPU: the program waits for the core by ZMQ, the core for its worker by a ring."""
     verdict = judge(files.read([str(KEPT / "vllm" / "worker_stopped.json")])).verdict
     assert (verdict.outcome, verdict.cause) == ("hang", "stopped")
     assert verdict.culprits == ("/2736",)
