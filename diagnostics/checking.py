@@ -87,7 +87,7 @@ def _confirmed(issues: Mapping[str, Issue]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Concern:
+class Bearing:
     """One line of what concerns a code: what it is, and where, or what is asked for where there is none."""
 
     name: str
@@ -95,34 +95,34 @@ class Concern:
     wanted: str = ""
 
 
-def concerns(code: str) -> list[Concern]:
+def concerns(code: str) -> list[Bearing]:
     """All that concerns a code; in a wheel, what of it a wheel holds.
 
     Raises:
         CatalogueError: There is no such code, or a log of a run that went well is taken for it.
     """
     if catalogue.is_check(code):
-        return [Concern("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_places(code)]
+        return [Bearing("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_places(code)]
     issue = catalogue.find(code)
     samples = issue.signature.samples if issue.signature else ()
     matching = sum(sample.matches for sample in samples)
     found = [
-        Concern("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
-        Concern("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
-        Concern("offers", tuple(offer.mitigation for offer in remedy(issue).offers)),
+        Bearing("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
+        Bearing("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
+        Bearing("offers", tuple(offer.mitigation for offer in remedy(issue).offers)),
     ]
     return [*found, *_places(issue.code), *(_judged(issue) if LOGS.is_dir() else [])]
 
 
-def _places(code: str) -> list[Concern]:
+def _places(code: str) -> list[Bearing]:
     """Where the code is named: by what finds it, by what makes it happen, by tests and documents."""
     repro = ROOT / "repro" / "issues" / f"{code.lower()}.py"
     return [
-        Concern("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
-        Concern("repro", (_short(str(repro)),) if repro.is_file() else ()),
-        Concern("matrix", _naming("matrix.toml", rf"\b{code}\b")),
-        Concern("tests", _naming("tests/**/*.py", rf"\b{code}\b")),
-        Concern("docs", (*_naming("*.md", rf"\b{code}\b"), *_naming("docs/**/*.md", rf"\b{code}\b"))),
+        Bearing("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
+        Bearing("repro", (_short(str(repro)),) if repro.is_file() else ()),
+        Bearing("matrix", _naming("matrix.toml", rf"\b{code}\b")),
+        Bearing("tests", _naming("tests/**/*.py", rf"\b{code}\b")),
+        Bearing("docs", (*_naming("*.md", rf"\b{code}\b"), *_naming("docs/**/*.md", rf"\b{code}\b"))),
     ]
 
 
@@ -138,7 +138,7 @@ def _naming(pattern: str, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _judged(issue: Issue) -> list[Concern]:
+def _judged(issue: Issue) -> list[Bearing]:
     """What the logs of the corpus say: those of this failure, and those of runs that went well."""
     from diagnostics.triage.command import triage
     from diagnostics.triage.rules import Rules
@@ -159,12 +159,12 @@ def _judged(issue: Issue) -> list[Concern]:
     texts, anchors = map(_text, fine), _anchors(issue)
     near = sum(any(anchor in text for anchor in anchors) for text in texts)
     return [
-        Concern(
+        Bearing(
             "logs",
             (f"{len(own)}, {named} of them named {issue.code} first",) if own else (),
             f"what it really printed goes into {_short(str(LOGS / issue.code))}/NAME.log",
         ),
-        Concern(
+        Bearing(
             "clean logs",
             (f"{len(fine)}, {near} of them near it, none taken for it",) if near else (),
             f"{len(fine)} not taken for it, but none comes near it: a log of a run that went well, as near as you"

@@ -57,7 +57,10 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         if os.environ.get("GRPO_DOCTOR_DEBUG"):
             traceback.print_exception(error)
         said = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        print(f"repro: failed, which is a fault of its own: {said} (GRPO_DOCTOR_DEBUG=1 shows where)", file=sys.stderr)
+        print(
+            f"repro: failed, which is a fault of its own: {said} (GRPO_DOCTOR_DEBUG=1 shows where)",
+            file=sys.stderr,
+        )
         return USAGE
     with os.fdopen(answer, "w", encoding="utf-8") as out:
         out.write(text + "\n")

@@ -80,7 +80,9 @@ def newest(versions: Iterable[str]) -> list[str]:
     for version in versions:
         kind, _, number = version.partition("_")
         parts = number.split(".")
-        if kind in {"GLIBC", "GLIBCXX", "CXXABI"} and all(part.isdecimal() and len(part) < 10 for part in parts):
+        if kind in {"GLIBC", "GLIBCXX", "CXXABI"} and all(
+            part.isdecimal() and len(part) < 10 for part in parts
+        ):
             best[kind] = max(best.get(kind, ()), tuple(int(part) for part in parts))
     return [f"{kind}_{'.'.join(map(str, number))}" for kind, number in sorted(best.items())]
 

@@ -192,7 +192,15 @@ def _steps(
             parts = itertools.groupby(map(keyed, rows), key=itemgetter(0))
             groups = [[sample for _, sample in part] for _, part in parts]
             steps += [TextStep(int(rows[0]["step"]), groups)] if rows else []
-        except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (
+            OSError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise ConfigError(f"{file}: not a dump that can be read: {error!r}") from error
     return sorted(steps, key=attrgetter("step"))
 

@@ -124,7 +124,15 @@ def read_step(folder: Path, step: int) -> Recorded:
         entry = _entry(path, step)
         data = _checked(folder, str(entry["file"]), str(entry["sha256"]))
         return _recorded(entry, {name: values.tolist() for name, values in load_numbers(data).items()})
-    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
+    except (
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
         wrong = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path}: step {step}: not a whole {SCHEMA}: {wrong}") from error
 

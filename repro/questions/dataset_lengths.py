@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro import judge, upstream
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import Delivered, RefusedError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0_setup import Delivered, RefusedRequestError, SchedulerRequest, Setup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +137,7 @@ def _all_batches(
             received += _generate(
                 engine, [SchedulerRequest(str(row), prompts[row], MAX_TOKENS) for row in batch]
             )
-        except RefusedError as error:
+        except RefusedRequestError as error:
             return asked, received, _End("refused", batch[0], str(error))
         except AssertionError as error:
             return asked, received, _End("failed", batch[0], _where(error))

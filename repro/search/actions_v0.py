@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v0 import SanityCheckError, V0Engine
-from repro.drivers.schedulers.v0_setup import ForwardPassError, RefusedError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0_setup import ForwardPassError, RefusedRequestError, SchedulerRequest, Setup
 from repro.search.actions import EngineActions
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class V0Actions(EngineActions):
     def _add(self, prompt: int, max_tokens: int, min_tokens: int = 0, stop: bool = False) -> None:
         self._count += 1
         request = SchedulerRequest(f"r{self._count}", prompt, max_tokens, min(min_tokens, max_tokens), stop)
-        with contextlib.suppress(RefusedError):  # by the engine's own check, from 0.8.4 on
+        with contextlib.suppress(RefusedRequestError):  # by the engine's own check, from 0.8.4 on
             self.engine.add(request)
             self._due.add(request.id)
 

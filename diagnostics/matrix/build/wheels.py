@@ -116,7 +116,11 @@ def _members(address: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _wanted(info: zipfile.ZipInfo) -> bool:
-    return not _LEFT_OUT.search(info.filename) and info.compress_size < _LARGEST and info.file_size < 32 * _LARGEST
+    return (
+        not _LEFT_OUT.search(info.filename)
+        and info.compress_size < _LARGEST
+        and info.file_size < 32 * _LARGEST
+    )
 
 
 def _bounded(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
@@ -150,7 +154,9 @@ def _content(data: bytes, info: zipfile.ZipInfo) -> bytes:
     raw = data[begin : begin + info.compress_size]
     plain = {
         zipfile.ZIP_STORED: bytes,
-        zipfile.ZIP_DEFLATED: lambda part: zlib.decompressobj(-zlib.MAX_WBITS).decompress(part, info.file_size + 1),
+        zipfile.ZIP_DEFLATED: lambda part: zlib.decompressobj(-zlib.MAX_WBITS).decompress(
+            part, info.file_size + 1
+        ),
     }
     found = bytes(plain[info.compress_type](raw))
     if zlib.crc32(found) != info.CRC:

@@ -130,7 +130,9 @@ def log_of(folder: Path, name: str) -> bytes | None:
             where = stack.enter_context(_walked(folder, name, make=False))
             found = os.stat(name.rpartition("/")[2], dir_fd=where, follow_symlinks=False)
             if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_LOG:
-                raise NotTakenError(f"log: {name}: expected a regular file of at most {LARGEST_LOG >> 20} MiB")
+                raise NotTakenError(
+                    f"log: {name}: expected a regular file of at most {LARGEST_LOG >> 20} MiB"
+                )
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             file = stack.enter_context(os.fdopen(os.open(name.rpartition("/")[2], flags, dir_fd=where), "rb"))
         except FileNotFoundError:
@@ -138,7 +140,9 @@ def log_of(folder: Path, name: str) -> bytes | None:
         except OSError as error:
             if error.errno not in _IN_THE_WAY:
                 raise
-            raise NotTakenError(f"log: {name}: {error.strerror}: expected folders and a file, no link") from None
+            raise NotTakenError(
+                f"log: {name}: {error.strerror}: expected folders and a file, no link"
+            ) from None
         return file.read(LARGEST_LOG)
 
 

@@ -70,7 +70,9 @@ def in_folder(folder: Path, passed: Passed | None = None) -> list[LogSource]:
         elif not _LOG.search(path.name):
             passed.kinds[path.suffix.lower() or "other"] += 1
         elif path.is_symlink() and not os.path.realpath(path).startswith(f"{root.rstrip('/')}/"):
-            passed.unread.append(f"{path.relative_to(folder)} (a link out of the folder: name the file itself)")
+            passed.unread.append(
+                f"{path.relative_to(folder)} (a link out of the folder: name the file itself)"
+            )
         elif (found.st_dev, found.st_ino) not in known and _is_text(path, passed):
             known.add((found.st_dev, found.st_ino))
             paths.append(path)

@@ -27,7 +27,11 @@ _PIECE = 1 << 16
 # Of a zip: what its list of files may take, and where that list ends.
 MOST_FILES, _MOST_LIST = 10_000, 4 * MIB
 _END = b"PK\x05\x06"
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # LZMA asks for the memory that it likes
+_METHODS = (
+    zipfile.ZIP_STORED,
+    zipfile.ZIP_DEFLATED,
+    zipfile.ZIP_BZIP2,
+)  # LZMA asks for the memory that it likes
 ERRORS = (zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, struct.error)
 
 
@@ -115,7 +119,9 @@ class Unpacked:
             rest = more.lstrip(b"\0")
         self._parts += 1
         if self._parts > _MOST_SMALL and self._out < self._parts * _SMALL:
-            raise NoLogError(f"a {self._kind} file of {self._parts} parts with next to nothing in them is no log")
+            raise NoLogError(
+                f"a {self._kind} file of {self._parts} parts with next to nothing in them is no log"
+            )
         self._unpacker, self._rest = self._make(), rest
         return True
 
@@ -143,7 +149,9 @@ def files_of(raw: io.BufferedReader) -> list[str]:
     if end and len(fields) >= 18:
         count, length = struct.unpack_from("<HI", fields, 6)
         if count > MOST_FILES or length > _MOST_LIST:
-            raise NoLogError(f"a zip of more than {MOST_FILES} files is no run's; unpack it, and name the folder")
+            raise NoLogError(
+                f"a zip of more than {MOST_FILES} files is no run's; unpack it, and name the folder"
+            )
     raw.seek(0)
     with zipfile.ZipFile(raw) as archive:
         found = [info for info in archive.infolist() if not info.is_dir()]
@@ -151,7 +159,9 @@ def files_of(raw: io.BufferedReader) -> list[str]:
         raise NoLogError(f"a zip of more than {MOST_FILES} files is no run's; unpack it, and name the folder")
     whole = sum(info.file_size for info in found)
     if whole > MOST_UNPACKED or (whole > BOMB_BYTES and whole > BOMB_TIMES * max(1, size)):
-        raise NoLogError(f"a zip of which more than {BOMB_TIMES} times its size would come is no log; not read")
+        raise NoLogError(
+            f"a zip of which more than {BOMB_TIMES} times its size would come is no log; not read"
+        )
     return list(dict.fromkeys(info.filename for info in found))
 
 
@@ -170,5 +180,7 @@ def file_of(raw: io.BufferedReader, name: str) -> io.BufferedReader:
     if info.flag_bits & 1:
         raise NoLogError("is encrypted; unpack it first")
     if info.compress_type not in _METHODS:
-        raise NoLogError(f"is packed by method {info.compress_type} of zip, which is not read; unpack it first")
+        raise NoLogError(
+            f"is packed by method {info.compress_type} of zip, which is not read; unpack it first"
+        )
     return io.BufferedReader(archive.open(info))  # type: ignore[arg-type]  # it is a RawIOBase in all but name

@@ -81,7 +81,7 @@ class V0Engine:
         """As `LLMEngine.add_request`.
 
         Raises:
-            RefusedError: the engine's own check refuses the prompt.
+            RefusedRequestError: the engine's own check refuses the prompt.
         """
         from vllm import SamplingParams
         from vllm.sequence import Sequence, SequenceGroup

@@ -58,7 +58,7 @@ class ForwardPassError(Exception):
     """Raised where a simulated forward pass fails, as one out of memory does."""
 
 
-class RefusedError(InapplicableError):
+class RefusedRequestError(InapplicableError):
     """Raised when the engine refuses a prompt before its scheduler sees it; the text is upstream's."""
 
 
@@ -76,7 +76,7 @@ def check_prompt(length: int, max_model_len: int) -> None:
     """Has `LLMEngine` judge a prompt of that many tokens: its own method, on the little it reads of an engine.
 
     Raises:
-        RefusedError: it is refused.
+        RefusedRequestError: it is refused.
     """
     try:
         from vllm.engine.llm_engine import LLMEngine
@@ -94,7 +94,9 @@ def check_prompt(length: int, max_model_len: int) -> None:
         lora = [None] * (len(inspect.signature(check).parameters) - 1)  # a second argument since 0.6.4
         check(prompt_inputs(length), *lora)
     except ValueError as error:
-        raise RefusedError(f"LLMEngine refuses the prompt before the scheduler sees it: {error}") from error
+        raise RefusedRequestError(
+            f"LLMEngine refuses the prompt before the scheduler sees it: {error}"
+        ) from error
 
 
 def _read_check(length: int, max_model_len: int, why: ImportError) -> None:
@@ -106,7 +108,7 @@ def _read_check(length: int, max_model_len: int, why: ImportError) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     if length > max_model_len and any("is longer than the maximum model length" in text for text in texts):
-        raise RefusedError(
+        raise RefusedRequestError(
             f"LLMEngine refuses the prompt, as its source says; it can't be imported here: {why}"
         )
 

@@ -38,7 +38,7 @@ from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 from repro import judge
 from repro.drivers.schedulers import owners
 from repro.drivers.schedulers.v0 import TOKEN, V0Engine
-from repro.drivers.schedulers.v0_setup import RefusedError, SchedulerRequest, Setup, check_prompt
+from repro.drivers.schedulers.v0_setup import RefusedRequestError, SchedulerRequest, Setup, check_prompt
 
 WORKLOADS = 80
 # 0.6 has no platform plugins. Told that its device is the CPU, it does without one, and without async output.
@@ -234,7 +234,7 @@ def main() -> None:
     longest = 90
     try:
         check_prompt(longest, Setup.max_model_len)
-    except RefusedError:
+    except RefusedRequestError:
         longest = Setup.max_model_len
     seen = []
     with tempfile.TemporaryDirectory() as folder:
