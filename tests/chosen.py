@@ -34,7 +34,8 @@ def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: 
     Args:
         paths: of sources, of data, or of tests, which are chosen themselves.
         tests: to choose from; all there are if None.
-        near: only those of the same part that name a module themselves, not through other modules.
+        near: only those of the same part that name a module themselves, not through other modules; of data those that
+            name more of the package that reads it than the package.
     """
     found = set()
     for path in map(Path.resolve, paths):
@@ -42,9 +43,20 @@ def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: 
         wanted = {owner for file in files for owner in _owners(file)}
         depth = 1 if near else None if path.suffix == ".py" else FEW
         for test in all_tests() if tests is None else tests:
-            if test in files or (closure(test, depth) & wanted and not (near and _part(test) != _part(path))):
+            if test in files or (closure(test, depth) & wanted and not (near and _far(test, path))):
                 found.add(test)
     return sorted(found)
+
+
+def _far(test: Path, path: Path) -> bool:
+    """Whether a test is of another part than a path, or, of the package that data lies in, names no more than it."""
+    if _part(test) != _part(path):
+        return True
+    package = next((folder for folder in path.parents if (folder / "__init__.py").is_file()), None)
+    if path.suffix == ".py" or path.is_dir() or package is None or package == ROOT / "tests":
+        return False
+    inside = {file for name in _read(test)[0] for file in _modules(name) if file.parent == package}
+    return inside <= {package / "__init__.py"}
 
 
 def needs_torch(tests: Sequence[Path]) -> bool:
@@ -88,6 +100,10 @@ def _files(path: Path) -> list[Path]:
 def _owners(file: Path) -> set[Path]:
     """Who reads a file: itself if it is Python, and the files that name it; of data, or else its folder."""
     owners = {file} if file.suffix == ".py" else set()
+    # A module that its package finds by looking through the folder is named nowhere.
+    package = file.parent / "__init__.py"
+    if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _read(package)[2]:
+        owners.add(package)
     if not file.name.startswith("__"):
         owners |= _naming(file.name)
     if _top(file) == "tests":

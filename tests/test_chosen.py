@@ -26,6 +26,8 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("diagnostics/catalogue", "diagnostics/test_doctor.py"),
         ("diagnostics/data/compat.json", "diagnostics/test_doctor.py"),
         ("diagnostics/__main__.py", "diagnostics/test_command.py"),
+        ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
+        ("diagnostics/doctor/checks/interpreters.py", "diagnostics/test_doctor.py"),
         ("diagnostics/matrix/build/uv.py", "matrix/test_uv.py"),
         ("matrix.toml", "matrix/test_cells.py"),
         ("grpo_core/learn/loss.py", "grpo_core/test_loss.py"),
@@ -63,6 +65,11 @@ def test_the_nearest_are_few_and_of_the_same_part():
     assert "diagnostics/test_catalogue.py" in near
     assert near < names("diagnostics/catalogue/issues/SCH001.toml")
     assert {name.partition("/")[0] for name in near} == {"diagnostics"}
+    # Who reads the catalogue for something else is no neighbour of an entry.
+    assert "diagnostics/test_fleet.py" not in near
+    # What is found by its folder has neighbours, too.
+    assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
+    assert names("diagnostics/doctor/checks/interpreters.py", near=True)
 
 
 def test_only_tests_of_the_trainer_need_torch():

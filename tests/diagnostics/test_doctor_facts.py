@@ -58,7 +58,7 @@ def test_a_document_that_holds_something_else_is_refused(environment, change, me
 
 
 def test_the_facts_need_the_standard_library_alone(environment):
-    """They can be sent to a node that has nothing else: no site-packages, and of ours the facts, names and one reader."""
+    """They can be sent to a node that has nothing else: of ours the facts, names and one reader, no site-packages."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from diagnostics.facts.__main__ import main; main();"
         "print(sorted(m for m in sys.modules if m.startswith('diagnostics.') and '.facts' not in m), file=sys.stderr)"
