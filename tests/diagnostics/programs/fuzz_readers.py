@@ -1,0 +1,543 @@
+"""Feeds every reader of others' files damaged and hostile ones: `python -m tests.diagnostics.programs.fuzz_readers COUNT [SEED]`.
+
+A case is fine if it ends with an answer or with the reader's own refusal, in bounded time, and nothing outside of the
+folder that it may write to has changed. Prints one line a reader: cases, answers, refusals, the slowest case.
+"""
+
+import bz2
+import collections
+import contextlib
+import copy
+import gzip
+import io
+import json
+import lzma
+import os
+import random
+import signal
+import struct
+import sys
+import tarfile
+import tempfile
+import time
+import traceback
+import zipfile
+from pathlib import Path
+
+# Of CPU time, which load does not lengthen; the slowest honest case takes a hundredth of it.
+MOST_CPU_S = 10.0
+HOSTILE = (
+    None, True, 0, -1, 1 << 70, 1e308, float("inf"), float("nan"), "", "\0", "../../x", "/etc/passwd", "logs/../../x",
+    "logs/a/../b", "a" * 5000, "\u202e", "\ud800", "\x1b]52;c;x\x07", [], {}, [[]], {"": {}}, "1" * 5000, "::error::x", "9" * 20,
+    [None] * 50, "-rf", "$(x)", "logs\\x", "logs//x",
+)  # fmt: skip
+TOKENS = (
+    b"\0", b"\n", b"\r", b" " * 3000, b"[" * 3000, b"{" * 3000, b"(" * 3000, b"&a *a", b"<<: *a\n", b"'" , b'"', b"\\", b"\xff\xfe",
+    b"\xed\xa0\x80", b"9" * 5000, b"1e999", b"NaN", b"$((", b"<<EOF\n", b"a." * 60, b"../" * 9, b"\x1f\x8b\x08\x00", b"PK\x03\x04", b"=" * 99,
+    b"_" * 3000, b"# \xe2\x80\xae", b"!!python/object:x", b"---\n", b"Name: x" + b" " * 3000, b",sha256=x,9\n",
+)  # fmt: skip
+
+
+def damaged(numbers, data):
+    """Bytes changed, cut, doubled, moved; words put in that mean something to some reader."""
+    data = bytearray(data)
+    for _ in range(numbers.choice((0, 1, 1, 2, 3, 8))):
+        place = numbers.randrange(len(data) + 1)
+        what = numbers.randrange(6)
+        if what == 0 and data:
+            data[place % len(data)] = numbers.randrange(256)
+        elif what == 1:
+            data[place:place] = numbers.choice(TOKENS)
+        elif what == 2:
+            del data[place : place + numbers.randrange(1, 40)]
+        elif what == 3:
+            data[place:place] = data[place : place + numbers.randrange(1, 400)] * numbers.choice((1, 2, 20))
+        elif what == 4:
+            data[place : place + 8] = struct.pack("<Q", numbers.choice((0, 1, 2**31, 2**63, 2**64 - 1, numbers.getrandbits(40))))
+        else:
+            del data[place:]
+        data = data[:200_000]
+    return bytes(data)
+
+
+def spoiled(numbers, document):
+    """A document in which something is of another type, of another size, or gone."""
+    document = copy.deepcopy(document)
+    for _ in range(numbers.choice((0, 1, 1, 2, 4))):
+        node, inner = document, document
+        while isinstance(inner, dict | list) and inner and numbers.random() < 0.85:
+            node = inner
+            key = numbers.choice(list(node)) if isinstance(node, dict) else numbers.randrange(len(node))
+            inner = node[key]
+        if node is not inner or node:
+            if isinstance(node, dict) and node:
+                key = numbers.choice(list(node))
+            elif isinstance(node, list) and node:
+                key = numbers.randrange(len(node))
+            else:
+                continue
+            if numbers.random() < 0.2:
+                del node[key]
+            elif numbers.random() < 0.1 and isinstance(node, dict):
+                node[numbers.choice([str(one) for one in HOSTILE if isinstance(one, str)])] = node[key]
+            else:
+                node[key] = copy.deepcopy(numbers.choice(HOSTILE))  # it may be spoiled in its turn
+    return document
+
+
+def as_json(numbers, document):
+    text = json.dumps(spoiled(numbers, document)).encode("utf-8", "replace")
+    return damaged(numbers, text) if numbers.random() < 0.2 else text
+
+
+class Refused(Exception):
+    """What a reader raises by its own contract."""
+
+
+@contextlib.contextmanager
+def refusing(*kinds):
+    try:
+        yield
+    except kinds as error:
+        if "\n" in str(error).strip():
+            raise AssertionError(f"more than one line: {error!r}") from error
+        raise Refused from error
+
+
+def metadata(numbers, folder):
+    """An environment with one package whose files are damaged, and compiled modules."""
+    from diagnostics.facts import environment
+
+    site = folder / "lib" / "python3.11" / "site-packages"
+    info = site / "torch-2.0.dist-info"
+    info.mkdir(parents=True)
+    head = b"Metadata-Version: 2.1\nName: torch\nVersion: 2.0\nRequires-Dist: a>=1; extra == 'b'\nRequires-Python: >=3.8\n\nx\n"
+    record = b"torch/__init__.py,sha256=abc,12\ntorch/_C.so,sha256=abc,99\ntorch-2.0.dist-info/RECORD,,\n"
+    for name, data in (("METADATA", head), ("RECORD", record), ("INSTALLER", b"pip\n"), ("WHEEL", b"Tag: py3-none-any\n")):
+        (info / name).write_bytes(damaged(numbers, data))
+    (folder / "pyvenv.cfg").write_bytes(damaged(numbers, b"home = /usr\nversion = 3.11.7\n"))
+    found = environment.collect(folder, {"VLLM_X": "1"})
+    assert len(found.packages) + len(found.broken) == 1
+    found.releases, found.installer("install")
+
+
+_ELF = []
+
+
+def elf(numbers, folder):
+    """A compiled module with its header, tables and names damaged."""
+    from diagnostics.facts import extensions
+
+    if not _ELF:
+        import _ctypes
+
+        _ELF.append(Path(_ctypes.__file__).read_bytes())
+    data = bytearray(_ELF[0])
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    for _ in range(numbers.randrange(1, 12)):
+        place = numbers.choice((numbers.randrange(64), table + numbers.randrange(max(1, len(data) - table)), numbers.randrange(len(data))))
+        size = numbers.choice((1, 2, 4, 8))
+        data[place : place + size] = numbers.choice((b"\xff", b"\0", numbers.randbytes(1))) * size
+    data = data[: numbers.randrange(len(data))] if numbers.random() < 0.2 else data
+    (folder / "x.so").write_bytes(data)
+    with refusing(OSError, ValueError, struct.error, IndexError, OverflowError):
+        needed, versions = extensions.read(folder / "x.so")
+        assert len(needed) + len(versions) <= 10_000
+
+
+def configs(numbers, folder):
+    """accelerate's default config and NCCL's."""
+    from diagnostics.facts import configs as reader
+
+    (folder / ".nccl.conf").write_bytes(damaged(numbers, b"NCCL_DEBUG=INFO # x\nNCCL_SOCKET_IFNAME = eth0\n"))
+    place = folder / ".cache" / "huggingface" / "accelerate"
+    place.mkdir(parents=True)
+    (place / "default_config.yaml").write_bytes(damaged(numbers, b"compute_environment: LOCAL\nnum_processes: 8\n"))
+    assert len(reader.collect({"HOME": str(folder)})) >= 2
+
+
+_DOCUMENTS = {}
+
+
+def published(name):
+    if name not in _DOCUMENTS:
+        document = json.loads((Path(__file__).parents[3] / "diagnostics" / "data" / name).read_text())
+        if name == "compat.json":
+            document["cells"] = document["cells"][:2]
+            document["breadth"]["trl"] = dict(list(document["breadth"]["trl"].items())[:2])
+        _DOCUMENTS[name] = document
+    return _DOCUMENTS[name]
+
+
+def compat(numbers, folder):
+    """The table of published verdicts, and what is then asked of it."""
+    from diagnostics.facts import compat as reader
+
+    (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
+    found = reader.load(folder / "compat.json")
+    assert found.problem or found.cells is not None
+    found.pairs()
+    for trl in list(found.breadth)[:3]:
+        found.read("0.8.5", trl)
+    if found.problem:
+        raise Refused
+
+
+def sweep(numbers, folder):
+    """The published sweep."""
+    from diagnostics.matrix.sweep import results
+    from diagnostics.tables import TableError
+
+    (folder / "sweep.json").write_bytes(as_json(numbers, {**published("sweep.json")}))
+    with refusing(TableError):
+        found = results.read(folder / "sweep.json")
+        for one in found.values():
+            for code in one["codes"]:
+                results.occurs(one, code)
+
+
+def nodes(numbers, _folder):
+    """What a node of a fleet answers."""
+    from diagnostics.doctor.fleet import cluster
+    from diagnostics.doctor.fleet import nodes as reader
+    from diagnostics.doctor.fleet.bundle import MARK
+    from diagnostics.facts import collection
+
+    if "facts" not in _DOCUMENTS:
+        facts = collection.collect(None).to_json()
+        facts["environment"]["packages"] = dict(list(facts["environment"]["packages"].items())[:3])
+        _DOCUMENTS["facts"] = facts
+    document = {"schema": "grpo-doctor.node.v1", "facts": _DOCUMENTS["facts"], "nccl": ["2.21.5"], "models": ["a/b"]}
+    line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
+    found = reader.read(reader.NodeAnswer(text=f"{MARK} {line}\n", started=1.0, clock=(2.0, 3.0)))
+    told = cluster._document(as_json(numbers, {"id": "a", "text": "x", "started": 1.0, "arrived": 2.0}).decode("utf-8", "replace"))
+    if told is not None and "text" in told:
+        cluster._answer(told)
+    assert ("facts" in found) != ("problem" in found)
+    if "problem" in found:
+        assert "\n" not in found["problem"]
+        raise Refused
+
+
+def fleet(numbers, _folder):
+    """The report over nodes of which one answers with spoiled facts."""
+    from diagnostics.doctor.fleet import nodes as reader
+    from diagnostics.doctor.fleet.bundle import MARK
+    from diagnostics.doctor.fleet.report import examine_fleet
+    from diagnostics.facts import collection
+    from diagnostics.facts.compat import Compat
+    from tests.diagnostics.environments import issues
+
+    if "facts" not in _DOCUMENTS:
+        _DOCUMENTS["facts"] = collection.collect(None).to_json()
+    answers = []
+    for number in range(2):
+        document = {"facts": spoiled(numbers, _DOCUMENTS["facts"]) if number else _DOCUMENTS["facts"], "nccl": [], "models": []}
+        text = f"{MARK} {json.dumps(document)}\n"
+        answers.append(reader.Node(number, "node", str(number), "n", **reader.read(reader.NodeAnswer(text=text))))
+    report = examine_fleet(answers, issues(), Compat(problem="none"), "")
+    crashed = [check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason]
+    assert not [reason for reason in crashed if "broken" not in reason], crashed
+    if answers[1].facts is None:
+        raise Refused
+
+
+def hosts(numbers, folder):
+    """A list of hosts."""
+    from diagnostics.doctor.fleet import hosts as reader
+
+    (folder / "hosts").write_bytes(damaged(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2 python=/y\n"))
+    with refusing(reader.HostsError):
+        reader.read(folder / "hosts")
+
+
+_LOG = b"\n".join(
+    (b"step %d loss 0.1" % number for number in range(60))
+) + b'\nTraceback (most recent call last):\n  File "/x/vllm/a.py", line 3, in f\n    x()\nKeyError: 1\n'
+
+
+def _packed(numbers):
+    kind = numbers.randrange(8)
+    if kind == 0:
+        return gzip.compress(_LOG) + (gzip.compress(b"") * numbers.choice((0, 3, 50)))
+    if kind == 1:
+        return bz2.compress(_LOG)
+    if kind == 2:
+        return lzma.compress(_LOG)
+    if kind == 3:
+        raw = io.BytesIO()
+        with zipfile.ZipFile(raw, "w", numbers.choice((0, 8, 12))) as archive:
+            archive.writestr("a.log", _LOG)
+            archive.writestr("../b.log", gzip.compress(_LOG))
+        return raw.getvalue()
+    if kind == 4:
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("a"), io.BytesIO())
+        return raw.getvalue()
+    if kind == 5:
+        return _LOG.decode().encode(numbers.choice(("utf-16", "utf-16-le", "utf-32")))
+    if kind == 6:
+        return bytes(numbers.choice((0, 20, 5000))) + _LOG
+    return numbers.randbytes(numbers.randrange(3000))
+
+
+def packed(numbers, folder):
+    """A log, packed or not, up to its blocks."""
+    from diagnostics.triage.reading.logs import SourceError
+    from diagnostics.triage.reading.named import find
+
+    (folder / "a.log").write_bytes(damaged(numbers, _packed(numbers)))
+    with refusing(SourceError):
+        for source in find([str(folder if numbers.random() < 0.3 else folder / "a.log")]):
+            for block in source.blocks():
+                assert len(block.data) < 4 << 20
+
+
+_RULES = []
+
+
+def triage(numbers, folder):
+    """A log to its verdict."""
+    from diagnostics import catalogue
+    from diagnostics.triage import command
+    from diagnostics.triage.reading.logs import SourceError
+    from diagnostics.triage.reading.named import find
+    from diagnostics.triage.rules import Rules
+
+    if not _RULES:
+        _RULES.append(Rules(catalogue.load()))
+    data = damaged(numbers, _packed(numbers) if numbers.random() < 0.5 else _LOG)
+    (folder / "a.log").write_bytes(data)
+    with refusing(SourceError):
+        verdict = command.triage(find([str(folder / "a.log")]), _RULES[0])
+        assert verdict.lines or verdict.problems or not data or command.exit_code(verdict) == 3
+
+
+_CONFIGS = {
+    "a.yaml": b"# trl\nuse_vllm: true\nvllm_mode: colocate\nnum_generations: 8\na: &a [1, 2]\nb: *a\nc:\n  <<: {d: 1}\n",
+    "a.json": b'{"use_vllm": true, "vllm_mode": "server", "num_generations": 8, "a": [1, {"b": null}]}',
+    "a.toml": b'[rollout]\nmode = "colocate"\n[sampling]\ngroup_size = 8\n[a.b]\nc = [1, 2]\n',
+    "a.py": b"from trl import GRPOConfig\nx = GRPOConfig(use_vllm=True, num_generations=4 * 2, **{'a': 1})\nimport subprocess\nsubprocess.run(['swift', 'rlhf', '--rlhf_type', 'grpo'])\n",
+    "a.sh": b"export A=1\nCUDA_VISIBLE_DEVICES=0 swift rlhf --rlhf_type grpo --use_vllm true \\\n --vllm_mode ${B:-server} \"$@\" <<EOF\nx\nEOF\n",
+}  # fmt: skip
+
+
+def lint(numbers, folder):
+    """A config of any syntax, and a file that it names."""
+    from diagnostics.lint import reading
+    from diagnostics.lint.sources.tree import UnreadableError
+
+    name = numbers.choice(list(_CONFIGS))
+    (folder / name).write_bytes(damaged(numbers, _CONFIGS[name]))
+    with refusing(UnreadableError):
+        reading.read_file(folder / name)
+
+
+def event(numbers=None):
+    answer = {
+        "outcome": "pass", "summary": "s", "evidence": "static", "codes": ["A"], "signs": ["b"], "facts": [["package", "a", "1"]],
+        "details": [], "grids": [{"title": "t", "columns": ["a"], "rows": [["1"]]}], "curve": [1.0], "ran_with": [["a", "b"]],
+        "excerpt": "", "log": "logs/cell/import.log",
+    }  # fmt: skip
+    number = numbers.getrandbits(64) if numbers else 0
+    return {
+        "schema": "grpo-doctor.event.v1", "identity": f"{number:064x}", "cell": "cell", "layer": "import", "answer": answer,
+        "inputs": [["layer", "import"]], "command": "x", "started": "2026-01-01T00:00:00Z", "seconds": 1.0, "run": "r",
+    }  # fmt: skip
+
+
+def _mischief(numbers, folder, outside):
+    """Puts something other than a log where the log should be, or in its way."""
+    log = folder / "logs" / "cell" / "import.log"
+    kind = numbers.randrange(20)
+    if kind == 0:
+        (folder / "logs").symlink_to(outside)
+        return
+    if kind == 1:
+        (folder / "logs").mkdir()
+        (folder / "logs" / "cell").symlink_to(outside)
+        return
+    log.parent.mkdir(parents=True)
+    if kind == 2:
+        log.symlink_to(outside / "secret")
+    elif kind == 3:
+        os.mkfifo(log)
+    elif kind == 4:
+        log.mkdir()
+    elif kind < 15:
+        log.write_bytes(b"seen")
+
+
+def _tree(folder):
+    return {
+        str(path): path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*")) if not path.is_symlink()
+    }
+
+
+def merge(numbers, folder):
+    """Another store: spoiled events, links and pipes among its logs, and in the way of ours."""
+    from diagnostics.matrix.records.store import Store, StoreError
+
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    for name in ("mine", "theirs"):
+        (folder / name).mkdir()
+        if name == "theirs" or numbers.random() < 0.3:
+            _mischief(numbers, folder / name, outside)
+    one = spoiled(numbers, event(numbers))
+    if numbers.random() < 0.3 and isinstance(one.get("answer"), dict):
+        parts = [numbers.choice(("logs", "..", ".", "", "cell", "import.log", "/etc", "a b", "\0", "~", "sitecustomize.py"))]
+        parts += numbers.choices(("..", ".", "", "cell", "logs", "x.log", "\ud800", "a\n", "-"), k=numbers.randrange(5))
+        one["answer"]["log"] = "/".join(parts)
+    lines = [json.dumps(event(numbers)), json.dumps(one), '{"torn": ']
+    (folder / "theirs" / "store.jsonl").write_bytes(damaged(numbers, "\n".join(lines).encode("utf-8", "replace")) if numbers.random() < 0.3 else "\n".join(lines).encode())
+    before = _tree(outside)
+    mine = Store(folder / "mine")
+    try:
+        with refusing(StoreError), mine.locked():
+            mine.merge(Store(folder / "theirs"))
+    finally:
+        assert _tree(outside) == before, "something outside of the store was written"
+        assert {path.name for path in folder.iterdir()} == {"outside", "mine", "theirs"}
+        names = {path.name for path in (folder / "mine").iterdir()}
+        assert names <= {"store.jsonl", "lock", "logs"}, names
+        for path, data in _tree(folder / "mine").items():
+            assert data != b"secret", path
+    known = mine.read()
+    with mine.locked():
+        assert mine.merge(Store(folder / "theirs")) == 0
+    assert mine.read() == known
+
+
+def answers(numbers, folder):
+    """What a node sends back to a run on a cluster."""
+    from types import SimpleNamespace
+
+    from diagnostics.matrix.records.taken_in import NotTakenError, keep_log
+    from diagnostics.matrix.run.cluster.dispatch import _event
+
+    one = event()
+    asked = SimpleNamespace(
+        identity=one["identity"], cell=SimpleNamespace(id="cell"), layer=SimpleNamespace(name="import")
+    )
+    line = as_json(numbers, one).decode("utf-8", "replace")
+    reply = spoiled(numbers, {"line": line, "log": "x", "notes": []})
+    reply["log"] = numbers.choice((b"seen", None, b"", reply.get("log")))
+    (folder / "store").mkdir()
+    with refusing(NotTakenError):
+        found = _event(asked, reply)
+        assert (found.cell, found.layer) == ("cell", "import")
+        if found.answer.log and reply["log"] is not None:
+            keep_log(folder / "store", found.answer.log, reply["log"], replace=True)
+    assert {path.name for path in folder.iterdir()} == {"store"}
+
+
+def stories(numbers, folder):
+    """A saved story of the search."""
+    from repro.search import stories as reader
+
+    story = {"schema": reader.SCHEMA, "engine": "v0", "setup": {"a": 1}, "steps": [{"do": "x"}], "finding": None, "versions": {}}
+    (folder / "s.json").write_bytes(as_json(numbers, story))
+    with refusing(reader.StoryError):
+        reader.load(folder / "s.json")
+
+
+def baseline(numbers, folder):
+    """An earlier report, against which a new one is held."""
+    from diagnostics.report import filters
+
+    finding = {"code": "A", "evidence": [{"text": "x", "place": "f:1"}]}
+    (folder / "b.json").write_bytes(as_json(numbers, {"tool": "lint", "findings": [finding]}))
+    with refusing(filters.BaselineError):
+        filters._fingerprints(folder / "b.json", "lint")
+
+
+def dumps(numbers, folder):
+    """A dump of verl's, and the check of its advantages."""
+    from grpo_core.config import ConfigError, LossConfig
+    from grpo_core.records.dumps import check_advantages, read_verl_dump
+
+    rows = [{"input": f"p{number // 2}", "output": "o", "score": float(number % 2), "step": 1, "uid": f"u{number // 2}_0_0"} for number in range(4)]
+    (folder / "1.jsonl").write_bytes(b"\n".join(as_json(numbers, row) for row in rows))
+    with refusing(ConfigError):
+        for step in read_verl_dump(folder):
+            check_advantages(step, LossConfig(), 2)
+
+
+def records(numbers, folder):
+    """A recorded step, with a file that may be named anywhere."""
+    from grpo_core.config import RecordError
+    from grpo_core.records.recording import SCHEMA, read_step
+
+    (folder / "run" / "rollouts").mkdir(parents=True)
+    (folder / "secret").write_bytes(b"secret")
+    entry = {"schema": SCHEMA, "step": 1, "file": numbers.choice(("rollouts/a", "../secret", "/etc/hostname", "rollouts/../../secret")), "sha256": "0" * 64}
+    (folder / "run" / "rollouts.jsonl").write_bytes(as_json(numbers, entry) + b"\n")
+    with refusing(RecordError):
+        try:
+            read_step(folder / "run", 1)
+        except RecordError as error:
+            assert "secret: torn" not in str(error)
+            assert "hostname: torn" not in str(error)
+            raise
+
+
+# Reader -> its share of the cases.
+READERS = {
+    metadata: 6, elf: 10, configs: 5, compat: 5, sweep: 2, nodes: 8, fleet: 1, hosts: 8, packed: 14, triage: 4, lint: 12, merge: 12,
+    answers: 8, stories: 4, baseline: 4, dumps: 4, records: 4,
+}  # fmt: skip
+
+
+def run(reader, count, seed):
+    """Returns what came of a reader's cases: how many answers and refusals, the slowest, and what went wrong."""
+    outcomes, slowest, wrong = collections.Counter(), (0.0, 0), []
+    for number in range(seed, seed + count):
+        numbers = random.Random(f"{reader.__name__} {number}")
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+            started = time.process_time()
+            try:
+                reader(numbers, Path(folder))
+                outcomes["answers"] += 1
+            except Refused:
+                outcomes["refusals"] += 1
+            except Exception:
+                wrong.append((number, traceback.format_exc(limit=-4)))
+            taken = time.process_time() - started
+        slowest = max(slowest, (taken, number))
+        if taken > MOST_CPU_S:
+            wrong.append((number, f"{taken:.1f} s of CPU time"))
+        if len(wrong) >= 5:
+            break
+    return outcomes, slowest, wrong
+
+
+def main(count, seed=0, only=()):
+    whole, failed = sum(READERS.values()), False
+    total = 0
+    for reader, share in READERS.items():
+        if only and reader.__name__ not in only:
+            continue
+        cases = max(1, count * share // whole)
+        outcomes, (taken, number), wrong = run(reader, cases, seed)
+        total += outcomes.total() + len(wrong)
+        print(
+            f"{reader.__name__:<10} {outcomes.total() + len(wrong):>7} cases: {outcomes['answers']} answers, "
+            f"{outcomes['refusals']} refusals, {len(wrong)} wrong; slowest {taken:.3f} s (case {number})",
+            flush=True,
+        )
+        for case, text in wrong:
+            print(f"--- {reader.__name__} {case}\n{text}", flush=True)
+        failed |= bool(wrong)
+    print(f"{total} cases", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    # A case that hangs shows where, by its own stack.
+    import faulthandler
+
+    faulthandler.register(signal.SIGALRM, all_threads=False, chain=True)
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, sys.argv[3:]))
