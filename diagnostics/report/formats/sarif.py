@@ -52,7 +52,7 @@ def render(report: Report) -> str:
 def _rule(finding: Finding) -> dict[str, Any]:
     return {
         "id": finding.code,
-        "shortDescription": {"text": finding.title},
+        "shortDescription": {"text": strip(finding.title)},
         "help": {"text": wording.command_of(Explain(finding.code))},
     }
 
