@@ -10,6 +10,7 @@ import re
 
 from diagnostics.facts.environment import redact
 from diagnostics.facts.secrets import mask
+from diagnostics.frameworks import FRAMEWORKS
 
 _NAME = r"[^/\\\s:`'\",;()\[\]]++"
 _HOMES = re.compile(
@@ -18,8 +19,8 @@ _HOMES = re.compile(
 )
 # Folders in which each user has one, where other things lie, too: a file stays, and so does what no user is called.
 _USUAL = (
-    r"(?:models?|datasets?|checkpoints?|ckpts?|data|cache|\.cache|huggingface|hub|logs?|runs?|outputs?|results?|shared|tmp"
-    r"|users?|home|vllm|trl|verl|openrlhf|easyr1|ms-swift|src|code|train|test|eval|envs?|\.?venv|projects?|repos?|scripts?"
+    rf"(?:{'|'.join(FRAMEWORKS)}|models?|datasets?|checkpoints?|ckpts?|data|cache|\.cache|huggingface|hub|logs?|runs?"
+    r"|outputs?|results?|shared|tmp|users?|home|src|code|train|test|eval|envs?|\.?venv|projects?|repos?|scripts?"
     r"|configs?|examples?|grpo|rlhf|conda|miniconda3?|lib|bin|opt|<user>)(?![\w.-])"
 )
 _SHARED = re.compile(
