@@ -7,6 +7,10 @@ its length (Python's own engine, since nodes have nothing else, and 3.10's, whic
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MASK = "<secret>"
 # Who issued it shows at its beginning.
@@ -58,6 +62,19 @@ def mask(text: str) -> str:
     >>> mask("Authorization: Digest abc; --hub_token s3cr3tvalue")
     'Authorization: <secret>'
     """
+    return settled(_masked, text)
+
+
+def settled(change: Callable[[str], str], text: str) -> str:
+    """The text changed until it stays: what is taken out can lay bare the beginning of what stood behind it."""
+    for _ in range(5):
+        before, text = text, change(text)
+        if text == before:
+            break
+    return text
+
+
+def _masked(text: str) -> str:
     text = _PRIVATE.sub(MASK, text)
     text = _HEADER.sub(rf"\1{MASK}", text)
     text = _URL.sub(f"{MASK}@", text)

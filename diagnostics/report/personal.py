@@ -9,7 +9,7 @@ import ipaddress
 import re
 
 from diagnostics.facts.environment import redact
-from diagnostics.facts.secrets import mask
+from diagnostics.facts.secrets import mask, settled
 from diagnostics.frameworks import FRAMEWORKS
 
 _NAME = r"[^/\\\s:`'\",;()\[\]]++"
@@ -36,7 +36,7 @@ _ADDRESS6 = re.compile(
 )
 _MAC = re.compile(r"(?<![\w:-])(?:[0-9a-f]{2}([:-]))(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])", re.IGNORECASE)
 # As in `scp` and prompts; a data set's split, as name/set@train, is none.
-_LOGIN = re.compile(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?=[\w-]++:)")
+_LOGIN = re.compile(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[\w-]++:)")
 _DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4,12}){1,4}", re.IGNORECASE)
 _UUID = re.compile(r"(?<![\w-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![\w-])", re.IGNORECASE)
 _MAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)++")
@@ -66,7 +66,10 @@ def strip(text: str) -> str:
     >>> strip("/home/ada/run.sh on 10.1.2.3, see ada@example.org")
     '/home/<user>/run.sh on <address>, see <mail>'
     """
-    text = redact(mask(text))
+    return settled(lambda each: _stripped(redact(mask(each))), text)
+
+
+def _stripped(text: str) -> str:
     text = _HOMES.sub(r"\1<user>", text)
     text = _SHARED.sub(r"\1<user>", text)
     text = _TILDE.sub("~<user>", text)
