@@ -153,7 +153,7 @@ def write_painted(text: str) -> None:
 def opened() -> Iterator[None]:
     """Puts both standard streams behind doors; what Python says of an error that nobody caught passes one, too."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (Door(behind(stream)) for stream in before)  # type: ignore[assignment]  # duck-typed
+    sys.stdout, sys.stderr = (Door(behind(stream)) for stream in before)
     try:
         yield
     except Exception:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Sentences, which may be written over several lines; everything else is one line.
 _PROSE = {("Finding", "detail"), ("Advice", "text")}
+# A tab would be drawn as blanks, and the word of a command be another.
+_COMMANDS = {"Install", "Uninstall", "Unset", "SetVariables", "Run"}
 # A place has to be found by those formats that name it in a field of its own: they take out of it what is personal.
 _PLACES = {("Evidence", "place")}
 
@@ -56,6 +58,8 @@ def _walk(
         made = [_walk(item, change, prose, kept) for item in value]
         return tuple(made) if isinstance(value, tuple) else made
     if is_dataclass(value) and not isinstance(value, type):
+        if type(value).__name__ in _COMMANDS:
+            change = _without_tabs(change)
         changed = {}
         for field in fields(value):
             where = (type(value).__name__, field.name)
@@ -64,6 +68,10 @@ def _walk(
                 changed[field.name] = _walk(getattr(value, field.name), by, prose, kept)
         return replace(value, **changed)
     return value
+
+
+def _without_tabs(change: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda text: change(text).replace("\t", r"\u0009")
 
 
 def _key(key: Any, change: Callable[[str], str]) -> Any:

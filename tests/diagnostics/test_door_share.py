@@ -48,19 +48,22 @@ SECRETS = {
     "azure": ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=x", issued("", 86) + "=="),
     "npm": ("{}", issued("np" + "m_")), "pypi": ("{}", issued("py" + "pi-AgEIcHlwaS5vcmc", 70)),
     "nvidia": ("{}", issued("nv" + "api-", 64)), "databricks": ("{}", "da" + "pi" + HEX),
-    "replicate": ("{}", issued("r8" + "_", 37)), "slack": ("{}", "xo" + "xb-123456789012-1234567890123-" + LETTERS[:24]),
+    "replicate": ("{}", issued("r8" + "_", 37)), "slack": ("{}",
+    "xo" + "xb-123456789012-1234567890123-" + LETTERS[:24]),
     "stripe": ("{}", issued("sk" + "_live_", 24)), "jwt": ("{}", "ey" + f"JhbGciOiJI.{LETTERS[:30]}.{LETTERS[:30]}"),
     "wandb": ("wandb: {}", HEX + "0a1b2c3d"),
     "private key": ("-----BEGIN " + "RSA PRIVATE KEY----- {}", issued("MIIE", 100)),
     "key's line": ("{}", issued("", 64)),
-    "url": ("postgres://ada:{}@db:5432/x", "hunter" + "2four"), "no scheme": ("redis ada:{}@db:6379", "hunter" + "2four"),
+    "url": ("postgres://ada:{}@db:5432/x", "hunter" + "2four"), "no scheme": ("redis ada:{}@db:6379",
+    "hunter" + "2four"),
     "variable": ("PGPASSWORD={}", "correct" + "horse"), "yaml": ("db_password: '{}'", "correct" + "horse"),
     "json": ('"client_secret": "{}"', "correct" + "horse"), "flag": ("--hub_token {}", "correct" + "horse7"),
     "passphrase": ("SSH_PASSPHRASE={}", "correct" + "horse"), "cookie": ("Cookie: session={}", "correct" + "horse"),
 }  # fmt: skip
 PERSONS = {
     "home": ("/home/{}/run.sh", "qzadaq"), "mac": ("/Users/{}/run.sh", "qzadaq"), "u": ("/u/{}/run.sh", "qzadaq"),
-    "fsx": ("/fsx/{}/ckpt/3", "qzadaq"), "workspace": ("/workspace/{}/run.sh", "qzadaq"), "data": ("/data/{}/x.json", "qzadaq"),
+    "fsx": ("/fsx/{}/ckpt/3", "qzadaq"), "workspace": ("/workspace/{}/run.sh", "qzadaq"),
+    "data": ("/data/{}/x.json", "qzadaq"),
     "fsx alone": ("cd /fsx/{}", "qzadaq"), "fsx home": ("/fsx/home/{}/x", "qzadaq"), "tilde": ("~{}/x", "qzadaq"),
     "mail": ("by {} today", "qz.ada@exa-mple.org"), "hardware": ("ether {}", "0a:1b:2c:3d:4e:5f"),
     "ipv6 zone": ("from {}", "fe80::1ff:fe23:4567:890a%eth0"), "ipv6": ("from {}", "2001:db8::8a2e:370:7334"),
@@ -100,7 +103,9 @@ def everything():
 @pytest.mark.parametrize("tool", ["doctor", "lint", "triage", "facts", "plan", "group"])
 def test_no_command_lets_one_out(environment, tmp_path, monkeypatch, capsys, tool, form):
     """From a log, a script, variables and an environment's folder to what each command writes."""
-    if tool in {"facts", "group"} and form != "json" or tool == "plan" and form not in {"json", "markdown"}:
+    if (tool in {"facts", "group"} and form != "json") or (
+        tool == "plan" and form not in {"json", "markdown"}
+    ):
         pytest.skip("this has no such format")
     for number, (text, secret) in enumerate(SHAPES.values()):
         monkeypatch.setenv(f"RAY_{number}_JSON_ENV_VAR", f'{{"env": "{text.format(secret)}"}}')
@@ -142,7 +147,8 @@ def test_a_real_detector_finds_nothing_in_what_is_shared(tmp_path, capsys):
     loaded = pytest.importorskip("detect_secrets.settings")
     plugins = [
         "ArtifactoryDetector", "AWSKeyDetector", "AzureStorageKeyDetector", "BasicAuthDetector", "CloudantDetector",
-        "DiscordBotTokenDetector", "GitHubTokenDetector", "GitLabTokenDetector", "JwtTokenDetector", "KeywordDetector",
+        "DiscordBotTokenDetector", "GitHubTokenDetector", "GitLabTokenDetector", "JwtTokenDetector",
+        "KeywordDetector",
         "MailchimpDetector", "NpmDetector", "OpenAIDetector", "PrivateKeyDetector", "PypiTokenDetector",
         "SendGridDetector", "SlackDetector", "SquareOAuthDetector", "StripeDetector", "TelegramBotTokenDetector",
         "TwilioKeyDetector",
@@ -163,7 +169,8 @@ def test_a_real_detector_finds_nothing_in_what_is_shared(tmp_path, capsys):
 TEXTS = st.lists(
     st.one_of(
         st.sampled_from([text.format(secret) for text, secret in SHAPES.values()]),
-        st.sampled_from(["<", ">", "=", ": ", "@", "//", "::", "/home/", "/data/", "--token ", "host=", '"', "'", "%", "\n"]),
+        st.sampled_from(["<", ">", "=", ": ", "@", "//", "::", "/home/", "/data/", "--token ", "host=",
+        '"', "'", "%", "\n"]),
         st.text(max_size=6),
     ),
     max_size=8,
@@ -181,13 +188,17 @@ def test_taking_out_is_done_in_one_step(text):
 LONG = {
     "underscores": "_" * 60, "underscored": "a_" * 50_000 + " = 3", "dots": "a." * 50_000, "words": "token" * 20_000,
     "flags": "--" * 50_000, "flag": "--" + "a-" * 50_000, "jwt": "eyJ" + "-eyJ" * 25_000, "colons": ":a" * 50_000,
-    "hex": "0:" * 50_000, "at": "a@" * 50_000, "mail": "a" * 100_000, "dashes": "a-" * 50_000, "slashes": "/" * 100_000,
+    "hex": "0:" * 50_000, "at": "a@" * 50_000, "mail": "a" * 100_000, "dashes": "a-" * 50_000,
+    "slashes": "/" * 100_000,
     "urls": "://" * 33_000, "hosts": "//a" * 33_000, "host": "host" * 25_000, "hosts=": "_host=" * 16_000,
     "quotes": "authorization: " + '"' * 100_000, "authorization": "authorization:" * 7_000, "digits": "1." * 50_000,
-    "begin": "-----BEGIN A PRIVATE KEY-----" * 3_400, "login": "a:b" * 33_000, "long": "A" * 100_000, "tilde": "~a" * 50_000,
-    "homes": "/home/" * 16_000, "data": "/data/a" * 14_000, "blanks": "token" + " " * 100_000, "bearer": "bearer " * 14_000,
+    "begin": "-----BEGIN A PRIVATE KEY-----" * 3_400, "login": "a:b" * 33_000, "long": "A" * 100_000,
+    "tilde": "~a" * 50_000,
+    "homes": "/home/" * 16_000, "data": "/data/a" * 14_000, "blanks": "token" + " " * 100_000,
+    "bearer": "bearer " * 14_000,
     "plus": "a+" * 50_000, "c": "\\" * 100_000 + "Users", "cookie": "cookie" * 16_000, "sig": "?sig" * 25_000,
-    "equals": "token=" * 16_000, "drive": "C:" + "\\" * 100_000, "dashed": "0a-" * 33_000, "key": "-----BEGIN " * 9_000,
+    "equals": "token=" * 16_000, "drive": "C:" + "\\" * 100_000, "dashed": "0a-" * 33_000,
+    "key": "-----BEGIN " * 9_000,
 }  # fmt: skip
 
 
@@ -223,7 +234,8 @@ def test_values_are_read_by_a_list_of_names():
     seen = variables.collect(
         {
             "RAY_JOB_CONFIG_JSON_ENV_VAR": '{"runtime_env": {"env_vars": {"X": "y"}}}', "VLLM_OWN_NAME": "word",
-            "HF_SOMETHING": "word", "VLLM_USE_V1": "0", "NCCL_DEBUG": "INFO", "NCCL_X": '{"a": "b"}', "VLLM_KNOWN": "3",
+            "HF_SOMETHING": "word", "VLLM_USE_V1": "0", "NCCL_DEBUG": "INFO",
+            "NCCL_X": '{"a": "b"}', "VLLM_KNOWN": "3",
             "RAY_ADDRESS": "http://ada:word@head:8265", "HTTPS_PROXY": "http://ada:word@proxy:3128/p?k=v",
             "all_proxy": "socks5h://[fd00::1]:1080", "http_proxy": "not a proxy at all", "MASTER_ADDR": "node-0",
             "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64, expandable_segments:True", "HOME": "/home/ada",
@@ -242,10 +254,12 @@ def test_values_are_read_by_a_list_of_names():
 @pytest.mark.parametrize(
     "text",
     [
-        "max_tokens = 8192", "pad_token_id=0", "tokenizer: Qwen/Qwen2.5-0.5B", "tokens per second: 1234", "std::vector<int>",
+        "max_tokens = 8192", "pad_token_id=0", "tokenizer: Qwen/Qwen2.5-0.5B", "tokens per second: 1234",
+        "std::vector<int>",
         "c10::Error", "[1::2]", "12:30:45.123", "nvidia-cublas-cu12==12.4.5.8", "vllm/vllm-openai:v0.8.5@sha256:abc",
         "/data/models/Qwen", "/workspace/run.sh", "/u/", "see docs/ci.md", "torch.distributed.init_process_group",
-        "bearer of bad news", "authorization failed", "password", "a secret", "lr: 1e-6", "https://github.com/a/b/issues/3",
+        "bearer of bad news", "authorization failed", "password", "a secret", "lr: 1e-6",
+        "https://github.com/a/b/issues/3",
         "world_size=8", "ghost = 3", "localhost:8000", "http://127.0.0.1:8000", "::1", "host=localhost",
     ],
 )  # fmt: skip
