@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import programs, version
+from diagnostics import door, programs, version
 from diagnostics.catalogue.loader import CatalogueError
 from diagnostics.facts.environment import NoEnvironmentError
+from diagnostics.facts.secrets import mask
 from diagnostics.report.filters import BaselineError
 from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
@@ -24,6 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in programs.PROGRAMS:
         return programs.start(arguments[0], arguments[1:])
+    with door.opened():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """One command, its words on the way through the door."""
     try:
         options = _parser().parse_args(arguments)
         code: int = options.command(options)
@@ -33,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return programs.failed(error, "diagnostics")
         print(f"diagnostics: {line}", file=sys.stderr)
         return USAGE
-    except (BaselineError, CatalogueError, NoEnvironmentError) as error:
+    except (BaselineError, NoEnvironmentError) as error:
+        print(f"diagnostics: {door.line(mask(str(error)))}", file=sys.stderr)
+        return USAGE
+    except CatalogueError as error:
         print(f"diagnostics: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -133,7 +143,9 @@ def _doctor(options: argparse.Namespace) -> int:
         prefix = options.python.absolute().parent.parent
     facts = collection.collect(prefix)
     if options.facts_json:
-        print(json.dumps(facts.to_json(), indent=1))
+        from diagnostics.report import clean
+
+        print(json.dumps(clean.shareable(clean.own(facts.to_json())), indent=1))
         return FINE
     report = doctor.examine(facts.environment, doctor.load_catalogue(), compat.load(), facts.machine)
     incomplete = False

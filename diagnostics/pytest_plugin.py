@@ -50,7 +50,7 @@ def _makereport(
             text, told = _look(item, call, report)
         except Exception as error:  # noqa: BLE001 - a fault of this plugin must not become one of the session
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            text, told = f"warning: it could not look at this failure: {problem}", ""
+            text, told = f"warning: it could not look at this failure: {_line(problem)}", ""
         report.sections.append((SECTION, text))
         if told:
             # Of the item for the report of its teardown, which JUnit reads; of the report for this one.
@@ -61,6 +61,13 @@ def _makereport(
 
 # No decorator: pytest is no dependency, and its types are not there wherever this is checked.
 pytest_runtest_makereport = pytest.hookimpl(wrapper=True)(_makereport)
+
+
+def _line(text: str) -> str:
+    from diagnostics import door
+    from diagnostics.facts.secrets import mask
+
+    return door.line(mask(text))
 
 
 def _wanted(item: pytest.Item) -> bool:
@@ -127,12 +134,13 @@ def _exception(error: BaseException) -> str:
 
 def _text(told: Report) -> str:
     """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
-    from rich.console import Console
-
+    from diagnostics import door
+    from diagnostics.report import clean
     from diagnostics.report.formats.terminal import write_finding
 
     stream = io.StringIO()
-    console = Console(file=stream, width=_WIDTH, color_system=None, highlight=False, legacy_windows=False)
+    told = clean.own(told)
+    console = door.console(stream, width=_WIDTH, color_system=None, highlight=False, legacy_windows=False)
     write_finding(console, told.findings[0])
     for finding in told.findings[1:]:
         console.print(f"or {finding.code} {finding.title} ({finding.certainty})", markup=False)

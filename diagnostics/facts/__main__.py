@@ -15,7 +15,7 @@ def main() -> int:
     try:
         facts = collect(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     except NoEnvironmentError as error:
-        print(f"diagnostics.facts: {error}", file=sys.stderr)
+        print(f"diagnostics.facts: {str(error)!a}", file=sys.stderr)
         return 2
     except Exception as error:  # noqa: BLE001 - what nobody foresaw is no answer, and nobody's finding
         print(f"diagnostics.facts: failed: {type(error).__name__}: {error}", file=sys.stderr)

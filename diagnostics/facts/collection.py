@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.facts import environment, machine
-from diagnostics.facts.environment import Environment  # noqa: TC001 - `plain.decode` reads the types
+from diagnostics.facts.environment import Environment, names_a_package
 from diagnostics.facts.machine import Machine  # noqa: TC001 - `plain.decode` reads the types
 from diagnostics.facts.plain import FactsError, decode, encode
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = "grpo-doctor.facts.v1"
+_METADATA = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,23 @@ def from_json(document: Any) -> Facts:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise FactsError(f"facts: expected the schema {SCHEMA!r}, found {schema!r}")
-    return decode(Facts, document)
+    facts = decode(Facts, document)
+    return replace(facts, environment=_named(facts.environment))
+
+
+def _named(seen: Environment) -> Environment:
+    """What another machine says of packages, held to what this one would have taken for a package."""
+    wrong = {
+        name for name, package in seen.packages.items()
+        if name != package.name or not names_a_package(package.name, package.version)
+    }  # fmt: skip
+    places = {*seen.broken, *(seen.packages[name].place for name in wrong)}
+    return replace(
+        seen,
+        packages={name: package for name, package in seen.packages.items() if name not in wrong},
+        # What is printed is a command that removes them: nothing else is named by it.
+        broken=tuple(sorted(place for place in places if _METADATA.fullmatch(place))),
+    )
 
 
 def collect(prefix: Path | None, environ: Mapping[str, str] = os.environ) -> Facts:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import given
+from diagnostics.facts.secrets import mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +59,6 @@ def _read(kind: str, path: Path) -> ConfigFile:
     for number, line in enumerate(text.replace('"', "").replace(",\n", "\n").splitlines(), 1):
         found = _LINE.match(line) if len(line) <= _LONGEST_LINE else None
         if found and found[2] and not _SECRET.search(found[1]):
-            values[found[1]] = found[2].strip("'")
+            values[found[1]] = mask(found[2].strip("'"))
             lines[found[1]] = number
     return ConfigFile(kind, str(path), values, lines)

@@ -27,6 +27,14 @@ _MOST_REQUIRED = 5_000
 _LONGEST_LINE = 4096
 # So far a list of installed files leads up: from lib/python3.11/site-packages to the prefix.
 _MOST_UP = 3
+# As the packaging specifications have them (names; PEP 440). A node has no `packaging` to ask.
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,253}[a-z0-9])?", re.IGNORECASE | re.ASCII)
+_VERSION = re.compile(
+    r"v?(?:\d{1,9}!)?\d{1,19}(?:\.\d{1,19}){0,19}(?:[-_.]?(?:alpha|beta|preview|pre|rc|a|b|c)[-_.]?\d{0,19})?"
+    r"(?:-\d{1,19}|[-_.]?(?:post|rev|r)[-_.]?\d{0,19})?(?:[-_.]?dev[-_.]?\d{0,19})?"
+    r"(?:\+[a-z0-9]{1,64}(?:[-_.][a-z0-9]{1,64}){0,19})?",
+    re.IGNORECASE | re.ASCII,
+)
 # Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
 JUDGED = {*frameworks.ENGINES, *frameworks.TRAINERS, "torch", "ray", "flash-attn", "xformers"}
 
@@ -68,7 +76,7 @@ class Environment:
     python: str
     packages: dict[str, Package]
     broken: tuple[str, ...]
-    """Metadata folders without a name or version."""
+    """Metadata folders without a name or version, or with one that is none."""
     duplicates: tuple[tuple[str, tuple[str, ...]], ...]
     """(name, places) of packages that are there more than once; the first is the one Python finds."""
     variables: dict[str, str]
@@ -122,7 +130,8 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         head = _head(distribution)
         name = re.sub(r"[-_.]+", "-", _field(head, "Name")).lower()
         version = _field(head, "Version")
-        if not name or not version:
+        # Both become words of commands: what is no name and no version is not repeated anywhere.
+        if not names_a_package(name, version):
             broken.append(place)
             continue
         if place not in places.setdefault(name, []):
@@ -130,7 +139,8 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         if name not in packages:
             packages[name] = _package(distribution, name, version, place, head)
     root = prefix or Path(sys.prefix)
-    seen = variables.collect(environ)
+    vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
+    seen = variables.collect(environ, vllm_variables or ())
     return Environment(
         prefix=str(root),
         python=_python(root) if prefix else platform.python_version(),
@@ -141,9 +151,18 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         free_disk_gb=_gigabytes(root),
         shared_memory_gb=_gigabytes(Path("/dev/shm")),  # noqa: S108 - its size is asked, nothing is written
         extensions=extensions.collect(folders, root, environ) if folders else (),
-        vllm_variables=_vllm_variables(folders) if any(name.startswith("VLLM_") for name in seen) else None,
         dangling=_dangling(root),
+        vllm_variables=vllm_variables,
     )
+
+
+def names_a_package(name: str, version: str) -> bool:
+    """Whether both are what the packaging specifications allow.
+
+    >>> names_a_package("trl", "1.16.0.dev1+g0a1"), names_a_package("trl", "1.16.0';curl x|sh;'")
+    (True, False)
+    """
+    return bool(_NAME.fullmatch(name) and _VERSION.fullmatch(version))
 
 
 def _package(distribution: metadata.Distribution, name: str, version: str, place: str, head: str) -> Package:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
-from diagnostics.report import output
+from diagnostics.report import clean, output
 from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
@@ -55,19 +55,19 @@ def _judged(options: argparse.Namespace) -> int:
         return USAGE
     refused = next((problem for path in files if (problem := _unusable(path))), "")
     if refused:
-        print(f"diagnostics: lint: {refused}", file=sys.stderr)
+        print(f"diagnostics: lint: {clean.own(refused)}", file=sys.stderr)
         return USAGE
     given = {name: getattr(options, name.replace("-", "_")) for name in _RELEASES}
     try:
         releases = versions.collect(given)
     except versions.VersionError as error:
-        print(f"diagnostics: lint: {error}", file=sys.stderr)
+        print(f"diagnostics: lint: {clean.own(str(error))}", file=sys.stderr)
         return USAGE
     report = judge.lint(files, releases, framework=options.framework, command=command)
     try:
         report = output.filtered(report, options)
     except filters.BaselineError as error:
-        print(f"diagnostics: lint: {error}", file=sys.stderr)
+        print(f"diagnostics: lint: {clean.own(str(error))}", file=sys.stderr)
         return USAGE
     output.write(report, options)
     code = report.exit_code(output.fail_on(options))

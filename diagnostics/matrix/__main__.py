@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from diagnostics import programs
+from diagnostics import door, programs
 from diagnostics.matrix import commands
 from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import WheelError
@@ -40,6 +40,12 @@ class Stopped(KeyboardInterrupt):
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    with door.opened():
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
+    """One command, its words on the way through the door."""
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _stop)
     try:

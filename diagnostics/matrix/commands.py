@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import door, given
 from diagnostics.facts.compat import problem_of
 from diagnostics.matrix import probing
 from diagnostics.matrix.ask.registry import load
@@ -82,10 +82,10 @@ def run(options: argparse.Namespace) -> int:
                 partial(cluster.run_on, options.ray) if options.ray else None,
             )
     except KeyboardInterrupt:
-        print(show(board(questions, workplace.store.read())), end="", flush=True)
+        door.write_painted(show(board(questions, workplace.store.read())))
         print("interrupted: what was finished is kept, the next run goes on from here", file=sys.stderr)
         raise
-    print(show(result), end="", flush=True)
+    door.write_painted(show(result))
     print(f"page: {_report(workplace, options.report, result if wide else None)}", file=sys.stderr)
     return exit_code([square.judged for square in result.squares])
 
@@ -427,7 +427,7 @@ def _plan(
 
 
 def _table(result: Board) -> str:
-    return render(result, colour=sys.stdout.isatty()) + predictions.text(predictions.of(result))
+    return render(result, colour=sys.stdout.isatty()) + door.visible(predictions.text(predictions.of(result)))
 
 
 def _today() -> str:

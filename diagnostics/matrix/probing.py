@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from diagnostics import door
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.build import locks
 from diagnostics.matrix.plan.breadth import pair
@@ -81,7 +82,7 @@ def added(options: argparse.Namespace, workplace: Workplace) -> int:
             for problem in locks.refresh(workplace, [cell]):
                 print(f"matrix: {problem}", file=sys.stderr)
         result = _asked(workplace, cell, READ, progress)
-    print(render(result, colour=sys.stdout.isatty()), end="")
+    door.write_painted(render(result, colour=sys.stdout.isatty()))
     print(table(cell) if not written else f"{cell.id} is in {workplace.matrix.path.name}", end="\n")
     return exit_code([square.judged for square in result.squares])
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
-from diagnostics.facts.environment import redact
+from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,8 +55,8 @@ def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
 
     if tool == "triage":
         return hashlib.sha256(json.dumps([finding["code"]]).encode()).hexdigest()[:32]
-    # A report has no home folder in it, and what is compared to it has.
-    evidence = sorted((redact(item["text"]), _file(item["place"])) for item in finding["evidence"])
+    # A report has nothing personal in it, and what is compared to it has.
+    evidence = sorted((strip(item["text"]), _file(item["place"])) for item in finding["evidence"])
     return hashlib.sha256(json.dumps([finding["code"], evidence]).encode()).hexdigest()[:32]
 
 

@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import door
+from diagnostics.report import clean
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
@@ -53,8 +55,11 @@ def filtered(report: Report, options: argparse.Namespace) -> Report:
 
 
 def write(report: Report, options: argparse.Namespace) -> None:
-    """Writes a report to standard output; a format is loaded only where it is asked for."""
+    """Writes a report to standard output, cleaned; a format is loaded only where it is asked for."""
     form = options.format
+    report = clean.own(report)
+    if form != "terminal":
+        report = clean.shareable(report, places=form not in {"github", "sarif"})
     if form == "terminal":
         name = "triage" if report.tool == "triage" else "terminal"
         import_module(f"diagnostics.report.formats.{name}").render(report, sys.stdout)
@@ -65,4 +70,5 @@ def write(report: Report, options: argparse.Namespace) -> None:
     else:
         module = {"json": "json_report"}.get(form, form)
         text: str = import_module(f"diagnostics.report.formats.{module}").render(report)
-        print(text)
+        # The one format whose lines are meant for a CI runner; what stands in them is escaped there.
+        (door.write_commands if form == "github" else print)(text)

@@ -42,7 +42,7 @@ def _is_file(path: Path) -> bool:
 
 def _relative(path: Path) -> str:
     try:
-        return path.absolute().relative_to(Path.cwd()).as_posix()
+        return strip(path.absolute().relative_to(Path.cwd()).as_posix())
     except (ValueError, OSError):
         # Outside the folder no reader can open it anyway, and it may say whose it is.
         return strip(path.as_posix())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,16 @@ def quoted(words: Words) -> str:
     >>> quoted(("pip", "install", "numpy<2"))
     "pip install 'numpy<2'"
     """
-    return shlex.join(words)
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    """A word; the user's home folder as `~`, which no quotes may stand around."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be compared with strings
+    word = f"~{word[len(home) :]}" if len(home) > 1 and word.startswith(f"{home}/") else word
+    if word.startswith("~/"):
+        return f"~/{shlex.quote(word[2:])}" if word[2:] else word
+    return shlex.quote(word)
 
 
 def one_line(text: str) -> str:
@@ -57,9 +67,9 @@ def command_of(action: Action) -> str:
     line = quoted(action.words)
     if isinstance(action, Run):
         line = " | ".join([line, *map(quoted, action.piped)])
-        line += f" > {shlex.quote(action.into)}" if action.into else ""
+        line += f" > {_quoted(action.into)}" if action.into else ""
         line += f" && {command_of(action.then)}" if action.then else ""
-    note = action.note if isinstance(action, Install | Run) else ""
+    note = one_line(action.note) if isinstance(action, Install | Run) else ""
     return f"{line}  # {note}" if note else line
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.report import output
+from diagnostics.report import clean, output
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE, USAGE
 from diagnostics.triage.reading.folders import Passed
 from diagnostics.triage.reading.logs import SourceError
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
             return _group(_runs(options.logs, passed), as_json=options.format == "json")
         sources = find(options.logs, passed)
     except SourceError as error:
-        print(f"diagnostics: {error}", file=sys.stderr)
+        print(f"diagnostics: {clean.own(str(error))}", file=sys.stderr)
         return USAGE
     rules = Rules(catalogue.load())
     verdict = triage(sources, rules)
@@ -89,13 +89,20 @@ def _group(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
     if as_json:
         print(
             json.dumps(
-                {"schema": "grpo-doctor.groups.v1", "groups": [_as_json(*item) for item in ordered]}, indent=1
+                clean.shareable(
+                    clean.own(
+                        {"schema": "grpo-doctor.groups.v1", "groups": [_as_json(*item) for item in ordered]}
+                    )
+                ),
+                indent=1,
             )
         )
     else:
         for fingerprint, members in ordered:
-            names = ", ".join(name for name, _ in members[:8]) + (", …" if len(members) > 8 else "")
-            print(f"{len(members):>5}  {fingerprint or '-':<19}  {_title(members[0][1])}\n       {names}")
+            names = ", ".join(clean.own([name for name, _ in members[:8]]))
+            names += ", …" if len(members) > 8 else ""
+            title = clean.own(_title(members[0][1]))
+            print(f"{len(members):>5}  {fingerprint or '-':<19}  {title}\n       {names}")
     return max((exit_code(verdict) for members in groups.values() for _, verdict in members), key=_worst)
 
 

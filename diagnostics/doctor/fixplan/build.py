@@ -269,12 +269,13 @@ FORMATS = ("terminal", "json", "markdown")
 
 def run(report: Report, environment: Environment, compat: Compat, form: str, fail_on: Severity) -> int:
     """Prints the plan of a report on standard output; returns doctor's exit code."""
+    from diagnostics.report import clean
     from diagnostics.report.formats import plan as formats
 
     if form not in FORMATS:
         print(f"diagnostics: --format {form}: --fix-plan has {', '.join(FORMATS)}", file=sys.stderr)
         return USAGE
-    plan = fix_plan(report, environment, compat)
+    plan = clean.own(fix_plan(report, environment, compat))
     if form == "json":
         print(formats.as_json(plan))
     elif form == "markdown":

@@ -13,7 +13,7 @@ from diagnostics.doctor.fleet.hosts import HostsError
 from diagnostics.doctor.fleet.nodes import Node, read
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
 from diagnostics.facts import compat
-from diagnostics.report import output
+from diagnostics.report import clean, output
 from diagnostics.report.findings import USAGE
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         _refuse(options)
         nodes, note = _of_ray(options, prefix) if options.ray else _of_hosts(options, prefix)
     except (HostsError, ClusterError) as error:
-        print(f"diagnostics: {error}", file=sys.stderr)
+        print(f"diagnostics: {clean.own(str(error))}", file=sys.stderr)
         return USAGE
     issues, table = doctor.load_catalogue(), compat.load()
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from diagnostics import door
 from diagnostics.matrix.report import words
 
 if TYPE_CHECKING:
@@ -72,10 +73,9 @@ class Live:
     """A table of cells by layers that fills in, with the current action and its time below."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
         from rich.live import Live as RichLive
 
-        self._console = Console(file=stream)
+        self._console = door.console(stream)
         self._live = RichLive(self, console=self._console, refresh_per_second=4, transient=True)
         self._lock = threading.Lock()
         self._board: Board | None = None

@@ -6,6 +6,7 @@ import io
 import shutil
 from typing import TYPE_CHECKING
 
+from diagnostics import door
 from diagnostics.matrix.report import words
 
 if TYPE_CHECKING:
@@ -91,13 +92,12 @@ def _square(square: Square | None, *, live: bool) -> Text:
 
 def render(board: Board, *, colour: bool, width: int | None = None) -> str:
     """Returns the table, the remarks below it and the figures, as text."""
-    from rich.console import Console
     from rich.text import Text
 
     stream = io.StringIO()
     width = width or (shutil.get_terminal_size((WIDTH, 40)).columns if colour else WIDTH)
-    console = Console(
-        file=stream,
+    console = door.console(
+        stream,
         width=width,
         force_terminal=colour,
         color_system="auto" if colour else None,

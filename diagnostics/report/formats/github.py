@@ -36,7 +36,7 @@ def render(report: Report) -> str:
 
 def _annotation(finding: Finding) -> str:
     places = spots(finding)
-    properties = {"title": f"{finding.code} {finding.title}"}
+    properties = {"title": strip(f"{finding.code} {finding.title}")}
     if places:
         properties |= {"file": places[0].file}
         properties |= {"line": str(places[0].line)} if places[0].line else {}

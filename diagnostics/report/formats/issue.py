@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnostics import door
 from diagnostics.frameworks import SHOWN
 from diagnostics.report.wording import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TextIO
+
+    from rich.console import Console
 
 
 def as_json(document: Mapping[str, Any]) -> str:
@@ -28,7 +30,7 @@ def render(document: Mapping[str, Any], stream: TextIO) -> None:
         # Told by a check, and no known failure: there is nothing to it but what it means.
         stream.write(f"{document['code']}  {document['title']}\n\n{document['cause']}\n")
         return
-    console = Console(file=stream, highlight=False)
+    console = door.console(stream, highlight=False)
     console.print(Text(f"{document['code']}  {document['title']}", style="bold"))
     frameworks = ", ".join(SHOWN[name] for name in document["frameworks"])
     console.print(Text(f"{document['kind']}; {document['family']}; concerns {frameworks}", style="dim"))

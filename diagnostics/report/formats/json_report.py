@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.environment import redact
+from diagnostics.report import clean
 
 if TYPE_CHECKING:
     from diagnostics.report.findings import Report
@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def render(report: Report) -> str:
     """One JSON document."""
-    return redact(json.dumps(report.to_json(), indent=1, ensure_ascii=False))
+    return json.dumps(clean.shareable(report).to_json(), indent=1, ensure_ascii=False)

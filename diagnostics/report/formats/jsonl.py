@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.report.personal import strip
+from diagnostics.report import clean
 
 if TYPE_CHECKING:
     from diagnostics.report.findings import Report
@@ -13,18 +13,9 @@ if TYPE_CHECKING:
 
 def render(report: Report) -> str:
     """The lines; each has a `type`: report, check or finding."""
-    document = report.to_json()
+    document = clean.shareable(report).to_json()
     checks, findings = document.pop("checks"), document.pop("findings")
     lines: list[dict[str, Any]] = [{"type": "report", **document}]
     lines += [{"type": "check", **check} for check in checks]
     lines += [{"type": "finding", **finding} for finding in findings]
-    return "\n".join(json.dumps(_stripped(line), ensure_ascii=False) for line in lines)
-
-
-def _stripped(data: Any) -> Any:
-    """The same data with every text stripped of what is personal."""
-    if isinstance(data, str):
-        return strip(data)
-    if isinstance(data, dict):
-        return {key: _stripped(value) for key, value in data.items()}
-    return [_stripped(item) for item in data] if isinstance(data, list | tuple) else data
+    return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)

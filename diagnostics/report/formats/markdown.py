@@ -53,8 +53,9 @@ def _finding(finding: Finding) -> str:
 
 def _text(text: str) -> str:
     """Prose: nothing in it becomes markup, a mention of somebody or a link to an issue."""
-    escaped = re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", strip(text).replace("\n", " "))
-    return re.sub(r"([@#])(?=\w)", "\\1\u200b", escaped)
+    # `&#64;` becomes an @ before mentions are looked for; what begins a line may be a heading or a list.
+    escaped = re.sub(r"([\\`*_{}\[\]<>|~&]|^\s*[#+=-])", r"\\\1", strip(text).replace("\n", " "))
+    return re.sub(r"([@#]|\bGH-)(?=\w)", "\\1\u200b", escaped)
 
 
 def _block(text: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnostics import door
 from diagnostics.facts.environment import redact
-from diagnostics.report import wording
+from diagnostics.report import clean, wording
 from diagnostics.report.formats.markdown import _block as block
 from diagnostics.report.formats.markdown import _text as prose
 from diagnostics.report.formats.terminal import STYLES
@@ -18,12 +18,14 @@ from diagnostics.report.formats.terminal import STYLES
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rich.console import Console
+
     from diagnostics.report.plans import PinnedSet, Plan, Step
 
 
 def as_json(plan: Plan) -> str:
     """One JSON document."""
-    return redact(json.dumps(plan.to_json(), indent=1, ensure_ascii=False))
+    return json.dumps(clean.shareable(plan).to_json(), indent=1, ensure_ascii=False)
 
 
 def head(plan: Plan) -> list[str]:
@@ -75,7 +77,7 @@ def set_lines(item: PinnedSet) -> list[str]:
 
 def terminal(plan: Plan, stream: TextIO) -> None:
     """Writes the plan; colour and width follow the terminal and NO_COLOR."""
-    console = Console(file=stream, highlight=False, soft_wrap=False)
+    console = door.console(stream, highlight=False, soft_wrap=False)
     for line in head(plan):
         console.print(Text(redact(line)))
     for number, step in enumerate(plan.steps, start=1):
@@ -109,15 +111,14 @@ def _step(console: Console, number: int, step: Step) -> None:
 def _indented(console: Console, line: str, *, whole: bool = False) -> None:
     if whole:
         # A command is copied: it may run over the edge, but is never broken into lines.
-        console.print(
-            Text(f"   {redact(line)}", style="bold" if line.startswith("$") else ""), soft_wrap=True
-        )
+        console.print(Text(f"   {line}", style="bold" if line.startswith("$") else ""), soft_wrap=True)
     else:
         console.print(Padding(Text(redact(line)), (0, 0, 0, 3), expand=False))
 
 
 def as_markdown(plan: Plan) -> str:
     """One document to be pasted into an issue."""
+    plan = clean.shareable(plan)
     parts = ["### grpo-doctor fix plan", "\n".join(f"- {prose(line)}" for line in head(plan))]
     for number, step in enumerate(plan.steps, start=1):
         parts.append(prose(f"{number}. {step.need}: {step.title} ({' '.join(step.codes) or step.kind})"))

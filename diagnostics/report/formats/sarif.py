@@ -52,13 +52,14 @@ def render(report: Report) -> str:
 def _rule(finding: Finding) -> dict[str, Any]:
     return {
         "id": finding.code,
-        "shortDescription": {"text": finding.title},
+        "shortDescription": {"text": strip(finding.title)},
         "help": {"text": wording.command_of(Explain(finding.code))},
     }
 
 
 def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
-    remedy = f" What to do: {wording.lines_of(finding.remedy)[0]}" if finding.remedy else ""
+    told = wording.lines_of(finding.remedy) if finding.remedy else []
+    remedy = f" What to do: {told[0]}" if told else ""
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnostics import door
 from diagnostics.facts.environment import redact
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
     from typing import TextIO
+
+    from rich.console import Console
 
     from diagnostics.report.findings import Finding, Report
 
@@ -34,7 +36,7 @@ MARKS = {
 
 def render(report: Report, stream: TextIO) -> None:
     """Writes the report; colour and width follow the terminal and NO_COLOR."""
-    console = Console(file=stream, highlight=False, soft_wrap=False)
+    console = door.console(stream, highlight=False, soft_wrap=False)
     # Else it is asked of the system for every line.
     console.size = console.size
     for told in _subject(report):
@@ -50,7 +52,7 @@ def render(report: Report, stream: TextIO) -> None:
             line.append(f": {redact(check.reason)}")
         console.print(line)
     for note in report.remarks:
-        console.print(Text(f"note: {note}", style="dim"))
+        console.print(Text(redact(f"note: {note}"), style="dim"))
     console.print(Text(_summary(report)))
 
 
@@ -92,7 +94,7 @@ def write_finding(console: Console, finding: Finding) -> None:
             console.print(Padding(Text(redact(f"* {line}")), (0, 0, 0, 8), expand=False))
         for command in wording.commands_of(finding.remedy.actions):
             # Never wrapped: it is there to be copied.
-            console.print(Text(redact(f"        $ {command}"), style="bold"), soft_wrap=True)
+            console.print(Text(f"        $ {command}", style="bold"), soft_wrap=True)
 
 
 def _summary(report: Report) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnostics import door
 from diagnostics.facts.environment import redact
 from diagnostics.report.formats.terminal import write_finding
 
@@ -27,7 +27,7 @@ _STYLES = {
 
 def render(report: Report, stream: TextIO) -> None:
     """Writes the report; colour and width follow the terminal and NO_COLOR."""
-    console = Console(file=stream, highlight=False, soft_wrap=False)
+    console = door.console(stream, highlight=False, soft_wrap=False)
     subject = report.subject
     logs = subject["logs"]
     named = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
@@ -53,6 +53,6 @@ def render(report: Report, stream: TextIO) -> None:
         elif check.outcome == "ignored":
             console.print(Text(f"ignored {check.reason}", style="dim"))
     for note in report.remarks:
-        console.print(Text(f"note: {note}", style="dim"))
+        console.print(Text(redact(f"note: {note}"), style="dim"))
     if subject["fingerprint"]:
         console.print(Text(f"fingerprint {subject['fingerprint']}", style="dim"))
