@@ -314,11 +314,11 @@ def test_it_starts_light(tmp_path):
 
 
 def test_every_family_has_entries_that_logs_show():
-    """Sixty known issues at least, and a signature in each family."""
+    """Sixty known issues at least, and a signature in each family but that of hangs, which shows in no log."""
     issues = catalogue.load()
     families = {code[:3] for code, issue in issues.items() if issue.signature}
     assert len(issues) >= 60
-    assert families == set(FAMILIES)
+    assert families == set(FAMILIES) - {"HNG"}
 
 
 def test_runs_are_grouped_by_what_ended_them(tmp_path):
