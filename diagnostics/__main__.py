@@ -40,11 +40,10 @@ def _run(arguments: Sequence[str]) -> int:
             return programs.failed(error, "diagnostics")
         print(f"diagnostics: {line}", file=sys.stderr)
         return USAGE
-    except (BaselineError, NoEnvironmentError) as error:
-        print(f"diagnostics: {door.line(mask(str(error)))}", file=sys.stderr)
-        return USAGE
-    except CatalogueError as error:
-        print(f"diagnostics: {error}", file=sys.stderr)
+    except (BaselineError, CatalogueError, NoEnvironmentError) as error:
+        # An entry's problems are a line each; a file's name is one, whatever stands in it.
+        shown = door.visible if isinstance(error, CatalogueError) else door.line
+        print(f"diagnostics: {shown(mask(str(error)))}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print("diagnostics: interrupted", file=sys.stderr)

@@ -60,7 +60,9 @@ def failed(error: Exception, program: str) -> int:
     """Says in one line that this program failed, and returns 2: its own faults are nobody's findings."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
-    said = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    from diagnostics.facts.secrets import mask
+
+    said = mask(" ".join(f"{type(error).__name__}: {error}".split())[:400])
     print(f"{program}: failed, which is a fault of its own: {said} ({DEBUG}=1 shows where)", file=sys.stderr)
     return 2
 

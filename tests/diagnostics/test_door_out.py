@@ -203,7 +203,7 @@ def test_an_environment_by_any_name(environment, monkeypatch, capsys, form):
         ["explain", NASTY], ["triage", NASTY], ["triage", "--baseline", NASTY, "{log}"], ["lint", NASTY],
         ["doctor", "--prefix", NASTY], ["doctor", "--python", NASTY], ["doctor", "--hosts", NASTY],
         ["doctor", "--format", NASTY], [NASTY], ["triage", "--group", "{log}", NASTY],
-        ["lint", "--vllm", NASTY, "{log}"],
+        ["lint", "--vllm", NASTY, "{log}"], ["hang", "--from", NASTY], ["hang", "--match", f"({NASTY}"],
         ["triage", "--fail-on", NASTY, "{log}"], ["doctor", "--ray", NASTY], ["doctor", "--hosts", "{hosts}"],
     ],
     ids=lambda words: " ".join(word for word in words if word != NASTY) or "command",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.hang import waits
 from diagnostics.hang.judge.verdict import CAUSES, HANG, IDLE, PROGRESS
+from diagnostics.report import clean
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
-from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
     from diagnostics.hang.judge.decide import JudgedJob
@@ -47,8 +47,7 @@ def document(judged: JudgedJob, helps: dict[str, Any] | None = None) -> dict[str
         "source": index.snapshot.source,
         "notes": list(index.snapshot.notes),
     }
-    clean: dict[str, Any] = _clean(found)
-    return clean
+    return clean.shareable(clean.own(found))
 
 
 def exit_code(outcome: str) -> int:
@@ -86,11 +85,3 @@ def _process(stand: Stand) -> dict[str, Any]:
         "unseen": list(process.unseen),
         "runnable": round(thread.runnable, 2) if thread and thread.runnable is not None else None,
     }
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return strip(value)
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from diagnostics.hang.show import groups
+from diagnostics.report.formats.markdown import _block as block
+from diagnostics.report.formats.markdown import _text as prose
 
 
 def text(document: dict[str, Any]) -> str:
     """The page."""
     code = f" {document['code']}" if document["code"] else ""
-    lines = [f"## hang: {document['outcome']}{code}", "", document["sentence"], ""]
+    lines = [f"## hang: {document['outcome']}{code}", "", prose(document["sentence"]), ""]
     names = {one["key"]: one["label"] for one in document["processes"]}
     for number, edge in enumerate(document["chain"], start=1):
-        lines.append(
-            f"{number}. **{names.get(edge['source'], edge['source'])}** {edge['text']} **{edge['label']}**"
-        )
-        lines += [f"   - {item}" for item in edge["evidence"]]
+        source = prose(names.get(edge["source"], edge["source"]))
+        lines.append(f"{number}. **{source}** {prose(edge['text'])} **{prose(edge['label'])}**")
+        lines += [f"   - {prose(item)}" for item in edge["evidence"]]
     for title, key in (
         ("Seen of it", "evidence"),
         ("Excluded", "excluded"),
@@ -28,19 +29,21 @@ def text(document: dict[str, Any]) -> str:
                 "",
                 f"### {title}",
                 "",
-                *(f"- `{item}`" if key == "next" else f"- {item}" for item in document[key]),
+                *(f"- {_command(item)}" if key == "next" else f"- {prose(item)}" for item in document[key]),
             ]
     lines += ["", "### All processes", "", "| processes | where |", "|---|---|"]
     for where, members in groups.alike(document):
-        lines.append(f"| {groups.called(members)} | {where.replace('|', chr(92) + '|')} |")
+        lines.append(f"| {prose(groups.called(members))} | {prose(where)} |")
     lines += [
         "",
         "<details><summary>Stacks, outermost first</summary>",
         "",
-        "```",
-        *groups.tree(document),
-        "```",
+        block("\n".join(groups.tree(document))),
         "",
         "</details>",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _command(item: str) -> str:
+    return f"`{item}`" if "`" not in item else prose(item)

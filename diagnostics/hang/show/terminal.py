@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnostics import door
 from diagnostics.hang.show import groups
 
 if TYPE_CHECKING:
     from typing import TextIO
+
+    from rich.console import Console
 
 _HEADS = {
     "hang": ("HANG", "bold red"),
@@ -24,7 +26,7 @@ _HEADS = {
 
 def render(document: dict[str, Any], stream: TextIO, *, stacks: bool = False) -> None:
     """Writes it; colour and width follow the terminal and NO_COLOR."""
-    console = Console(file=stream, highlight=False, soft_wrap=False)
+    console = door.console(stream, highlight=False, soft_wrap=False)
     console.size = console.size
     word, style = _HEADS[document["outcome"]]
     head = Text(word, style=style)
