@@ -34,25 +34,19 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         options = _parser().parse_args(arguments)
         code: int = options.command(options)
-    except ModuleNotFoundError as error:
-        line = programs.missing(error)
-        if line is None:
-            return programs.failed(error, "diagnostics")
-        print(f"diagnostics: {line}", file=sys.stderr)
-        return USAGE
     except (BaselineError, CatalogueError, NoEnvironmentError) as error:
         # An entry's problems are a line each; a file's name is one, whatever stands in it.
         shown = door.visible if isinstance(error, CatalogueError) else door.line
         print(f"diagnostics: {shown(mask(str(error)))}", file=sys.stderr)
-        return USAGE
+        code = USAGE
     except KeyboardInterrupt:
         print("diagnostics: interrupted", file=sys.stderr)
-        return 130
+        code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+        code = FINE
     except Exception as error:  # noqa: BLE001 - the one place for what nobody foresaw
-        return programs.failed(error, "diagnostics")
+        code = programs.failed(error, "diagnostics")
     return code
 
 

@@ -10,11 +10,11 @@ import errno
 import functools
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from io import BufferedReader
+    from pathlib import Path
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # The most that a file of each kind holds; the largest seen of each is a tenth of it or less.

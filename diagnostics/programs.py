@@ -57,7 +57,11 @@ def missing(error: ModuleNotFoundError) -> str | None:
 
 
 def failed(error: Exception, program: str) -> int:
-    """Says in one line that this program failed, and returns 2: its own faults are nobody's findings."""
+    """Says in one line that this program failed, or what it lacks, and returns 2: its faults are nobody's findings."""
+    line = missing(error) if isinstance(error, ModuleNotFoundError) else None
+    if line is not None:
+        print(f"{program}: {line}", file=sys.stderr)
+        return 2
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     from diagnostics.facts.secrets import mask

@@ -178,7 +178,7 @@ def _package(distribution: metadata.Distribution, name: str, version: str, place
         requires=_requires(distribution),
         requires_python=_field(head, "Requires-Python"),
         recorded=_recorded(place),
-        damaged=_damaged(distribution, place),
+        damaged=_damaged(place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
     )
 
@@ -193,13 +193,13 @@ def _requires(distribution: metadata.Distribution) -> tuple[str, ...]:
     return tuple(islice((line for line in told if len(line) <= _LONGEST_LINE), _MOST_REQUIRED))
 
 
-def _damaged(distribution: metadata.Distribution, place: str) -> tuple[str, ...]:
+def _damaged(place: str) -> tuple[str, ...]:
     """Compares the lengths in a list of installed files with those on the disk; 20 at the most are named."""
     try:
         record = given.text(Path(place, "RECORD"), given.LIST)
     except given.RefusedError as error:
         return (f"RECORD: {error}",)
-    except OSError:
+    except OSError:  # an egg, or what is in a zip
         return ()
     site = os.path.dirname(place)  # noqa: PTH120 - as text, since the list is long
     found = []

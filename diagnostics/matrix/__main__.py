@@ -52,25 +52,17 @@ def _run(arguments: list[str] | None) -> int:
         code: int = options.command(options)
     except (TableError, StoreError, UvMissingError, WheelError, DispatchError) as error:
         print(f"matrix: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        line = programs.missing(error)
-        if line is None:
-            return programs.failed(error, "matrix")
-        print(f"matrix: {line}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        line = _of_the_machine(error)
+        code = 2
+    except Stopped:
+        code = 128 + signal.SIGTERM
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - the one place for what nobody foresaw
+        line = _of_the_machine(error) if isinstance(error, OSError) else None
         if line is None:
             return programs.failed(error, "matrix")
         print(f"matrix: {line}: what was finished is kept, the next run goes on from here", file=sys.stderr)
-        return 2
-    except Stopped:
-        return 128 + signal.SIGTERM
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except Exception as error:  # noqa: BLE001 - the one place for what nobody foresaw
-        return programs.failed(error, "matrix")
+        code = 2
     return code
 
 

@@ -133,7 +133,9 @@ def read_verl_dump(path: Path) -> list[TextStep]:
         return str(row["uid"]).rsplit("_", 2)[0] if "uid" in row else str(row["input"])  # uid_session_output
 
     def keyed(row: dict[str, Any]) -> tuple[str, TextSample]:
-        return group(row), TextSample(_text(row["input"]), _text(row["output"]), _number(row["score"]), _numbers(row))
+        return group(row), TextSample(
+            _text(row["input"]), _text(row["output"]), _number(row["score"]), _numbers(row)
+        )
 
     def rows(file: Path) -> list[dict[str, Any]]:
         return sorted(map(json.loads, given.read(file).decode("utf-8").splitlines()), key=group)

@@ -134,6 +134,13 @@ class Story:
         return story
 
 
+def _text(path: Path) -> str:
+    """A file's text; neither a pipe is waited for, nor more read than a story has."""
+    if path.stat().st_size > _LARGEST or not path.is_file():
+        raise ValueError(f"expected a file of at most {_LARGEST >> 20} MiB")
+    return path.read_text(encoding="utf-8")
+
+
 def load(path: Path) -> Story:
     """Reads a story's file.
 
@@ -141,9 +148,7 @@ def load(path: Path) -> Story:
         StoryError: it can't be read, or holds something else.
     """
     try:
-        if path.stat().st_size > _LARGEST or not path.is_file():
-            raise ValueError(f"expected a file of at most {_LARGEST >> 20} MiB")
-        return Story.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Story.from_json(json.loads(_text(path)))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise StoryError(f"{path} can't be read: {error}") from error
 

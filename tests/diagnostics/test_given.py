@@ -1,4 +1,4 @@
-"""What others put where a file should be: each is a finding, a refusal or *not judged*, soon; a fault of ours is exit 2."""
+"""What others put where a file should be is found, refused or *not judged*, soon; a fault of ours is exit 2."""
 
 import bz2
 import gzip
@@ -131,7 +131,9 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
     (made.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(environment.collect(made.prefix, {}).broken) == 1
     (tmp_path / ".nccl.conf").write_text(f"A=1\nB=b{' ' * 60_000}x\n")
-    (found,) = (each for each in configs.collect({"HOME": str(tmp_path)}) if each.path.startswith(str(tmp_path)))
+    (found,) = (
+        each for each in configs.collect({"HOME": str(tmp_path)}) if each.path.startswith(str(tmp_path))
+    )
     assert found.values == {"A": "1"}
 
 
@@ -220,7 +222,10 @@ def test_accelerate_s_config_that_is_no_file(tmp_path, instead):
         ({"cells": [{"id": "a"}]}, "cells[0].vllm: is missing"),
         ({"cells": {}}, "cells: expected a list"),
         ({"breadth": {"trl": {"1.0": {"declares": 3}}}}, "declares: expected str"),
-        ({"breadth": {"trl": {"1.0": {"declares": "", "contract": {"pass": 1}}}}}, "contract.pass: expected str"),
+        (
+            {"breadth": {"trl": {"1.0": {"declares": "", "contract": {"pass": 1}}}}},
+            "contract.pass: expected str",
+        ),
         ({"breadth": []}, "breadth: expected a table"),
     ],
 )
@@ -250,13 +255,17 @@ def test_a_list_of_hosts_is_not_waited_for(tmp_path):
 @pytest.mark.parametrize("value", ["Infinity", "NaN", "[" * 100_000, "1" * 5000])
 def test_a_node_s_numbers_are_numbers(value):
     """A node that answers otherwise is a node that can't be examined."""
-    document = json.dumps({"facts": collection.collect(None).to_json() | {"machine": "HERE"}, "nccl": [], "models": []})
+    document = json.dumps(
+        {"facts": collection.collect(None).to_json() | {"machine": "HERE"}, "nccl": [], "models": []}
+    )
     answer = nodes.NodeAnswer(text=f"{nodes.MARK} {document.replace(json.dumps('HERE'), value)}")
     assert nodes.read(answer)["problem"].startswith("its answer is broken")
     assert nodes.clock_of(f"{nodes.CLOCK} inf") is None
 
 
-@pytest.mark.parametrize("line", ["{", "[" * 100_000, "[]", '{"id": 1, "text": "x"}', '{"nodes": [{"id": "a"}]}'])
+@pytest.mark.parametrize(
+    "line", ["{", "[" * 100_000, "[]", '{"id": 1, "text": "x"}', '{"nodes": [{"id": "a"}]}']
+)
 def test_what_ray_s_nodes_say_between_the_lines_is_left_out(line):
     """Only what our own program says is taken for it."""
     assert cluster._document(line) is None

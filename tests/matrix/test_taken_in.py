@@ -21,10 +21,24 @@ from tests.matrix.test_dispatch import SMALL, table  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [
-    "../sitecustomize.py", "logs/../../sitecustomize.py", "/tmp/x", "logs/x.log", "logs/a/b/c", "logs//x", "logs/./x", "logs/cell/..",
-    "logs/cell/", "logs/cell/.bashrc", "store.jsonl", "logs/cell/a\nb", "logs/cell/a\0b", "logs\\cell\\x", "logs/cell/" + "a" * 300,
-    "~/x", "logs/cell/-rf",
-]  # fmt: skip
+    "../sitecustomize.py",
+    "logs/../../sitecustomize.py",
+    "/tmp/x",
+    "logs/x.log",
+    "logs/a/b/c",
+    "logs//x",
+    "logs/./x",
+    "logs/cell/..",
+    "logs/cell/",
+    "logs/cell/.bashrc",
+    "store.jsonl",
+    "logs/cell/a\nb",
+    "logs/cell/a\0b",
+    "logs\\cell\\x",
+    "logs/cell/" + "a" * 300,
+    "~/x",
+    "logs/cell/-rf",
+]
 
 
 @pytest.fixture
@@ -85,7 +99,7 @@ def test_no_link_is_followed_on_either_side(stores, place, side):
     if side == "mine" and place.endswith(".log"):
         assert stores() == 1  # evidence that is here stands, whatever it is
     else:
-        with pytest.raises(StoreError, match="no link|regular file"):
+        with pytest.raises(StoreError, match=r"no link|regular file"):
             stores()
     kept = [path for path in stores.mine.folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert all("secret" not in path.read_text() for path in kept)
@@ -129,7 +143,16 @@ def test_a_store_with_something_else_among_its_events_is_refused(stores, capsys,
     with pytest.raises(StoreError, match=r"store\.jsonl:2: no JSON"):
         stores(tail="[" * 100_000 + "\n" + json.dumps(event()) + "\n")
     (tmp_path / "matrix.toml").write_bytes((ROOT / "matrix.toml").read_bytes())
-    code = cli.main(["merge", "--file", str(tmp_path / "matrix.toml"), "--store", str(tmp_path / "new"), str(stores.theirs)])
+    code = cli.main(
+        [
+            "merge",
+            "--file",
+            str(tmp_path / "matrix.toml"),
+            "--store",
+            str(tmp_path / "new"),
+            str(stores.theirs),
+        ]
+    )
     assert (code, capsys.readouterr().err.count("\n")) == (2, 1)
     assert Store(tmp_path / "new").read() == []
 
@@ -175,7 +198,13 @@ def test_an_answer_of_another_shape_is_a_fault_of_the_node(table, kit, spoil):  
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "{}", '{"schema": "grpo-doctor.sweep.v1"}', '{"schema": "x", "generated": "", "sweeps": {}}']
+    "text",
+    [
+        "[" * 100_000,
+        "{}",
+        '{"schema": "grpo-doctor.sweep.v1"}',
+        '{"schema": "x", "generated": "", "sweeps": {}}',
+    ],
 )
 def test_a_sweep_of_another_shape_is_not_gone_on_from(tmp_path, text):
     """What it said would be lost."""
@@ -195,7 +224,17 @@ def test_a_published_table_of_another_shape_is_not_gone_on_from(tmp_path, capsys
     path = tmp_path / "compat.json"
     path.write_text('{"schema": "grpo-doctor.compat.v1", "cells": [{"id": 3}]}')
     before = path.read_bytes()
-    code = cli.main(["publish", "--file", str(ROOT / "matrix.toml"), "--store", str(tmp_path / "store"), "--output", str(path)])
+    code = cli.main(
+        [
+            "publish",
+            "--file",
+            str(ROOT / "matrix.toml"),
+            "--store",
+            str(tmp_path / "store"),
+            "--output",
+            str(path),
+        ]
+    )
     assert (code, path.read_bytes()) == (2, before)
     assert "cells[0].id: expected str" in capsys.readouterr().err
 

@@ -75,9 +75,7 @@ def read(answer: NodeAnswer) -> dict[str, Any]:
         return {"problem": "it answered, but not with facts: another program ran there"}
     try:
         document = json.loads(lines[-1].removeprefix(MARK))
-        if not isinstance(document, dict):
-            raise TypeError("no table")
-        if "error" in document:
+        if isinstance(document, dict) and "error" in document:
             return {"problem": one_line(str(document["error"]))}
         found: dict[str, Any] = {
             "facts": collection.from_json(document["facts"]),

@@ -76,17 +76,15 @@ class Store:
         """
         known = {to_line(event) for event in self.read()}
         new = [(place, event) for place, event in other.checked() if to_line(event) not in known]
-        try:
-            place = str(other.path)
-            for place, event in new:  # noqa: B007 - said in the error
+        for place, event in new:
+            with _taken(place):
                 _log(other.folder, event.answer.log)
-            for place, event in new:
+        for place, event in new:
+            with _taken(place):
                 data = _log(other.folder, event.answer.log)
                 if data is not None:
                     taken_in.keep_log(self.folder, event.answer.log, data, replace=False)
-                self.append(event)
-        except taken_in.NotTakenError as error:
-            raise StoreError(f"{place}: {error}") from None
+            self.append(event)
         return len(new)
 
     def checked(self) -> list[tuple[str, Event]]:
@@ -101,10 +99,8 @@ class Store:
         found = []
         for number, line in enumerate([*whole, *([torn] if from_line(torn) else [])], start=1):
             place = f"{self.path}:{number}"
-            try:
+            with _taken(place):
                 found += [(place, taken_in.event_of(line))] if line else []
-            except taken_in.NotTakenError as error:
-                raise StoreError(f"{place}: {error}; nothing of this store was taken in") from None
         return found
 
     @contextmanager
@@ -159,6 +155,15 @@ def _said(path: Path, done: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"{path}: cannot be {done}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _taken(place: str) -> Iterator[None]:
+    """Says where in another store something stands that can't be taken in."""
+    try:
+        yield
+    except taken_in.NotTakenError as error:
+        raise StoreError(f"{place}: {error}; this store is not taken in") from None
 
 
 def _log(folder: Path, name: str) -> bytes | None:

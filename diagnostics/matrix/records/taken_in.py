@@ -1,7 +1,7 @@
 """What others wrote for a store, checked whole before any of it is used: events, and the logs that they name.
 
-An event of another store or of a node is a stranger's text. Its log is `logs/CELL/NAME` below the folder of its store and
-of ours, no link among the folders and files on either side; or nothing of it is taken.
+An event of another store or of a node is a stranger's text. Its log is `logs/CELL/NAME` below the folder of its store
+and of ours, no link among the folders and files on either side; or nothing of it is taken.
 """
 
 from __future__ import annotations
@@ -94,11 +94,9 @@ def _wrong(value: dict[str, Any]) -> str:
         return f"schema: expected {SCHEMA}"
     if answer["outcome"] not in set(Outcome) or answer["evidence"] not in set(EvidenceLevel):
         return "answer: an outcome or a level of evidence that there is not"
-    for key in ("cell", "layer"):
-        if not _NAME.fullmatch(value[key]):
-            return f"{key}: {value[key][:60]!r}: expected a name"
-    if not _IDENTITY.fullmatch(value["identity"]):
-        return "identity: expected a digest"
+    for key, form in (("cell", _NAME), ("layer", _NAME), ("identity", _IDENTITY)):
+        if not form.fullmatch(value[key]):
+            return f"{key}: {value[key][:60]!r}: expected a name or a digest"
     pairs = (*value["inputs"], *answer["ran_with"])
     if any(len(pair) != 2 for pair in pairs) or not all(answer.get("facts", [[1]])):
         return "inputs, ran_with: expected pairs; facts: expected what each is first"

@@ -43,11 +43,11 @@ def unread(head: bytes) -> str:
 
 
 def is_text(data: bytes) -> bool | None:
-    """Whether a log can begin with these bytes; None where they are all a hole.
+    r"""Whether a log can begin with these bytes; None where they are all a hole.
 
     Any encoding is text in which the words that are looked for are plain ASCII.
 
-    >>> is_text(b"step 1\\r\\n"), is_text(bytes(64) + b"step 2\\n"), is_text(b"s\\0t\\0e\\0p\\0"), is_text(bytes(99))
+    >>> is_text(b"step 1\r\n"), is_text(bytes(64) + b"step 2\n"), is_text(b"s\0t\0e\0p\0"), is_text(bytes(99))
     (True, True, False, None)
     """
     if b"\0" in data[:SAMPLE]:

@@ -154,7 +154,7 @@ def files_of(raw: io.BufferedReader) -> list[str]:
             )
     raw.seek(0)
     with zipfile.ZipFile(raw) as archive:
-        found = [info for info in archive.infolist() if not info.is_dir()]
+        found = [info for info in archive.infolist() if info.filename and not info.filename.endswith("/")]
     if len(found) > MOST_FILES:
         raise NoLogError(f"a zip of more than {MOST_FILES} files is no run's; unpack it, and name the folder")
     whole = sum(info.file_size for info in found)
