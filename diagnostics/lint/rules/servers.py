@@ -81,7 +81,7 @@ def _here(plan: RunPlan) -> bool:
     """Tells whether the server is on the trainer's own machine, so that their ports can collide."""
     host = plan.get("server.host") or plan.get("server.address")
     hosts = host if isinstance(host, list) else [host]
-    return all(any(word in str(each) for word in ("127.0.0.1", "localhost", "0.0.0.0")) for each in hosts)  # noqa: S104
+    return all(any(word in str(each) for word in ("127.0.0.1", "localhost", "0.0.0.0")) for each in hosts)  # noqa: S104 - compared
 
 
 def _each(value: Value | None) -> list[Value]:
