@@ -41,6 +41,8 @@ PYTHON = None if sys.version_info >= (3, 11) else "3.11"
 # real engine. GRPO_DOCTOR_TEST_CELLS names others; tests of cells that are not built are skipped, and say so.
 TEST_CELLS = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.31.0+trl-1.16.0")
 CELLS = ROOT / ".matrix" / "environments"
+# What CI installs, release by release; elsewhere the ranges of pyproject.toml hold.
+PINS = ROOT / ".github" / "pins"
 # What `tests` runs, and what `tests-cells`: real engines, other trainers' code, long runs. The rest is `-m heavy`.
 WITHOUT_CELLS = "not (heavy or long or vllm or peers)"
 IN_CELLS = "(long or vllm or peers) and not heavy"
@@ -59,7 +61,10 @@ def install(session: nox.Session, *requirements: str, torch: bool = False) -> No
     arguments = (
         [f"torch=={offered}"] if offered else torch_arguments(os.environ, python=python) if torch else []
     )
-    session.install("--quiet", *arguments, *requirements)
+    pinned = ["--constraint", str(PINS / "sessions.txt"), "--build-constraint", str(PINS / "sessions.txt")]
+    session.install(
+        "--quiet", *(pinned if os.environ.get("GRPO_DOCTOR_PINNED") else ()), *arguments, *requirements
+    )
 
 
 def build_peers(session: nox.Session) -> Path:
@@ -219,6 +224,17 @@ def faults(session: nox.Session) -> None:
     install(session, "--editable", ".[train]", "--group", "test", torch=True)
     arguments = session.posargs or ["--markdown", "docs/results/faults.md"]
     session.run("python", "-m", "tests.grpo_core.faults", *arguments)
+
+
+@nox.session(python=PYTHON)
+def advisories(session: nox.Session) -> None:
+    """Ask PyPI for advisories of what CI installs, release by release; needs its JSON API, which a mirror may lack."""
+    session.env.update(uv_environment(os.environ))
+    session.install("--quiet", "pip-audit==2.*")
+    for name in ("nox.txt", "sessions.txt"):
+        session.run(
+            "pip-audit", "--no-deps", "--disable-pip", "--requirement", str(PINS / name), *session.posargs
+        )
 
 
 @nox.session(python=PYTHON)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from grpo_core.rollout.engine import Engine
 
 _GRACE_S = 5
+_AT_A_TIME, _QUEUE = 32, 4096  # connections accepted, and those that wait for it
 # An extra that every server has. In full: what a server's answers rest on is computed from such names.
 _TRL = "grpo_core.rollout.connect.trl.endpoints"
 
@@ -79,7 +80,7 @@ def serve(
         server = _server(config, engine, thread, token)
         if exit_with_stdin:
             threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
-        listener.listen(128)  # from here on connections wait, they are not refused
+        listener.listen(_QUEUE)  # from here on connections wait, they are not refused
         # For a signal before uvicorn has its own handlers, and after: it raises the signal once more when done.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
@@ -113,6 +114,8 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
         ws="none",
         # Who calls is who is connected, not who a header says.
         proxy_headers=False,
+        # So many are accepted at a time: of those that come faster than they are read none is ended before its turn.
+        backlog=_AT_A_TIME,
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
@@ -120,6 +123,11 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
 
     class GracefulServer(uvicorn.Server):  # type: ignore[misc]
         """Has running calls answered before uvicorn cuts them off."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for listener in sockets or ():
+                listener.listen(_QUEUE)  # uvicorn has made it as short as what is accepted at a time
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             asyncio.get_running_loop().call_later(_GRACE_S - 1, app.state.owner.stop)

@@ -1,0 +1,89 @@
+"""What builds and jobs may do, and that they install what was looked at: no more than they need, release by release."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONTAINER = (ROOT / "Containerfile").read_text()
+PINS = ROOT / ".github" / "pins"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Of the container file: the word and what follows, comments aside and lines joined."""
+    text = re.sub(r"^#.*\n", "", CONTAINER, flags=re.MULTILINE).replace("\\\n", " ")
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word]
+
+
+def test_the_container_runs_as_an_ordinary_user():
+    """Who is set before the project's own files come in, and not changed again."""
+    words = [word for word, _ in instructions()]
+    assert words.count("USER") == 1
+    (user,) = [rest for word, rest in instructions() if word == "USER"]
+    assert user not in ("root", "0")
+    project = next(
+        n for n, (word, rest) in enumerate(instructions()) if word == "COPY" and rest.endswith(". .")
+    )
+    assert words.index("USER") < project < words.index("CMD")
+
+
+@pytest.mark.parametrize(
+    ("base", "code"),
+    [
+        ("docker.io/nvidia/cuda@sha256:" + "0a" * 32, 0),
+        ("docker.io/nvidia/cuda:12.8.1-devel-ubuntu24.04", 1),
+        ("docker.io/nvidia/cuda@sha256:0a", 1),
+        ("give-the-base-by-digest", 1),
+    ],
+)
+def test_the_base_is_named_by_its_digest(base, code):
+    """A tag is refused by the first thing that is run, with what to give instead; without one there is no base."""
+    assert instructions()[:3] == [
+        ("ARG", "BASE=give-the-base-by-digest"),
+        ("FROM", "${BASE}"),
+        ("ARG", "BASE"),
+    ]
+    word, command = instructions()[3]
+    done = subprocess.run(
+        ["sh", "-c", command], env={"BASE": base, "PATH": "/usr/bin:/bin"}, capture_output=True, check=False
+    )
+    assert (word, done.returncode, b"by its digest" in done.stderr) == ("RUN", code, bool(code))
+
+
+def test_what_is_installed_by_pip_is_known_by_its_hash():
+    """In the workflow, in what makes it, and in the container."""
+    template = ROOT / "diagnostics" / "matrix" / "report" / "ci" / "workflow.yml.j2"
+    for text in (
+        CONTAINER,
+        template.read_text(),
+        (ROOT / ".github" / "workflows" / "matrix.yml").read_text(),
+    ):
+        found = re.findall(r"pip\"? install .*", text)
+        assert found
+        assert all("--require-hashes --requirement " in line for line in found)
+
+
+def test_the_pins_are_releases():
+    """One each; nox's with hashes."""
+    for name in ("nox.txt", "sessions.txt"):
+        text = re.sub(r"^#.*\n", "", (PINS / name).read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+        lines = text.splitlines()
+        assert len(lines) > 10
+        hashed = r"( +--hash=sha256:[0-9a-f]{64})+" if name == "nox.txt" else ""
+        for line in lines:
+            assert re.fullmatch(rf"[a-z0-9.-]+==[0-9.]+( ; [a-z_]+ \S+ '[\w.]+')?{hashed}", line), line
+
+
+def test_every_exception_of_the_security_rules_says_why():
+    """Behind the rule's number."""
+    missing = []
+    for folder in ("diagnostics", "grpo_core", "repro", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if re.search(r"# noqa:[^#]*\bS\d{3}\b(?!.* - \w)", line):
+                    missing.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert missing == []
