@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Exit codes: 0 no failure, 1 a known one, 2 wrong usage, 3 a failure that no entry describes.",
     )
     triage.add_argument(
-        "logs", nargs="+", metavar="LOG", help="logs of one run, gzip too; a folder of them; - for stdin"
+        "logs", nargs="+", metavar="LOG", help="logs of one run, packed too; a folder of them; - for stdin"
     )
     output.add_options(triage)
     triage.add_argument(

@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
         return USAGE
     try:
         if options.group:
-            return _group(_runs(options.logs, passed), as_json=options.format == "json")
+            code = _group(_runs(options.logs, passed), as_json=options.format == "json")
+            return INCOMPLETE if code == FINE and passed.unread else code
         sources = find(options.logs, passed)
     except SourceError as error:
         print(f"diagnostics: {clean.own(str(error))}", file=sys.stderr)

@@ -320,6 +320,7 @@ def a_zip(*files, method=zipfile.ZIP_DEFLATED):
         (a_zip(("a.log", a_zip(("b", FAILURE)))), "zip in a"),
         (lzma.compress(FAILURE)[:-20], "cut off"),
         (b"BZh9 is no archive", "cannot be read"),
+        (a_zip(("a", FAILURE)).replace(b"a", b"", 1), "cannot be read"),
     ],
 )
 def test_what_is_no_text_is_not_clean(run, tmp_path, data, said):
@@ -497,3 +498,14 @@ def test_damaged_and_hostile_files_are_answered_or_refused(reader):
     count = 8 if reader in {fuzz_readers.fleet, fuzz_readers.triage} else 30
     _outcomes, _slowest, wrong = fuzz_readers.run(reader, count, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)
+
+
+def test_a_zip_whose_file_has_no_name(run, tmp_path):
+    """Found by the program above: zipfile itself trips over it."""
+    data = a_zip(("x", FAILURE))
+    end = data.rindex(b"PK\x01\x02")
+    (tmp_path / "a.log").write_bytes(
+        data[: end + 28] + b"\0\0" + data[end + 30 : end + 46] + data[end + 47 :]
+    )
+    code, _told = run(tmp_path / "a.log")
+    assert code in {2, 3}
