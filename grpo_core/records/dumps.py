@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from grpo_core.config import LossConfig
 
 
+# Trainers' numbers come from float32.
+_LARGEST = 3.5e38
+
+
 @dataclass(frozen=True)
 class TextSample:
     """A completion as the dump has it.
@@ -208,9 +212,11 @@ def _steps(
 
 
 def _number(value: Any) -> float | None:
-    """A number as a float, or none; raises TypeError or OverflowError for anything else."""
+    """A number as a float, or none; raises TypeError or ValueError for anything else. NaN is one that trainers write."""
     if value is not None and not isinstance(value, (int, float)):
         raise TypeError(f"expected a number, found {value!r:.80}")
+    if value is not None and abs(value) > _LARGEST:
+        raise ValueError(f"expected a number of float32, found {value!r:.80}")
     return None if value is None else float(value)
 
 

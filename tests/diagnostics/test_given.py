@@ -141,6 +141,8 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
 def test_a_list_of_installed_files_with_names_that_are_none(tmp_path, line):
     """A NUL, a length of five thousand digits."""
     made = Maker(tmp_path / "env").add("torch", "2.8.0")
+    (made.site / "a").mkdir()
+    (made.site / "a" / "_C.so").touch()
     (made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
     assert environment.collect(made.prefix, {}).version("torch") == "2.8.0"
 
@@ -153,21 +155,25 @@ def test_a_list_of_installed_files_asks_nothing_of_the_rest_of_the_machine(tmp_p
     assert environment.collect(made.prefix, {}).packages["torch"].damaged == ()
 
 
-def _greedy(kind, count):
-    """An ELF file of 1.6 MB whose every section of a kind asks for a hundred thousand names of a megabyte."""
-    section = struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, 4096, 1_600_000, 0, 0xFFFFFFFF, 0, 0)
+def _greedy(kind):
+    """An ELF file of 1.6 MB that asks for tens of thousands of names of which each is a megabyte."""
+    table, names = 4096, 4096 + 640_000
+    section = struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, table, 640_000, 0, 0xFFFF, 0, 0)
     head = bytearray(b"\x7fELF\x02\x01" + bytes(58))
     struct.pack_into("<Q", head, 0x28, 64)
-    struct.pack_into("<HH", head, 0x3A, 64, count)
-    body = struct.pack("<QQ", 1, 1) * 100_000 if kind == 6 else b"\1" * 1_600_000
-    return bytes(head) + section * count + body
+    struct.pack_into("<HH", head, 0x3A, 64, 1)
+    if kind == 6:
+        body = struct.pack("<QQ", 1, names - table) * 40_000
+    else:  # one library with 65,535 versions, of which each is the next of itself
+        body = struct.pack("<HHIII", 1, 0xFFFF, 0, 16, 0) + struct.pack("<IHHII", 0, 0, 0, names - table, 0)
+    return (bytes(head) + section).ljust(table, b"\0") + body.ljust(640_000, b"\0") + b"a" * 960_000
 
 
 @pytest.mark.parametrize("kind", [6, 0x6FFFFFFE])
 def test_an_extension_that_asks_for_gigabytes_is_unreadable(tmp_path, kind):
     """In a process that has a gigabyte: what is asked for is bounded, not what is at hand."""
     (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "_C.so").write_bytes(_greedy(kind, 40))
+    (tmp_path / "vllm" / "_C.so").write_bytes(_greedy(kind))
     text = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
         "from pathlib import Path; from diagnostics.facts import extensions;"

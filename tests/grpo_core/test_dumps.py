@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -192,3 +193,62 @@ def test_a_signal_made_of_rounding_is_found():
     found = check_advantages(a_step([(3.3, -2.4e-3)] * 3), LossConfig(), 3)
     assert found[0] == Oddity("zero_variance", 0)
     assert found[1:] == [Oddity("advantage", 0, place, -2.4e-3, 0.0) for place in range(3)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "[" * 100_000,
+        '{"input": "p", "output": "o", "score": 1e308, "step": 1}',
+        '{"input": "p", "output": "o", "score": Infinity, "step": 1}',
+        '{"input": "p", "output": "o", "score": "1", "step": 1}',
+        '{"input": "p", "output": "o", "score": 1, "step": []}',
+        "[]",
+    ],
+)
+def test_a_dump_that_holds_something_else_is_refused(tmp_path, row):
+    """By a named error, whatever stands where a number should."""
+    (tmp_path / "1.jsonl").write_text(row + "\n")
+    with pytest.raises(ConfigError, match=r"1\.jsonl: not a dump"):
+        read_verl_dump(tmp_path)
+
+
+def test_a_prompt_that_is_a_conversation_is_one(tmp_path):
+    """As JSON; it need not be hashable."""
+    row = {"input": [{"role": "user", "content": "p"}], "output": "o", "score": 1.0, "step": 1}
+    (tmp_path / "1.jsonl").write_text(json.dumps(row) + "\n")
+    (step,) = read_verl_dump(tmp_path)
+    assert check_advantages(step, LossConfig(), 1)[0].kind == "zero_variance"
+
+
+def test_a_dump_s_folder_may_hold_what_is_no_file(tmp_path):
+    """A pipe, a device, something of the kernel's: refused, and not waited for."""
+    for name, make in (("pipe", os.mkfifo), ("zero", lambda path: path.symlink_to("/dev/zero"))):
+        path = tmp_path / name / "1.jsonl"
+        path.parent.mkdir()
+        make(path)
+        with pytest.raises(ConfigError, match="no regular file"):
+            read_verl_dump(path.parent)
+    kernel = tmp_path / "environ.jsonl"
+    kernel.symlink_to("/proc/self/environ")
+    with pytest.raises(ConfigError, match="made up by the kernel"):
+        read_verl_dump(kernel)
+
+
+def test_a_parquet_file_of_kilobytes_that_holds_gigabytes_is_refused(tmp_path, monkeypatch):
+    """The same text a million times is one text to the file."""
+    pyarrow = pytest.importorskip(
+        "pyarrow", reason="pyarrow reads the dumps of TRL; it is in the group `test`"
+    )
+    from pyarrow import parquet
+
+    from grpo_core.records import given
+
+    monkeypatch.setattr(given, "LARGEST", 10_000_000)
+    text = pyarrow.array(["x" * 100_000] * 1000)
+    numbers = pyarrow.array([1.0] * 1000)
+    columns = {"step": numbers, "prompt": text, "completion": text, "advantage": numbers}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "completions_1.parquet")
+    assert (tmp_path / "completions_1.parquet").stat().st_size < given.LARGEST
+    with pytest.raises(ConfigError, match="no step has them"):
+        read_trl_completions(tmp_path)

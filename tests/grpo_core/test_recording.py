@@ -192,3 +192,21 @@ def test_the_record_of_a_step_made_again_counts(tmp_path, config):
         a_step()[0],
         1.0,
     )
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_record_names_no_file_outside_of_its_run(tmp_path, config, link):
+    """Nothing of another file is said, not even the beginning of its hash."""
+    folder = tmp_path / "run"
+    Recorder(folder, config).write(1, 0, *a_step(), {})
+    (tmp_path / "secret").write_bytes(b"secret")
+    path = folder / "rollouts.jsonl"
+    entry = json.loads(path.read_text())
+    if link:
+        (folder / entry["file"]).unlink()
+        (folder / entry["file"]).symlink_to(tmp_path / "secret")
+    else:
+        path.write_text(json.dumps(entry | {"file": "../secret"}) + "\n")
+    with pytest.raises(RecordError, match="outside of") as refused:
+        read_step(folder, 1)
+    assert "SHA-256" not in str(refused.value)
