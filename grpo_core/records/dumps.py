@@ -212,7 +212,7 @@ def _steps(
 
 
 def _number(value: Any) -> float | None:
-    """A number as a float, or none; raises TypeError or ValueError for anything else. NaN is one that trainers write."""
+    """A number as a float, or none; raises TypeError or ValueError for anything else. Trainers write NaN, too."""
     if value is not None and not isinstance(value, (int, float)):
         raise TypeError(f"expected a number, found {value!r:.80}")
     if value is not None and abs(value) > _LARGEST:
