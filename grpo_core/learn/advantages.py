@@ -102,7 +102,7 @@ def _mean(rewards: Sequence[float]) -> float:
 
 
 def _deviation(rewards: Sequence[float], ddof: int) -> float:
-    if min(rewards) == max(rewards):
+    if len(rewards) == 1 or min(rewards) == max(rewards):  # one that is NaN does not equal itself
         return 0.0
     mean = _mean(rewards)
     return float((fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - ddof)) ** 0.5)

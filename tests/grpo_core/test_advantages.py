@@ -1,5 +1,7 @@
 """Advantages against closed forms."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -107,3 +109,9 @@ def test_order_has_no_say(rewards, baseline, scale, random):
     moved = [[rewards[g][i] for i in order] for g, order in zip(groups, orders, strict=True)]
     expected = tuple(tuple(advantages[g][i] for i in order) for g, order in zip(groups, orders, strict=True))
     assert group_advantages(moved, baseline=baseline, scale=scale).values == expected
+
+
+def test_a_group_of_one_that_is_not_a_number_ends_nothing():
+    """It has no deviation to divide by; what is made of it is no number either."""
+    ((value,),) = group_advantages([[float("nan")]], scale="group", ddof=1).values
+    assert math.isnan(value)
