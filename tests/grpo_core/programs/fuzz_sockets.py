@@ -254,6 +254,8 @@ def main() -> int:
     print(f"alive: {alive}, exit code {code}; weights unchanged: {before == after}; faults: {len(faults)}")
     for fault in faults[:20]:
         print(fault)
+    if "Traceback" in errors:
+        print(errors[errors.index("Traceback") :][:6000])
     fine = not faults and alive and code == 0 and before == after and memory[-1] - memory[0] < GROWTH_MIB
     return 0 if fine else 1
 
