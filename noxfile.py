@@ -228,7 +228,7 @@ def faults(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def advisories(session: nox.Session) -> None:
-    """Ask PyPI for advisories of what CI installs; fails where a release can't be asked for, as at a mirror without the API."""
+    """Ask for advisories of what CI installs; fails where a release cannot be asked for, as at a mirror."""
     session.env.update(uv_environment(os.environ))
     session.install("--quiet", "pip-audit==2.*")
     for name in ("nox.txt", "sessions.txt"):
