@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.server import ServerState
 
 from grpo_core.rollout.serve import connections
 from grpo_core.rollout.serve.connections import ConnectionLimits, http_protocol
@@ -33,7 +34,7 @@ class Server:
     def __init__(self, **limits) -> None:
         self.protocol = http_protocol(ConnectionLimits(**limits))
         self.listener = socket.create_server(("127.0.0.1", 0))
-        options = {"log_level": "critical", "lifespan": "off", "http": self.protocol}
+        options = {"log_level": "error", "log_config": None, "lifespan": "off", "http": self.protocol}
         self.server = uvicorn.Server(uvicorn.Config(application, timeout_keep_alive=500, **options))
         self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[self.listener])))
         self.thread.start()
@@ -143,6 +144,55 @@ def test_calls_that_are_sent_ahead_are_not_collected(start, monkeypatch):
         monkeypatch.setattr(owner, name, _telling(getattr(owner, name), stopped))
     with start(head_s=500, pipelined=4).connect(CALL % 1 * 64):
         assert stopped.wait(500)
+
+
+def test_a_body_that_is_none_is_no_fault_of_ours(start, caplog):
+    """The call has begun when uvicorn refuses what follows: it is ended, without a traceback in the log for each."""
+    protocol = start().protocol
+
+    async def scenario(rest):
+        state = ServerState()
+        config = uvicorn.Config(application, log_config=None, lifespan="off", http=protocol)
+        connection = protocol(
+            config=config, server_state=state, app_state={}, _loop=asyncio.get_running_loop()
+        )
+        transport = ClosingTransport()
+        connection.connection_made(transport)
+        connection.data_received(CALL[:-2] % 0 + b"Transfer-Encoding: chunked\r\n\r\n" + rest)
+        if not rest:
+            transport.closing = True
+        await asyncio.gather(*state.tasks)
+        return transport.written
+
+    assert asyncio.run(scenario(b"no chunk\r\n")).count(b"HTTP/1.1") == 1
+    assert asyncio.run(scenario(b"")) == b""  # the client itself is gone
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+class ClosingTransport(asyncio.Transport):
+    """On its way to its end, as one is until the loop comes round again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.closing = b"", False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closing
+        self.written += data
+
+    def close(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Nothing comes."""
+
+    resume_reading = abort = pause_reading
 
 
 def test_an_answer_that_nobody_reads_is_thrown_away(start, monkeypatch):

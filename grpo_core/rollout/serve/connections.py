@@ -51,6 +51,7 @@ class _Limited(asyncio.Protocol):
     transport: Any
     loop: Any
     cycle: Any
+    flow: Any
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -74,6 +75,10 @@ class _Limited(asyncio.Protocol):
         # httptools has no limits of its own for either.
         if self._head > limits.head_bytes or len(getattr(self, "pipeline", ())) > limits.pipelined:
             self.drop()
+        elif self.transport.is_closing() and self.cycle is not None:
+            # uvicorn has refused the rest of a call whose begin it has let in: nobody is there for its answer.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._forget()
@@ -90,6 +95,13 @@ class _Limited(asyncio.Protocol):
         self._unwait()
 
         async def sent(message: Any) -> None:
+            if (
+                self.transport.is_closing()
+            ):  # the client is gone, of which uvicorn is told later: uvloop raises
+                send.__self__.disconnected = True
+            if not self.flow.write_paused:
+                await send(message)
+                return
             try:
                 await asyncio.wait_for(send(message), self.held.limits.send_s)
             except (TimeoutError, asyncio.TimeoutError):  # two classes on Python 3.10

@@ -116,7 +116,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
         proxy_headers=False,
         # So many are accepted at a time: of those that come faster than they are read none is ended before its turn.
         backlog=_AT_A_TIME,
-        log_level="warning",
+        log_level="error",  # a line for each call that is no HTTP would let anybody fill a disk
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
     )
