@@ -295,7 +295,7 @@ def test_a_client_beside_the_server_sends_another_way(server, kind):
         ("open", {"kind": "gloo", "host": "10.0.0.1", "port": 80}, 422, "the client's own address"),
         ("open", {"kind": "gloo", "host": "127.0.0.1", "port": 9}, 422, "no sender at 127.0.0.1:9"),
         ("open", {"kind": "shm", "size": 2**30}, 413, "at most"),
-        ("begin", {"kind": "gloo", "version": 0, "size": 9}, 422, "open it first"),
+        ("begin", {"kind": "nccl", "version": 0, "size": 9}, 422, "open it first"),
         ("load", {"kind": "shm", "version": 0, "size": 9}, 422, "open it first"),
         ("load", {"kind": "shm", "version": -1, "size": 9}, 422, "greater than or equal to 0"),
         ("load", {"kind": "shm", "version": 0, "size": 2**30}, 413, "at most"),
