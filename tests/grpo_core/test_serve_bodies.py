@@ -187,3 +187,19 @@ def test_a_dimension_is_a_size():
     with pytest.raises(FlatError, match="that is none in 0 bytes"):
         tensors_in(weights([10**4000, 0]))
     assert tensors_in(weights([2**62, 0]))["a"].shape == (2**62, 0)
+
+
+@pytest.mark.parametrize("model", [GenerateBody, CompletionsBody, TrlGenerateBody])
+def test_what_must_be_said_has_no_default(model):
+    """All of a body, and of its parts."""
+    with pytest.raises(ValidationError) as error:
+        model.model_validate({"requests": [{}], "params": {}} if model is GenerateBody else {})
+    missing = {
+        ".".join(map(str, entry["loc"])) for entry in error.value.errors() if entry["type"] == "missing"
+    }
+    params = {"params.max_tokens", "params.temperature", "params.stop_ids"}
+    requests = {"requests.0.id", "requests.0.prompt_ids", "requests.0.seed"}
+    assert (
+        missing
+        == {GenerateBody: params | requests, CompletionsBody: {"prompt"}, TrlGenerateBody: {"prompts"}}[model]
+    )

@@ -40,6 +40,7 @@ __all__ = ["Limits", "Owner", "create_app", "sampled"]
 
 TokenId = Annotated[int, Field(ge=0, strict=True)]  # a text is not taken for its number
 # The first that is none ends the look at a list: a word for each of a million would take gigabytes.
+# One Field a field: pydantic 2.9 takes a field for optional where one is put around another.
 Ids = Annotated[list[TokenId], Field(fail_fast=True)]
 
 
@@ -47,7 +48,7 @@ class RequestBody(BaseModel):
     """One completion that is asked for."""
 
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    prompt_ids: Annotated[Ids, Field(min_length=1)]
+    prompt_ids: Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     prefix: Ids = []
     budget: Annotated[int, Field(ge=0)] = 0
@@ -58,7 +59,7 @@ class ParamsBody(BaseModel):
 
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
-    stop_ids: Annotated[Ids, Field(max_length=64)]
+    stop_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=64)]
 
 
 class GenerateBody(BaseModel):

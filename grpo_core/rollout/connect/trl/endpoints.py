@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import grpo_core.types as core
 from grpo_core.config import ConfigError
-from grpo_core.rollout.serve.app import Ids, sampled
+from grpo_core.rollout.serve.app import Ids, TokenId, sampled
 from grpo_core.rollout.serve.guard import shortly
 from grpo_core.tasks.model import load_tokenizer
 
@@ -91,7 +91,7 @@ class SamplingBody(BaseModel):
 class CompletionsBody(SamplingBody):
     """vLLM's /v1/completions; token ids are returned whether asked for or not."""
 
-    prompt: str | Annotated[Ids, Field(min_length=1)] | Prompts
+    prompt: str | Annotated[list[TokenId], Field(fail_fast=True, min_length=1)] | Prompts
     model: str | None = None
     return_token_ids: bool = True
     return_tokens_as_token_ids: bool = True
