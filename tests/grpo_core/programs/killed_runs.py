@@ -29,12 +29,13 @@ from grpo_core.trainer import Trainer
 class Forked:
     """A child process as `subprocess.Popen` shows it, forked: `python -m` with these arguments, imports done."""
 
-    def __init__(self, arguments, threads: int) -> None:
+    def __init__(self, arguments, threads: int, variables=None) -> None:
         del threads  # set by the child itself, and 1 here
         (child_in, parent_in), (parent_out, child_out) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if not self.pid:
             os.setsid()
+            os.environ.update(variables or {})
             os.dup2(child_in, 0)
             os.dup2(child_out, 1)
             os.closerange(3, 256)  # a pipe ends only when nobody else holds its other side
