@@ -9,7 +9,7 @@ from diagnostics import catalogue
 from diagnostics.doctor.checks import BY_NAME
 from diagnostics.doctor.checks.registered import DoctorCheck, Examined, asked, needs
 from diagnostics.frameworks import PACKAGES
-from diagnostics.report.findings import CheckResult, Report
+from diagnostics.report.findings import CheckResult, NotJudged, Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,17 +78,15 @@ def load_catalogue() -> dict[str, Issue]:
 def result(name: str, checks: Sequence[DoctorCheck], examined: Examined) -> CheckResult:
     """The outcome of a check: its findings, why there are none, what of it was not judged."""
     if examined.machine is None and any("machine" in needs(check.look) for check in checks):
-        return CheckResult(name, "skipped", "the machine was not looked at")
+        return CheckResult.of(name, (), [NotJudged("the machine", "nobody looked at it")])
     try:
         skip = next((why for check in checks if check.skip and (why := asked(check.skip, examined))), "")
         if skip:
             return CheckResult(name, "skipped", skip)
         found = tuple(finding for check in checks for finding in asked(check.look, examined))
-        unread = "; ".join(
-            why for check in checks if check.not_judged and (why := asked(check.not_judged, examined))
-        )
+        unread = [each for check in checks if check.not_judged for each in asked(check.not_judged, examined)]
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
-    return CheckResult(name, "findings" if found else "skipped" if unread else "ok", unread, found)
+    return CheckResult.of(name, found, unread)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.report import wording
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from diagnostics.report.remedies import Remedy
 
 SCHEMA = "grpo-doctor.report.v1"
@@ -71,11 +73,39 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class CheckResult:
-    """What came of one check: `ok`, `findings`, `ignored`, `skipped`, `crashed`. Only ok is ok.
+class NotJudged:
+    """Something that a check could not read or understand: it is neither fine nor wrong.
 
     Attributes:
+        what: What was not judged, in a few words: "process count", "trainer.nnodez".
+        why: The reason, as the end of a sentence that begins with `what`.
+        remedy: What would let it be judged; "" where nothing is known to.
+        place: Where it stands, as file:line, a variable or a log's line; "" where it stands nowhere.
+        decides: Whether a fault that the check is there to find could hide in it: then the report is incomplete.
+    """
+
+    what: str
+    why: str
+    remedy: str = ""
+    place: str = ""
+    decides: bool = True
+
+    @property
+    def text(self) -> str:
+        """All of it in a line."""
+        where = f" [{self.place}]" if self.place else ""
+        return f"{self.what}: {self.why}{where}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What came of one check. Only `ok` is ok.
+
+    Attributes:
+        outcome: `ok`, `findings`, `not_judged` (no finding, and not everything could be judged), `ignored` (all left
+            out on demand), `skipped` (there is nothing it could concern), `crashed`.
         reads: Whether it is the reading of what was given, rather than a judgement of it.
+        not_judged: What of it could not be judged, beside whatever was found.
     """
 
     check: str
@@ -83,6 +113,25 @@ class CheckResult:
     reason: str = ""
     findings: tuple[Finding, ...] = ()
     reads: bool = False
+    not_judged: tuple[NotJudged, ...] = ()
+
+    @classmethod
+    def of(cls, check: str, found: Iterable[Finding], not_judged: Iterable[NotJudged] = ()) -> CheckResult:
+        """The result of a check that came to its end."""
+        found, not_judged = tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_judged))
+        outcome = "findings" if found else "not_judged" if not_judged else "ok"
+        return cls(check, outcome, "", found, not_judged=not_judged)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """A line for each thing that it did not look at or could not judge."""
+        ended = (f"{self.outcome}: {self.reason}",) if self.outcome in {"crashed", "skipped"} else ()
+        return (*ended, *(f"not judged: {each.text}" for each in self.not_judged))
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a fault that it is there to find may be where it did not see."""
+        return self.outcome == "crashed" or any(each.decides for each in self.not_judged)
 
 
 @dataclass(frozen=True)
@@ -111,11 +160,22 @@ class Report:
         """How it was looked, and the notes."""
         return (self.how, *self.notes) if self.how else self.notes
 
+    @property
+    def not_judged(self) -> str:
+        """How much could not be judged and why, for a summary: "3 of 11 not judged: no process count"; or ""."""
+        open_checks = [check for check in self.checks if check.not_judged]
+        if not open_checks:
+            return ""
+        whys = dict.fromkeys(f"{each.what}: {each.why}" for check in open_checks for each in check.not_judged)
+        first, *rest = whys
+        more = f", and {len(rest)} more" if rest else ""
+        return f"{len(open_checks)} of {len(self.checks)} not judged: {first}{more}"
+
     def exit_code(self, fail_on: Severity) -> int:
-        """0 nothing at or above `fail_on`, 1 something, 3 nothing but a check did not come to its end."""
+        """0 nothing at or above `fail_on`, 1 something, 3 nothing, but what was not looked at could hold something."""
         if any(finding.severity >= fail_on for finding in self.findings):
             return FINDINGS
-        return INCOMPLETE if any(check.outcome == "crashed" for check in self.checks) else FINE
+        return INCOMPLETE if any(check.incomplete for check in self.checks) else FINE
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--format json`."""
@@ -124,7 +184,12 @@ class Report:
             "tool": self.tool,
             "subject": self.subject,
             "checks": [
-                {"check": check.check, "outcome": check.outcome, "reason": check.reason}
+                {
+                    "check": check.check,
+                    "outcome": check.outcome,
+                    "reason": check.reason,
+                    "not_judged": [asdict(each) for each in check.not_judged],
+                }
                 for check in self.checks
             ],
             "findings": [finding.to_json() for finding in self.findings],

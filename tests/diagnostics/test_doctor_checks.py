@@ -8,6 +8,7 @@ import pytest
 from diagnostics.doctor import checks, examine
 from diagnostics.doctor.checks import registered
 from diagnostics.doctor.checks.registered import DoctorCheck, Examined
+from diagnostics.report.findings import NotJudged
 
 
 def test_every_check_is_registered():
@@ -56,15 +57,18 @@ def test_what_is_wrong_with_a_registration_is_told_with_its_place(monkeypatch):
     assert half(None, None) == other(None) == []
 
 
+UNREAD = NotJudged("memory", "the file is not readable", "run it as its owner", "/proc/meminfo")
+
+
 @pytest.mark.parametrize(
     ("check", "outcome", "reason"),
     [
         (DoctorCheck("memory", lambda environment: [environment]), "findings", ""),
         (DoctorCheck("memory", lambda environment: []), "ok", ""),
-        (DoctorCheck("memory", lambda machine: []), "skipped", "the machine was not looked at"),
+        (DoctorCheck("memory", lambda machine: []), "not_judged", ""),
         (DoctorCheck("memory", lambda environment: [], skip=lambda issues: "none"), "skipped", "none"),
-        (DoctorCheck("memory", lambda environment: [], not_judged=lambda: "unread"), "skipped", "unread"),
-        (DoctorCheck("memory", lambda: [1], not_judged=lambda: "unread"), "findings", "unread"),
+        (DoctorCheck("memory", lambda environment: [], not_judged=lambda: [UNREAD]), "not_judged", ""),
+        (DoctorCheck("memory", lambda: [1], not_judged=lambda: [UNREAD]), "findings", ""),
         (DoctorCheck("memory", lambda: [1], skip=lambda: 1 / 0), "crashed", "ZeroDivisionError"),
     ],
 )

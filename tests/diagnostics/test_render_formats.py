@@ -3,6 +3,7 @@
 import json
 import os
 import string
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.report.filters import BaselineError, fingerprint, select, without_known
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.report.formats import github, json_report, jsonl, junit, markdown, sarif
+from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
+from diagnostics.report.formats import github, json_report, jsonl, junit, markdown, sarif, terminal
 from diagnostics.report.personal import strip
 from diagnostics.report.remedies import Explain, Remedy
 
@@ -250,3 +251,32 @@ def test_select_and_ignore():
     whole = report(finding(), finding("NUM002"))
     assert [f.code for f in select(whole, ["cfg"], []).findings] == ["CFG101"]
     assert [f.code for f in select(whole, [], ["CFG101"]).findings] == ["NUM002"]
+
+
+@pytest.mark.parametrize("decides", [True, False])
+@pytest.mark.parametrize("found", [(), (finding(severity=Severity.WARNING),)])
+def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decides, capsys):
+    """Beside findings or alone; and where a fault could hide in it, no form says that all is well."""
+    unread = NotJudged("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
+    whole = Report("lint", {"files": [], "packages": {}}, (CheckResult.of("groups", found, [unread]),))
+    assert whole.exit_code(Severity.ERROR) == (3 if decides else 0)
+    assert whole.not_judged == "1 of 1 not judged: trainer.nnodez: no source knows it"
+    terminal.render(whole, sys.stdout)
+    shown = {
+        "terminal": " ".join(capsys.readouterr().out.split()),
+        "json": json_report.render(whole),
+        "jsonl": jsonl.render(whole),
+        "markdown": markdown.render(whole).replace("\\", ""),
+        "sarif": sarif.render(whole),
+    }
+    if not (found and not decides):
+        shown["junit"] = junit.render(whole, Severity.ERROR)
+    if decides:
+        shown["github"] = github.render(whole)
+    for form, text in shown.items():
+        for word in (unread.what, unread.why, unread.remedy, unread.place):
+            assert word in text, (form, word)
+    suite = ET.fromstring(junit.render(whole, Severity.ERROR).partition("?>")[2])
+    assert suite.get("errors") == ("1" if decides else "0")
+    assert "Nothing found.\n" not in shown["markdown"]
+    assert not shown["terminal"].endswith("nothing found")

@@ -9,7 +9,7 @@ from diagnostics.catalogue.affects import CONCERNED, UNREADABLE, affects
 from diagnostics.catalogue.offers import remedy
 from diagnostics.doctor.checks.registered import check
 from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
-from diagnostics.report.findings import Evidence, Finding, Severity
+from diagnostics.report.findings import Evidence, Finding, NotJudged, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +27,15 @@ def nothing_to_judge(environment: Environment) -> str:
     return f"none of {', '.join(sorted(known))} is installed in {environment.prefix}"
 
 
-def not_judged(environment: Environment, issues: dict[str, Issue]) -> str:
-    """Of which packages nothing could be said, since their release is none; empty if there is none."""
+def not_judged(environment: Environment, issues: dict[str, Issue]) -> list[NotJudged]:
+    """The packages of which nothing could be said, since their release is none."""
     releases = environment.releases
     concerns = [affects(issue, releases) for issue in _active(issues)]
     unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
-    return f"not judged, since it is no release that can be read: {', '.join(unread)}" if unread else ""
+    return [
+        NotJudged(package, "its release can't be read", "install a release, or a build that says which it is")
+        for package in unread
+    ]
 
 
 def _active(issues: dict[str, Issue]) -> Iterator[Issue]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from diagnostics.facts.compat import Compat
     from diagnostics.facts.environment import Environment
     from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.report.findings import Finding, NotJudged
 
     Look = TypeVar("Look", bound=Callable[..., list[Finding]])
 
@@ -64,13 +64,13 @@ class DoctorCheck:
         name: One of `CHECKS`.
         look: The function; its parameters are fields of `Examined`.
         skip: Says why there is nothing to look at, or "".
-        not_judged: Says what of it could not be judged, or "".
+        not_judged: Says what of it could not be judged: a list of `NotJudged`.
     """
 
     name: str
     look: Callable[..., list[Finding]]
     skip: Callable[..., str] | None = None
-    not_judged: Callable[..., str] | None = None
+    not_judged: Callable[..., list[NotJudged]] | None = None
 
     @property
     def place(self) -> tuple[str, int]:
@@ -82,7 +82,10 @@ _registered: list[DoctorCheck] = []
 
 
 def check(
-    name: str, *, skip: Callable[..., str] | None = None, not_judged: Callable[..., str] | None = None
+    name: str,
+    *,
+    skip: Callable[..., str] | None = None,
+    not_judged: Callable[..., list[NotJudged]] | None = None,
 ) -> Callable[[Look], Look]:
     """Registers the function below it as a check; the words are those of `DoctorCheck`."""
 

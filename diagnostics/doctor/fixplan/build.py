@@ -124,9 +124,11 @@ def _steps(case: PlanCase, wanted: list[wants.Demand], sets: list[PinnedSet]) ->
 
 def _unseen(report: Report) -> tuple[str, ...]:
     return tuple(
-        f"{check.check}: {check.outcome}: {check.reason}"
+        f"{check.check}: {line}"
         for check in report.checks
-        if check.outcome not in {"ok", "findings"}
+        for line in (
+            check.unseen or ((f"{check.outcome}: {check.reason}",) if check.outcome == "ignored" else ())
+        )
     )
 
 

@@ -29,6 +29,12 @@ def render(report: Report) -> str:
         for check in report.checks
         if check.outcome == "crashed"
     ]
+    lines += [
+        f"::warning title={_property('not judged')}::{_data(strip(f'{check.check}: {each.text}'))}"
+        for check in report.checks
+        for each in check.not_judged
+        if each.decides
+    ]
     if told := unresolved(report):
         lines.append(f"::warning title={_property(report.tool)}::{_data(strip(told))}")
     return "\n".join(lines)

@@ -57,6 +57,11 @@ def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
             case, "failure", {"message": _clean(f"{codes}: {bad[0].title}"), "type": codes}
         )
         failure.text = _clean("\n\n".join(map(_told, bad)))
+    if check.incomplete and not bad:
+        # What may hide a fault is no test that passed.
+        ET.SubElement(case, "error", {"message": _clean("; ".join(check.unseen)), "type": "not judged"})
+    elif check.outcome == "not_judged":
+        ET.SubElement(case, "skipped").text = _clean("; ".join(check.unseen))
     if rest:
         ET.SubElement(case, "system-out").text = _clean("\n\n".join(map(_told, rest)))
     return case

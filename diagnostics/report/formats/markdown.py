@@ -23,15 +23,14 @@ def render(report: Report) -> str:
         parts.append("\n".join(rows))
         parts += map(_finding, report.findings)
     elif not unresolved(report):
-        parts.append("Nothing found.")
+        parts.append(_text(f"Nothing found; {report.not_judged}.") if report.not_judged else "Nothing found.")
     if told := unresolved(report):
         parts.append(_text(f"Verdict: {told}."))
     if anchors := report.subject.get("anchors"):
         parts.append("Where to look first:")
         parts.append(_block("\n".join(f"{anchor['text']}    # {anchor['place']}" for anchor in anchors)))
-    unseen = [check for check in report.checks if check.outcome in {"crashed", "skipped"}]
-    if unseen:
-        lines = [f"- {_text(f'{check.check}: {check.outcome}: {check.reason}')}" for check in unseen]
+    lines = [f"- {_text(f'{check.check}: {line}')}" for check in report.checks for line in check.unseen]
+    if lines:
         parts.append("Not looked at:\n\n" + "\n".join(lines))
     parts += [_text(f"Note: {note}") for note in report.remarks]
     return "\n\n".join(parts) + "\n"

@@ -93,17 +93,17 @@ def _location(file: str, line: int) -> dict[str, Any]:
 
 def _invocation(report: Report) -> dict[str, Any]:
     """Whether the tool came to its end, and what it could not look at."""
-    unseen = [check for check in report.checks if check.outcome in {"crashed", "skipped"}]
     notifications = [
         {
-            "level": "error" if check.outcome == "crashed" else "note",
-            "message": {"text": strip(f"{check.check}: {check.outcome}: {check.reason}")},
+            "level": "error" if check.outcome == "crashed" else "warning" if check.incomplete else "note",
+            "message": {"text": strip(f"{check.check}: {line}")},
         }
-        for check in unseen
+        for check in report.checks
+        for line in check.unseen
     ]
     if told := unresolved(report):
         notifications.append({"level": "warning", "message": {"text": strip(told)}})
     return {
-        "executionSuccessful": not any(check.outcome == "crashed" for check in unseen),
+        "executionSuccessful": not any(check.outcome == "crashed" for check in report.checks),
         "toolExecutionNotifications": notifications,
     }

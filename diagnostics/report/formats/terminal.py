@@ -28,6 +28,7 @@ STYLES = {
 MARKS = {
     "ok": ("ok", "green"),
     "findings": ("look", "yellow"),
+    "not_judged": ("unknown", "yellow"),
     "ignored": ("ignored", "dim"),
     "skipped": ("skipped", "dim"),
     "crashed": ("CRASHED", "bold red"),
@@ -51,6 +52,8 @@ def render(report: Report, stream: TextIO) -> None:
         if check.reason:
             line.append(f": {redact(check.reason)}")
         console.print(line)
+        for each in check.not_judged:
+            console.print(Padding(Text(redact(f"not judged: {each.text}")), (0, 0, 0, 8), expand=False))
     for note in report.remarks:
         console.print(Text(redact(f"note: {note}"), style="dim"))
     console.print(Text(_summary(report)))
@@ -104,4 +107,5 @@ def _summary(report: Report) -> str:
     told = [f"{number} {severity.word}" for severity, number in counts.items() if number]
     unseen = sum(check.outcome in {"skipped", "crashed"} for check in report.checks)
     tail = f"; {unseen} of {len(report.checks)} checks could not be made" if unseen else ""
-    return (", ".join(told) if told else "nothing found") + tail
+    open_ones = f"; {report.not_judged}" if report.not_judged else ""
+    return (", ".join(told) if told else "nothing found") + open_ones + tail

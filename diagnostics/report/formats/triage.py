@@ -14,7 +14,9 @@ from diagnostics.report.formats.terminal import write_finding
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from diagnostics.report.findings import Report
+    from rich.console import Console
+
+    from diagnostics.report.findings import CheckResult, Report
 
 _STYLES = {
     "known": "bold red",
@@ -48,11 +50,17 @@ def render(report: Report, stream: TextIO) -> None:
         console.print(Padding(line, (0, 0, 0, 2), expand=False))
     console.print()
     for check in report.checks:
-        if check.outcome == "crashed":
-            console.print(Text(f"CRASHED {redact(check.reason)}", style="bold red"))
-        elif check.outcome == "ignored":
-            console.print(Text(f"ignored {check.reason}", style="dim"))
+        _write_check(console, check)
     for note in report.remarks:
         console.print(Text(redact(f"note: {note}"), style="dim"))
     if subject["fingerprint"]:
         console.print(Text(f"fingerprint {subject['fingerprint']}", style="dim"))
+
+
+def _write_check(console: Console, check: CheckResult) -> None:
+    if check.outcome == "crashed":
+        console.print(Text(f"CRASHED {redact(check.reason)}", style="bold red"))
+    elif check.outcome == "ignored":
+        console.print(Text(f"ignored {check.reason}", style="dim"))
+    for each in check.not_judged:
+        console.print(Text(redact(f"not judged: {each.text}"), style="yellow"))
