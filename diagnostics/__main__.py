@@ -75,9 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--fix-plan", action="store_true", help="one ordered plan out of all findings; runs nothing"
     )
-    from diagnostics.doctor.fleet import options as fleet
+    from diagnostics.nodes import options as nodes
 
-    fleet.add(doctor)
+    nodes.add(
+        doctor, "examine these hosts over ssh and compare them", "examine the nodes of a running Ray cluster"
+    )
     doctor.set_defaults(command=_doctor)
     from diagnostics.lint import command as lint
 

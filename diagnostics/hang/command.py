@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics.nodes import options as nodes
 from diagnostics.report.findings import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ def add(commands: Any) -> None:
     )
     which.add_argument(
         "--watch", action="store_true", help="start the command after --, and look when it stands still"
+    )
+    nodes.add(
+        parser,
+        "look on these hosts over ssh, and join what they see",
+        "look on the nodes of a running Ray cluster",
     )
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -107,20 +113,34 @@ def run(options: argparse.Namespace) -> int:
 
         return watch.run(words, options, answer)
     from diagnostics.hang.look import take
-    from diagnostics.hang.read import ReadError, files
+    from diagnostics.hang.read import ReadError
 
     try:
-        snapshot = files.read(options.files) if options.files else _look(options)
-    except (ReadError, take.NoProcessError) as error:
+        snapshot = _seen(options)
+    except (ReadError, take.NoProcessError, ValueError) as error:
         print(f"diagnostics: hang: {error}", file=sys.stderr)
         # That nothing was found to be looked at is no wrong usage, and not fine either.
-        return USAGE if options.pid or options.files else INCOMPLETE
+        return USAGE if options.pid or options.files or options.hosts or options.ray else INCOMPLETE
     return answer(snapshot, options)
 
 
+def _seen(options: argparse.Namespace) -> Snapshot:
+    if options.files:
+        from diagnostics.hang.read import files
+
+        return files.read(options.files)
+    if options.hosts or options.ray:
+        from diagnostics.hang.look import hosts
+
+        return hosts.take(options)
+    return _look(options)
+
+
 def _misused(options: argparse.Namespace, words: list[str]) -> str:
-    named = (("--pid", options.pid), ("--match", options.match), ("--all", options.all))
+    far = (("--hosts", options.hosts), ("--ray", options.ray))
+    named = (("--pid", options.pid), ("--match", options.match), ("--all", options.all), *far)
     given = [name for name, value in named if value]
+    elsewhere = [name for name, value in far if value]
     told = (
         (
             f"--from reads dumps; {' and '.join(given) or '--watch'} would look at processes",
@@ -132,13 +152,18 @@ def _misused(options: argparse.Namespace, words: list[str]) -> str:
             f"{' '.join(words)!r}: expected nothing there (--watch -- COMMAND would start a command)",
             words and not options.watch,
         ),
+        (
+            f"--pid is a number of this host; with {' and '.join(elsewhere)} take --match",
+            elsewhere and options.pid,
+        ),
+        (nodes.problem(options), True),
         (f"--samples {options.samples}: expected 1 to 50", not 1 <= options.samples <= 50),
     )
     try:
         re.compile(options.match)
     except re.error as error:
         return f"--match {options.match!r}: no pattern: {error}"
-    return next((problem for problem, holds in told if holds), "")
+    return next((problem for problem, holds in told if problem and holds), "")
 
 
 def _look(options: argparse.Namespace) -> Snapshot:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.hang import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
 # A thread that could run for more than this share of the time it was watched is busy.
@@ -154,6 +157,7 @@ class Socket:
         peer: The inode at the other end, 0 if that is not on this host.
         sent_s: Seconds since anything was sent; None if unknown.
         received_s: Seconds since anything was received.
+        host: Where it is; inodes are numbers of a host.
     """
 
     inode: int
@@ -166,6 +170,7 @@ class Socket:
     peer: int = 0
     sent_s: float | None = None
     received_s: float | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,7 @@ class Lock:
     kind: str
     waiting: bool = False
     path: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,7 @@ class Snapshot:
         source: "live", or what kind of dump it was read from.
         seconds: How long it was watched.
         blind: What could not be looked at, each with what would let it be seen.
+        missing: Hosts that gave no answer.
         notes: What else is worth saying.
     """
 
@@ -215,12 +222,23 @@ class Snapshot:
     source: str = "live"
     seconds: float = 0.0
     blind: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a bundle."""
         found: dict[str, Any] = plain.slim(dataclasses.asdict(self))
         return {"schema": SCHEMA} | found
+
+    def on(self, host: str) -> Snapshot:
+        """The same as of a host of that name, whatever it called itself."""
+        return dataclasses.replace(
+            self,
+            processes=tuple(dataclasses.replace(p, host=host) for p in self.processes),
+            sockets=tuple(dataclasses.replace(s, host=host) for s in self.sockets),
+            locks=tuple(dataclasses.replace(one, host=host) for one in self.locks),
+            blind=tuple(f"{host}: {text}" for text in self.blind),
+        )
 
     @staticmethod
     def from_json(document: Any) -> Snapshot:
@@ -236,6 +254,21 @@ class Snapshot:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise SnapshotError(f"a broken snapshot: {error}") from None
         return built
+
+
+def joined(parts: Sequence[Snapshot]) -> Snapshot:
+    """Several snapshots, of several hosts or of several files, as one."""
+    return Snapshot(
+        processes=tuple(item for part in parts for item in part.processes),
+        sockets=tuple(item for part in parts for item in part.sockets),
+        locks=tuple(item for part in parts for item in part.locks),
+        collectives=tuple(item for part in parts for item in part.collectives),
+        source=" and ".join(dict.fromkeys(part.source for part in parts)),
+        seconds=max((part.seconds for part in parts), default=0.0),
+        blind=tuple(item for part in parts for item in part.blind),
+        missing=tuple(item for part in parts for item in part.missing),
+        notes=tuple(dict.fromkeys(item for part in parts for item in part.notes)),
+    )
 
 
 def short(path: str) -> str:

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from diagnostics import __main__ as command
 from diagnostics import door
 from diagnostics.doctor.fixplan.installers import Installer
-from diagnostics.doctor.fleet.nodes import Node, NodeAnswer, read
+from diagnostics.doctor.fleet.nodes import Node, read
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
 from diagnostics.doctor.installing import install, uninstall
 from diagnostics.facts import collection, compat
 from diagnostics.facts import environment as facts
+from diagnostics.nodes.answer import NodeAnswer
 from diagnostics.report import clean, output, wording
 from diagnostics.report.remedies import Explain, Install, Run, SetVariables, Unset
 from tests.diagnostics.environments import issues
@@ -225,7 +226,7 @@ def test_what_is_shared_is_quoted_after_it_was_cleaned():
 def test_every_command_is_quoted_in_one_place():
     """Nobody else knows the shell: but for what sends a command to a shell of ssh's, and what reads scripts."""
     root = Path(__file__).parents[2] / "diagnostics"
-    known = {"report/wording.py", "doctor/fleet/reach.py", "lint/commands.py"}
+    known = {"report/wording.py", "nodes/reach.py", "lint/commands.py"}
     found = {
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")

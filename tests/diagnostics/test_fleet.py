@@ -19,12 +19,15 @@ import pytest
 
 from diagnostics import catalogue
 from diagnostics.__main__ import main
-from diagnostics.doctor.fleet import bundle, compare, hosts, nodes, reach, remote
+from diagnostics.doctor.fleet import compare, nodes, remote
+from diagnostics.doctor.fleet.command import carried
 from diagnostics.doctor.fleet.nodes import Node
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
 from diagnostics.facts import collection
 from diagnostics.facts.compat import Compat
 from diagnostics.facts.gpus import Gpu, Gpus
+from diagnostics.nodes import hosts, program, reach
+from diagnostics.nodes.answer import NodeAnswer
 from diagnostics.report.findings import Severity
 from diagnostics.report.wording import commands_of, text_of
 from tests.diagnostics.environments import Maker
@@ -280,8 +283,8 @@ def test_a_bad_command_template_is_refused(tmp_path, template, capsys):
 
 def test_the_collector_needs_nothing_but_python(tmp_path):
     """No site-packages, no file of ours, an empty folder and an empty environment; it leaves nothing behind."""
-    text = bundle.program()
-    assert len(text) < bundle.MOST_BYTES
+    text = program.program(carried())
+    assert len(text) < program.MOST_BYTES
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-"],
         input=text,
@@ -292,25 +295,25 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
         cwd=tmp_path,
         env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
     )
-    read = nodes.read(nodes.NodeAnswer(text=done.stdout))
+    read = nodes.read(NodeAnswer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
-    assert bundle.program() == text
+    assert program.program(carried()) == text
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("Welcome\n", "not with facts"),
-        (f"{bundle.MARK} {{", "broken"),
-        (f'{bundle.MARK} {{"facts": 3, "nccl": [], "models": []}}', "broken"),
-        (f"{bundle.MARK} []", "broken"),
-        (f'{bundle.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
+        (f"{program.MARK} {{", "broken"),
+        (f'{program.MARK} {{"facts": 3, "nccl": [], "models": []}}', "broken"),
+        (f"{program.MARK} []", "broken"),
+        (f'{program.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
     ],
 )
 def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
     """Whatever ran there."""
-    said = nodes.read(nodes.NodeAnswer(text=text))["problem"]
+    said = nodes.read(NodeAnswer(text=text))["problem"]
     assert problem in said
     assert said.isprintable()
 
@@ -345,7 +348,7 @@ esac
 def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
     """Stand-ins for ssh: every one gets its own verdict."""
     script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=bundle.MARK, folder=tmp_path))
+    script.write_text(SCRIPT.format(mark=program.MARK, folder=tmp_path))
     script.chmod(0o755)
     env = Maker(tmp_path / "env").add("vllm", "0.11.0")
     other = Maker(tmp_path / "other").add("vllm", "0.10.2")
@@ -379,7 +382,7 @@ def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
 def test_a_host_that_hangs_is_given_up_with_all_that_it_started(tmp_path, capsys):
     """No answer within its time: incomplete, never ok; the child of what was started is gone too."""
     script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=bundle.MARK, folder=tmp_path))
+    script.write_text(SCRIPT.format(mark=program.MARK, folder=tmp_path))
     script.chmod(0o755)
     (tmp_path / "hosts").write_text("hangs\n")
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]

@@ -17,9 +17,10 @@ import pytest
 
 from diagnostics import __main__ as program
 from diagnostics import given
-from diagnostics.doctor.fleet import cluster, hosts, nodes
+from diagnostics.doctor.fleet import nodes
 from diagnostics.facts import clusters, collection, compat, configs, environment, extensions
 from diagnostics.matrix import __main__ as matrix
+from diagnostics.nodes import answer, cluster, hosts
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.programs import fuzz_readers
 
@@ -264,9 +265,9 @@ def test_a_node_s_numbers_are_numbers(value):
     document = json.dumps(
         {"facts": collection.collect(None).to_json() | {"machine": "HERE"}, "nccl": [], "models": []}
     )
-    answer = nodes.NodeAnswer(text=f"{nodes.MARK} {document.replace(json.dumps('HERE'), value)}")
-    assert nodes.read(answer)["problem"].startswith("its answer is broken")
-    assert nodes.clock_of(f"{nodes.CLOCK} inf") is None
+    said = answer.NodeAnswer(text=f"{answer.MARK} {document.replace(json.dumps('HERE'), value)}")
+    assert nodes.read(said)["problem"].startswith("its answer is broken")
+    assert answer.clock_of(f"{answer.CLOCK} inf") is None
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ OTHERS_TEXT = {
     "diagnostics/lint/commands.py": "the words of a command line",
     "diagnostics/lint/sources/": "scripts and configs",
     "diagnostics/triage/": "lines of a log",
-    "diagnostics/doctor/fleet/nodes.py": "what a node printed",
+    "diagnostics/nodes/answer.py": "what a node printed",
     # To go with `Answer.facts`.
     "diagnostics/matrix/report/findings.py": "the summary of an answer, until its facts are kept",
 }

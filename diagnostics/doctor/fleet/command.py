@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnostics.doctor import examine as doctor
-from diagnostics.doctor.fleet import cluster, hosts, reach
-from diagnostics.doctor.fleet.cluster import ClusterError
-from diagnostics.doctor.fleet.hosts import HostsError
 from diagnostics.doctor.fleet.nodes import Node, read
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
 from diagnostics.facts import compat
+from diagnostics.nodes import cluster, hosts, reach
+from diagnostics.nodes import options as wanted
+from diagnostics.nodes.cluster import ClusterError
+from diagnostics.nodes.hosts import HostsError
+from diagnostics.nodes.program import Carried
 from diagnostics.report import clean, output
 from diagnostics.report.findings import USAGE
 
 if TYPE_CHECKING:
     import argparse
 
-    from diagnostics.doctor.fleet.hosts import Host
     from diagnostics.report.findings import Report
+
+_PARTS = ("facts/*.py", "frameworks.py", "given.py", "doctor/fleet/remote.py")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,19 +49,12 @@ def _refuse(options: argparse.Namespace) -> None:
         raise HostsError(
             "--fix-plan: one environment at a time: run it on the node, without --hosts or --ray"
         )
-    if not 0 < options.node_limit <= 3600:
-        raise HostsError(f"--node-limit {options.node_limit:g}: expected seconds, up to 3600")
-    for name in ("host_command", "host_python"):
-        if options.ray and getattr(options, name):
-            raise HostsError(f"--{name.replace('_', '-')}: belongs to --hosts, not to --ray")
+    if problem := wanted.problem(options):
+        raise HostsError(problem)
 
 
 def _of_hosts(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str]:
-    found = hosts.read(options.hosts)
-    if options.host_python:
-        found = [host if host.python else replace(host, python=options.host_python) for host in found]
-    print(f"asking {len(found)} hosts, at most {options.node_limit:g} s each", file=sys.stderr)
-    answers = reach.ask(found, options.host_command, prefix, options.node_limit)
+    found, answers = reach.chosen(options, prefix, lambda host: carried(host.prefix or prefix))
     nodes = []
     rank = 0
     slots = all(host.slots for host in found)
@@ -67,7 +62,7 @@ def _of_hosts(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str
         many = slots and host.slots > 1
         number = f"{rank}-{rank + host.slots - 1}" if many else str(rank)
         secrets = tuple(filter(None, (host.target, host.name)))
-        name = f"{host.name}:{host.port}" if _shared(host, found) else host.name
+        name = hosts.name(host, found)
         nodes.append(
             Node(position, "ranks" if many else "rank", number, name, secrets=secrets, **read(answer))
         )
@@ -79,12 +74,25 @@ def _of_hosts(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str
     )
 
 
-def _shared(host: Host, found: list[Host]) -> bool:
-    return sum(other.name == host.name for other in found) > 1
+def carried(prefix: str = "") -> Carried:
+    """Doctor's facts, of an environment on a node; empty for the one of the Python that runs it."""
+    return Carried("diagnostics.doctor.fleet.remote", _PARTS, {"prefix": prefix})
 
 
 def _of_ray(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str]:
     python = f"{prefix}/bin/python" if prefix else sys.executable
     print(f"asking Ray's nodes, at most {options.node_limit:g} s after joining", file=sys.stderr)
-    nodes = cluster.ask(python, options.ray, options.node_limit)
+    members = cluster.ask(python, options.ray, options.node_limit, carried())
+    nodes = [
+        Node(
+            position,
+            "node",
+            str(position),
+            member.name,
+            dead=member.dead,
+            secrets=member.secrets,
+            **read(member.answer),
+        )
+        for position, member in enumerate(members)
+    ]
     return nodes, "environment variables and limits are those that Ray's workers have on each node"

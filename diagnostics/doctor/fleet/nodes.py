@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.doctor.fleet.bundle import CLOCK, MARK
 from diagnostics.facts import collection
 from diagnostics.facts.plain import FactsError
+from diagnostics.nodes.answer import AnswerError, one_line
 
 if TYPE_CHECKING:
     from diagnostics.facts.collection import Facts
-
-MOST_ANSWER_BYTES = 8 * 2**20
+    from diagnostics.nodes.answer import NodeAnswer
 
 
 @dataclass(frozen=True)
@@ -51,37 +48,17 @@ class Node:
         return f"{self.word} {self.number}" + (f" ({self.name})" if self.name else "")
 
 
-@dataclass(frozen=True)
-class NodeAnswer:
-    """What a node's Python printed, or why it did not.
-
-    Attributes:
-        started: Our clock when it was asked.
-        clock: (its clock, our clock when that arrived).
-    """
-
-    text: str = ""
-    problem: str = ""
-    started: float = 0.0
-    clock: tuple[float, float] | None = None
-
-
 def read(answer: NodeAnswer) -> dict[str, Any]:
     """What an answer holds, as arguments of Node: facts, or the problem."""
-    if answer.problem:
-        return {"problem": answer.problem}
-    lines = [line for line in answer.text.splitlines() if line.startswith(MARK)]
-    if not lines:
-        return {"problem": "it answered, but not with facts: another program ran there"}
     try:
-        document = json.loads(lines[-1].removeprefix(MARK))
-        if isinstance(document, dict) and "error" in document:
-            return {"problem": one_line(str(document["error"]))}
+        document = answer.document()
         found: dict[str, Any] = {
             "facts": collection.from_json(document["facts"]),
             "nccl": tuple(map(one_line, document["nccl"])),
             "models": tuple(map(one_line, document["models"])),
         }
+    except AnswerError as error:
+        return {"problem": str(error)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FactsError) as error:
         return {"problem": one_line(f"its answer is broken: {type(error).__name__}: {error}")}
     return found | {"clock": _skew(answer)}
@@ -93,19 +70,3 @@ def _skew(answer: NodeAnswer) -> tuple[float, float] | None:
         return None
     there, arrived = answer.clock
     return there - arrived, there - answer.started
-
-
-def clock_of(line: str) -> float | None:
-    """The time in the first line of the collector."""
-    try:
-        told = float(line.removeprefix(CLOCK)) if line.startswith(CLOCK) else None
-    except ValueError:
-        return None
-    return told if told is not None and math.isfinite(told) else None
-
-
-def one_line(text: str, most: int = 300) -> str:
-    """A text from elsewhere as one line without control characters."""
-    clean = "".join(character if character.isprintable() else " " for character in text)
-    clean = " ".join(clean.split())
-    return clean if len(clean) <= most else clean[: most - 1] + "…"

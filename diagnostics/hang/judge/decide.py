@@ -199,4 +199,4 @@ def _blind(index: Index) -> bool:
     seen = [
         stand for stand in index.stands.values() if stand.process.role != "helper" and stand.process.python
     ]
-    return any(stand.kind == "unseen" for stand in seen) or not seen or not index.stands
+    return bool(index.snapshot.missing) or any(stand.kind == "unseen" for stand in seen) or not seen

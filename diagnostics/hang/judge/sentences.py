@@ -157,7 +157,8 @@ def blind(index: Index) -> str:
     unseen = [
         s.process.label for s in index.stands.values() if s.kind == "unseen" and s.process.role != "helper"
     ]
-    return f"Not known: {_joined(unseen[:_MANY]) or 'no process'} could not be seen."
+    unseen += index.snapshot.missing
+    return f"Not known: {_joined(unseen[:_MANY]) or 'the processes'} could not be seen."
 
 
 def _cycle(verdict: HangVerdict) -> tuple[Edge, ...]:

@@ -67,13 +67,17 @@ def groups(index: Index) -> dict[str, list[Process]]:
     loose: dict[str, list[Process]] = defaultdict(list)
     for process in index.snapshot.processes:
         if process.role == "trainer":
-            found[process.job or f"{process.host} children of {process.ppid}"].append(process)
+            # A store at an address of the host itself is another one on each host.
+            apart = f" on {process.host}" if process.host and process.job.startswith(_LOCAL) else ""
+            name = f"{process.job}{apart}" if process.job else f"{process.host} children of {process.ppid}"
+            found[name].append(process)
         elif process.role == "engine worker":
             found[f"{process.host} workers of {process.ppid}"].append(process)
         elif process.role in ("process", "Ray actor") and process.python:
             loose[f"{process.host} children of {process.ppid}"].append(process)
     for name, members in loose.items():
-        parent = next((p for p in index.snapshot.processes if p.key.endswith(f"/{members[0].ppid}")), None)
+        above = f"{members[0].host}/{members[0].ppid}"
+        parent = next((p for p in index.snapshot.processes if p.key == above), None)
         if parent and index.stands[parent.key].kind in IN:
             members.append(parent)
         if any(index.stands[p.key].kind in IN for p in members):

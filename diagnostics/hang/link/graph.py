@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
 
 
+def is_loopback(address: str) -> bool:
+    """Whether an address, with or without a port, is that of the host itself: each host has its own."""
+    return address.startswith(("127.", "[::1]", "::1", "[::ffff:127.", "::ffff:127."))
+
+
 @dataclass(frozen=True)
 class Edge:
     """One process waits for another.
@@ -47,17 +52,13 @@ class Index:
     def of(snapshot: Snapshot) -> Index:
         """Builds the tables."""
         index = Index(snapshot)
-        hosts = {process.host for process in snapshot.processes}
         for process in snapshot.processes:
             index.stands[process.key] = stand(process)
             for item in process.fds:
                 if item.kind in ("tcp", "unix", "pipe"):
                     index.owners.setdefault((process.host, item.inode), []).append((process, item))
         for socket in snapshot.sockets:
-            # Of many hosts each has its own numbers; a socket belongs to the host of who has it open.
-            for host in hosts:
-                if (host, socket.inode) in index.owners or len(hosts) == 1:
-                    index.sockets[host, socket.inode] = socket
+            index.sockets[socket.host, socket.inode] = socket
         return index
 
     def process(self, key: str) -> Process | None:
@@ -84,8 +85,11 @@ class Index:
             return [p for p, _ in self.owners.get((process.host, socket.peer), ()) if p.key != process.key]
         if socket.kind != "tcp":
             return []
+        inward = is_loopback(socket.remote)
         ends = [
-            key for key, s in self.sockets.items() if (s.local, s.remote) == (socket.remote, socket.local)
+            key
+            for key, s in self.sockets.items()
+            if (s.local, s.remote) == (socket.remote, socket.local) and (s.host == process.host or not inward)
         ]
         found = [p for key in ends for p, _ in self.owners.get(key, ())]
         return found or [p for p in self._listeners(process.host, socket) if p.key != process.key]
@@ -95,18 +99,22 @@ class Index:
         return any(p.key == process.key for p in self._listeners(process.host, socket))
 
     def _listeners(self, host: str, socket: Socket) -> list[Process]:
-        """Who listens where a connection goes to that nobody has accepted yet."""
+        """Who listens where a connection goes to that nobody has accepted yet, on whichever host that is."""
         address, _, port = socket.remote.rpartition(":")
-        # Addresses of this host are those that its own sockets have.
-        here = {
-            s.local.rpartition(":")[0] for (h, _), s in self.sockets.items() if h == host and s.kind == "tcp"
+        # Addresses of a host are those that its own sockets have.
+        there = {
+            s.host
+            for s in self.sockets.values()
+            if s.kind == "tcp" and s.local.rpartition(":")[0] == address and not is_loopback(address)
         }
-        if not port or (address not in here and not address.startswith("127.")):
+        if is_loopback(address):
+            there.add(host)
+        if not port:
             return []
         keys = [
             key
             for key, s in self.sockets.items()
-            if key[0] == host and s.state == "LISTEN" and s.local.rpartition(":")[2] == port
+            if s.host in there and s.state == "LISTEN" and s.local.rpartition(":")[2] == port
         ]
         return [p for key in keys for p, _ in self.owners.get(key, ())]
 

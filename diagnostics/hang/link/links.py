@@ -129,10 +129,8 @@ def _file_lock(index: Index, stand: Stand, thread: Thread) -> list[Edge]:
     library = any("filelock" in frame.path or "portalocker" in frame.path for frame in thread.frames)
     found = []
     for lock in index.snapshot.locks:
-        owner = next(
-            (p for p in index.snapshot.processes if p.pid == lock.pid and p.host == process.host), None
-        )
-        if lock.waiting or owner is None or owner.key == process.key:
+        owner = next((p for p in index.snapshot.processes if p.pid == lock.pid and p.host == lock.host), None)
+        if lock.waiting or owner is None or owner.key == process.key or lock.host != process.host:
             continue
         known = lock.inode in inodes
         if known or (library and not inodes and lock.path.endswith(".lock")):

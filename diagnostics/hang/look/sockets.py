@@ -105,12 +105,15 @@ def _inet(family: int) -> Iterator[Socket]:
         local, remote = data[8 : 8 + size], data[24 : 24 + size]
         unread, unsent, _, inode = struct.unpack_from("=IIII", data, 56)
         told = _attributes(data[72:]).get(_TCP_INFO, b"")
-        ages: list[float | None] = [None, None]
+        sent = received = None
         if len(told) >= 60 and state == "ESTABLISHED":
-            ages = [struct.unpack_from("=I", told, place)[0] / 1000 for place in (_LAST_SENT, _LAST_RECEIVED)]
+            sent, received = (
+                struct.unpack_from("=I", told, place)[0] / 1000 for place in (_LAST_SENT, _LAST_RECEIVED)
+            )
         if inode:
             yield Socket(
-                inode, "tcp", _named(local, ports[0]), _named(remote, ports[1]), state, unread, unsent, 0, *ages
+                inode, "tcp", _named(local, ports[0]), _named(remote, ports[1]), state, unread, unsent, 0,
+                sent, received
             )  # fmt: skip
 
 

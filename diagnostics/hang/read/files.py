@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.hang import roles
 from diagnostics.hang.read import ReadError, bundle, pyspy, recorder, tracebacks
-from diagnostics.hang.snapshot import Process, Snapshot
+from diagnostics.hang.snapshot import Process, Snapshot, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,24 +121,36 @@ def _apart(processes: list[Process]) -> tuple[Process, ...]:
     return tuple(found)
 
 
+def _of_host(part: Snapshot, host: str) -> Snapshot:
+    """A bundle of one host among others: its addresses are numbered by itself, and mean nothing beside theirs."""
+    if any(process.host for process in part.processes):
+        return part
+
+    def own(address: str) -> str:
+        return f"{host} {address}" if address.startswith("address-") else address
+
+    seen = part.on(host)
+    return replace(
+        seen,
+        processes=tuple(replace(process, job=own(process.job)) for process in seen.processes),
+        sockets=tuple(replace(s, local=own(s.local), remote=own(s.remote)) for s in seen.sockets),
+        notes=(
+            *seen.notes,
+            "addresses of different bundles are not joined: look by --hosts or --ray for that",
+        ),
+    )
+
+
 def _joined(parts: list[tuple[str, Snapshot]]) -> Snapshot:
     """Several files as one job: bundles of several hosts, or a file a process."""
     bundles = sum(part.source == "live" for _, part in parts)
-    processes: list[Process] = []
+    placed: list[Snapshot] = []
     for name, part in parts:
         # Numbers of processes are those of a host.
         host = Path(name).stem if bundles > 1 else ""
-        processes += [replace(process, host=process.host or host) for process in part.processes]
+        placed.append(_of_host(part, host) if host and part.source == "live" else part)
+    processes = [process for part in placed for process in part.processes]
     if bundles <= 1:
         processes = list(_apart(processes))
-    snapshots = [part for _, part in parts]
-    return Snapshot(
-        tuple(processes),
-        sockets=tuple(item for part in snapshots for item in part.sockets),
-        locks=tuple(item for part in snapshots for item in part.locks),
-        collectives=tuple(item for part in snapshots for item in part.collectives),
-        source=" and ".join(dict.fromkeys(part.source for part in snapshots)),
-        seconds=max(part.seconds for part in snapshots),
-        blind=tuple(item for part in snapshots for item in part.blind),
-        notes=tuple(item for part in snapshots for item in part.notes),
-    )
+    whole = joined(placed)
+    return replace(whole, processes=tuple(processes))

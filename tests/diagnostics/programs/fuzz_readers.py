@@ -270,10 +270,10 @@ def sweep(numbers, folder):
 
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
-    from diagnostics.doctor.fleet import cluster
     from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.doctor.fleet.bundle import MARK
     from diagnostics.facts import collection
+    from diagnostics.nodes import cluster
+    from diagnostics.nodes.answer import MARK, NodeAnswer
 
     if "facts" not in _DOCUMENTS:
         facts = collection.collect(None).to_json()
@@ -286,7 +286,7 @@ def nodes(numbers, _folder):
         "models": ["a/b"],
     }
     line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
-    found = reader.read(reader.NodeAnswer(text=f"{MARK} {line}\n", started=1.0, clock=(2.0, 3.0)))
+    found = reader.read(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, clock=(2.0, 3.0)))
     told = cluster._document(
         as_json(numbers, {"id": "a", "text": "x", "started": 1.0, "arrived": 2.0}).decode("utf-8", "replace")
     )
@@ -301,10 +301,10 @@ def nodes(numbers, _folder):
 def fleet(numbers, _folder):
     """The report over nodes of which one answers with spoiled facts."""
     from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.doctor.fleet.bundle import MARK
     from diagnostics.doctor.fleet.report import examine_fleet
     from diagnostics.facts import collection
     from diagnostics.facts.compat import Compat
+    from diagnostics.nodes.answer import MARK, NodeAnswer
     from tests.diagnostics.environments import issues
 
     if "facts" not in _DOCUMENTS:
@@ -317,9 +317,7 @@ def fleet(numbers, _folder):
             "models": [],
         }
         text = f"{MARK} {json.dumps(document)}\n"
-        answers.append(
-            reader.Node(number, "node", str(number), "n", **reader.read(reader.NodeAnswer(text=text)))
-        )
+        answers.append(reader.Node(number, "node", str(number), "n", **reader.read(NodeAnswer(text=text))))
     report = examine_fleet(answers, issues(), Compat(problem="none"), "")
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason
@@ -331,7 +329,7 @@ def fleet(numbers, _folder):
 
 def hosts(numbers, folder):
     """A list of hosts."""
-    from diagnostics.doctor.fleet import hosts as reader
+    from diagnostics.nodes import hosts as reader
 
     (folder / "hosts").write_bytes(
         damaged(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2 python=/y\n")

@@ -8,17 +8,22 @@ import os
 import shlex
 import signal
 import string
+import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.doctor.fleet.bundle import MARK, program
-from diagnostics.doctor.fleet.hosts import HostsError
-from diagnostics.doctor.fleet.nodes import MOST_ANSWER_BYTES, NodeAnswer, clock_of, one_line
+from diagnostics.nodes import hosts
+from diagnostics.nodes.answer import MOST_ANSWER_BYTES, NodeAnswer, clock_of, one_line
+from diagnostics.nodes.hosts import HostsError
+from diagnostics.nodes.program import MARK, program
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+    from collections.abc import Callable, Sequence
 
-    from diagnostics.doctor.fleet.hosts import Host
+    from diagnostics.nodes.hosts import Host
+    from diagnostics.nodes.program import Carried
 
 AT_ONCE = 32
 # The collector says the time first; a shell's greeting may stand before it.
@@ -32,7 +37,7 @@ def command(host: Host, template: str, prefix: str, limit_s: float) -> list[str]
     Args:
         host: The host.
         template: The user's own command; the Python is put at its end unless it says where. Empty for ssh.
-        prefix: The environment to be examined; its Python runs the collector unless the list names another.
+        prefix: The environment whose Python runs the program unless the list names another.
         limit_s: ssh gives up connecting after it.
 
     Raises:
@@ -67,14 +72,23 @@ def command(host: Host, template: str, prefix: str, limit_s: float) -> list[str]
     return filled if "python" in fields else [*filled, python, "-"]
 
 
-def ask(hosts: Sequence[Host], template: str, prefix: str, limit_s: float) -> list[NodeAnswer]:
+def ask(
+    whom: Sequence[Host], template: str, prefix: str, limit_s: float, carried: Callable[[Host], Carried]
+) -> list[NodeAnswer]:
     """Asks all hosts, at most AT_ONCE at a time; the answers stand in the order of the hosts.
+
+    Args:
+        whom: The hosts.
+        template: The command that runs a Python there; empty for ssh.
+        prefix: The environment whose Python runs it, where the list names none.
+        limit_s: Seconds for each.
+        carried: What runs on a host.
 
     Raises:
         HostsError: The template can't be read.
     """
-    commands = [command(host, template, prefix, limit_s) for host in hosts]
-    programs = [program(host.prefix or prefix, limit_s) for host in hosts]
+    commands = [command(host, template, prefix, limit_s) for host in whom]
+    programs = [program(carried(host), limit_s) for host in whom]
 
     async def everybody() -> list[NodeAnswer]:
         gate = asyncio.Semaphore(AT_ONCE)
@@ -88,6 +102,21 @@ def ask(hosts: Sequence[Host], template: str, prefix: str, limit_s: float) -> li
         )
 
     return asyncio.run(everybody())
+
+
+def chosen(
+    options: argparse.Namespace, prefix: str, carried: Callable[[Host], Carried]
+) -> tuple[list[Host], list[NodeAnswer]]:
+    """Asks the hosts that the command line names.
+
+    Raises:
+        HostsError: The list or the template can't be used.
+    """
+    found = hosts.read(options.hosts)
+    if options.host_python:
+        found = [host if host.python else replace(host, python=options.host_python) for host in found]
+    print(f"asking {len(found)} hosts, at most {options.node_limit:g} s each", file=sys.stderr)
+    return found, ask(found, options.host_command, prefix, options.node_limit, carried)
 
 
 async def _ask(words: list[str], text: bytes, limit_s: float) -> NodeAnswer:

@@ -79,6 +79,11 @@ def read(path: Path) -> list[Host]:
     return found
 
 
+def name(host: Host, among: list[Host]) -> str:
+    """What a host is called: with its port where several of the list share the name."""
+    return f"{host.name}:{host.port}" if sum(other.name == host.name for other in among) > 1 else host.name
+
+
 def _host(words: list[str], place: str) -> Host:
     match = _HOST.fullmatch(words[0])
     if match is None or int(match["port"] or 0) > 65535:

@@ -9,13 +9,16 @@ import socket
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics import processes
-from diagnostics.doctor.fleet import ray_program
-from diagnostics.doctor.fleet.bundle import program
-from diagnostics.doctor.fleet.nodes import Node, NodeAnswer, clock_of, one_line, read
 from diagnostics.facts.shapes import problem
+from diagnostics.nodes import ray_program
+from diagnostics.nodes.answer import Member, NodeAnswer, clock_of, one_line
+from diagnostics.nodes.program import program
+
+if TYPE_CHECKING:
+    from diagnostics.nodes.program import Carried
 
 # Joining a cluster takes seconds, and so does the first worker of a node.
 JOINING_S = 60.0
@@ -34,19 +37,20 @@ class ClusterError(ValueError):
     """Raised when the cluster can't be asked at all; the message is one line."""
 
 
-def ask(python: str, address: str, limit_s: float) -> list[Node]:
+def ask(python: str, address: str, limit_s: float, carried: Carried) -> list[Member]:
     """Every node that the cluster knows, the dead ones too.
 
     Args:
         python: The interpreter that has Ray, of the cluster's own release.
         address: As `ray.init` takes it; "auto" for the one that RAY_ADDRESS or this machine names.
         limit_s: Seconds for all nodes together, joining not counted.
+        carried: What runs on each.
 
     Raises:
         ClusterError: Ray is not there, or there is no cluster at the address.
     """
     _knock(address)
-    documents = _documents(python, address, limit_s)
+    documents = _documents(python, address, limit_s, program(carried, limit_s))
     refused = next((item for item in documents if "problem" in item and "id" not in item), None)
     if refused:
         raise ClusterError(one_line(refused["problem"]))
@@ -56,10 +60,7 @@ def ask(python: str, address: str, limit_s: float) -> list[Node]:
     said = {item["id"]: item for item in documents if "id" in item}
     ordered = sorted(nodes, key=lambda node: (node["address"], node["port"], node["id"]))
     shared = Counter(node["address"] for node in nodes)
-    return [
-        _node(position, node, said.get(node["id"]), shared[node["address"]] > 1)
-        for position, node in enumerate(ordered)
-    ]
+    return [_member(node, said.get(node["id"]), shared[node["address"]] > 1) for node in ordered]
 
 
 def _knock(address: str) -> None:
@@ -73,10 +74,10 @@ def _knock(address: str) -> None:
         raise ClusterError(f"--ray {address}: no cluster there: {one_line(str(error))}") from None
 
 
-def _documents(python: str, address: str, limit_s: float) -> list[dict[str, Any]]:
-    options = {"address": address, "limit_s": limit_s, "program": program(limit_s=limit_s)}
+def _documents(python: str, address: str, limit_s: float, text: str) -> list[dict[str, Any]]:
+    options = {"address": address, "limit_s": limit_s, "program": text}
     source = Path(ray_program.__file__).read_text(encoding="utf-8")
-    text = f"{source}\nmain(json.loads({json.dumps(json.dumps(options))}))\n"
+    given = f"{source}\nmain(json.loads({json.dumps(json.dumps(options))}))\n"
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
         log = Path(folder) / "ray.log"
         try:
@@ -90,7 +91,7 @@ def _documents(python: str, address: str, limit_s: float) -> list[dict[str, Any]
                 log=log,
                 timeout_s=limit_s + JOINING_S,
                 folder=Path.cwd(),
-                given=text,
+                given=given,
             )
         except OSError as error:
             raise ClusterError(f"{python}: cannot be started: {error.strerror or error}") from None
@@ -116,20 +117,19 @@ def _document(line: str) -> dict[str, Any] | None:
     return None if shape is None or problem(told, shape) else dict(told)
 
 
-def _node(position: int, node: dict[str, Any], said: dict[str, Any] | None, shared: bool) -> Node:
+def _member(node: dict[str, Any], said: dict[str, Any] | None, shared: bool) -> Member:
     name = f"{node['address']}:{node['port']}" if shared else node["address"]
-    found: dict[str, Any]
     if not node["alive"]:
         reason = one_line(node["reason"]) or "Ray does not say why"
-        found = {"problem": f"dead, says Ray: {reason}", "dead": True}
+        answer = NodeAnswer(problem=f"dead, says Ray: {reason}")
     elif said is None:
-        found = {"problem": "Ray did not tell what became of the task on it"}
+        answer = NodeAnswer(problem="Ray did not tell what became of the task on it")
     elif "problem" in said:
-        found = {"problem": one_line(said["problem"])}
+        answer = NodeAnswer(problem=one_line(said["problem"]))
     else:
-        found = read(_answer(said))
+        answer = _answer(said)
     secrets = tuple(filter(None, (node["address"], node["host"])))
-    return Node(position, "node", str(position), one_line(name), secrets=secrets, **found)
+    return Member(one_line(name), answer, not node["alive"], secrets)
 
 
 def _answer(said: dict[str, Any]) -> NodeAnswer:
