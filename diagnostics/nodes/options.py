@@ -24,7 +24,10 @@ def add(parser: argparse.ArgumentParser, hosts: str, ray: str) -> None:
         help="in place of ssh, e.g. 'kubectl exec -i {host} --'",
     )
     group.add_argument(
-        "--host-python", default="", metavar="PATH", help="the Python there (default: python3)"
+        "--host-python",
+        default="",
+        metavar="PATH",
+        help="the Python there (default: python3); with --ray one here that has Ray",
     )
     group.add_argument(
         "--node-limit",
@@ -39,7 +42,6 @@ def problem(options: argparse.Namespace) -> str:
     """What is wrong with them, a line; or ""."""
     if not 0 < options.node_limit <= 3600:
         return f"--node-limit {options.node_limit:g}: expected seconds, up to 3600"
-    for name in ("host_command", "host_python"):
-        if options.ray and getattr(options, name):
-            return f"--{name.replace('_', '-')}: belongs to --hosts, not to --ray"
+    if options.ray and options.host_command:
+        return "--host-command: belongs to --hosts, not to --ray"
     return ""

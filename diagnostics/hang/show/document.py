@@ -47,7 +47,11 @@ def document(judged: JudgedJob, helps: dict[str, Any] | None = None) -> dict[str
         "source": index.snapshot.source,
         "notes": list(index.snapshot.notes),
     }
-    return clean.shareable(clean.own(found))
+    cleaned: dict[str, Any] = clean.shareable(clean.own(found))
+    for process in cleaned["processes"]:
+        # A host's name is taken out of what is shared; the number that it has here is none.
+        process["host"] = process["key"].rpartition("/")[0]
+    return cleaned
 
 
 def exit_code(outcome: str) -> int:
