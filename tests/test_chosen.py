@@ -75,8 +75,6 @@ def test_the_nearest_are_few_and_of_the_same_part():
 def test_only_tests_of_the_trainer_need_torch():
     """Who adds a known issue or a rule never waits for hundreds of megabytes."""
     heavy = {path for path in chosen.all_tests() if chosen.needs_torch([path])}
-    # Fuzzers' proofs go through every reader, the trainer's too.
-    heavy -= {ROOT / "tests/diagnostics/test_given.py", ROOT / "tests/matrix/test_taken_in.py"}
     assert {path.relative_to(ROOT / "tests").parts[0] for path in heavy} <= {"grpo_core", "repro", "golden"}
     assert ROOT / "tests/grpo_core/test_loss.py" in heavy
 

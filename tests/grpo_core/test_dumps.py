@@ -17,6 +17,8 @@ from grpo_core.records.dumps import (
     read_trl_completions,
     read_verl_dump,
 )
+from tests.diagnostics.programs import fuzz_readers
+from tests.grpo_core.programs import fuzz_records
 
 DATA = Path(__file__).parent / "data"
 TRL, VERL = DATA / "trl-1.16.0", DATA / "verl-0.9.1"
@@ -252,3 +254,10 @@ def test_a_parquet_file_of_kilobytes_that_holds_gigabytes_is_refused(tmp_path, m
     assert (tmp_path / "completions_1.parquet").stat().st_size < given.LARGEST
     with pytest.raises(ConfigError, match="no step has them"):
         read_trl_completions(tmp_path)
+
+
+@pytest.mark.parametrize("reader", fuzz_records.READERS, ids=lambda reader: reader.__name__)
+def test_damaged_and_hostile_files_are_read_or_refused(reader):
+    """A few of the cases of `python -m tests.grpo_core.programs.fuzz_records`, which is run with many."""
+    _outcomes, _slowest, wrong = fuzz_readers.run(reader, 30, 0)
+    assert not wrong, "\n".join(text for _case, text in wrong)

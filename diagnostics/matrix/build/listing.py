@@ -26,7 +26,7 @@ def fetch(
         since: the oldest version wanted of `trl` and `vllm`.
 
     Raises:
-        SourceError: the index can't be asked.
+        WheelError: the index can't be asked.
     """
     since = since or {}
     trl = [

@@ -125,7 +125,7 @@ def find_wheel(
     """Finds the wheel of a release for x86_64 Linux, in the machine's folders of wheels or its index.
 
     Raises:
-        SourceError: when there is none (`absent`), or the index can't be asked.
+        WheelError: when there is none (`absent`), or the index can't be asked.
     """
     known = cache / "found" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
     if not known.exists():
@@ -142,7 +142,7 @@ def wheel_names(distribution: str, environ: Mapping[str, str] = os.environ) -> l
     """Returns the names of all wheels of a distribution for x86_64 Linux, of all releases.
 
     Raises:
-        SourceError: when there is none (`absent`), or the index can't be asked.
+        WheelError: when there is none (`absent`), or the index can't be asked.
     """
     found = [path.name for folder in find_links(environ) for path in folder.glob("*.whl")]
     try:
@@ -159,7 +159,7 @@ def uploads(
     """Returns (version, day of upload, Requires-Python) of each wheel for x86_64 Linux; yanked ones are left out.
 
     Raises:
-        SourceError: the index can't be asked, or names no time of upload.
+        WheelError: the index can't be asked, or names no time of upload.
     """
     packages = [
         package
@@ -203,7 +203,7 @@ def requirements(distribution: str, version: str, environ: Mapping[str, str] = o
     """Returns the lines `Requires-Dist` of a release's wheel.
 
     Raises:
-        SourceError: when there is no such wheel (`absent`), or it can't be read.
+        WheelError: when there is no such wheel (`absent`), or it can't be read.
     """
     sha256, address = _from_index(distribution, version, environ)
     try:
@@ -227,7 +227,7 @@ def _pages(distribution: str, environ: Mapping[str, str]) -> Iterator[Any]:
     """Yields the distribution's page of each index that the machine is told to use and that can be asked.
 
     Raises:
-        SourceError: an index can't be asked, and none after it had the distribution.
+        WheelError: an index can't be asked, and none after it had the distribution.
     """
     import pypi_simple
 

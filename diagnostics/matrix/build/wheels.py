@@ -37,7 +37,7 @@ def releases(distribution: str, first: str, environ: Mapping[str, str]) -> list[
     """Returns the final and post releases that have a wheel for x86_64 Linux, from `first` on, oldest first.
 
     Raises:
-        SourceError: the index can't be asked.
+        WheelError: the index can't be asked.
     """
     found = set()
     for name in sources.wheel_names(distribution, environ):
@@ -51,7 +51,7 @@ def matching(every: Sequence[str], globs: Sequence[str], package: str) -> list[s
     """Returns the releases that one of the patterns names, all of them where there is no pattern.
 
     Raises:
-        SourceError: none is called so.
+        WheelError: none is called so.
     """
     chosen = [name for name in every if not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)]
     if not chosen:
@@ -63,7 +63,7 @@ def unpack(distribution: str, version: str, folder: Path, *, cache: Path, enviro
     """Returns a folder `site-packages` with the Python files of that release, fetched unless they are there.
 
     Raises:
-        SourceError: there is no such wheel, or it can't be read now.
+        WheelError: there is no such wheel, or it can't be read now.
     """
     wheel = sources.find_wheel(distribution, version, cache=cache, environ=environ)
     target = folder / version / "site-packages"
@@ -148,7 +148,7 @@ def _content(data: bytes, info: zipfile.ZipInfo) -> bytes:
     """Returns a member's content; `data` begins with its own header.
 
     Raises:
-        SourceError: it is not what the wheel's directory says.
+        WheelError: it is not what the wheel's directory says.
     """
     begin = _LOCAL_HEADER + 4 + sum(struct.unpack_from("<HH", data, _LOCAL_HEADER))
     raw = data[begin : begin + info.compress_size]
