@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +13,6 @@ from diagnostics.report import clean
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
-    import argparse
-
     from diagnostics.report.findings import Report
 
 FORMATS = ("terminal", "json", "jsonl", "sarif", "junit", "github", "markdown")
@@ -26,15 +25,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fail-on", choices=[severity.word for severity in Severity], default="error",
         help="exit 1 from here on (default: error)",
     )  # fmt: skip
-    parser.add_argument(
-        "--select", action="append", default=[], metavar="CODE", help="only these codes or families"
-    )
-    parser.add_argument(
-        "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
-    )
+    for option, which in (("--select", "only"), ("--ignore", "not")):
+        parser.add_argument(
+            option, action="extend", type=_codes, default=[], metavar="CODE[,CODE]",
+            help=f"{which} these codes or families, in upper or lower case",
+        )  # fmt: skip
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="an earlier --format json: only what is new"
     )
+
+
+def _codes(text: str) -> list[str]:
+    """The codes or families of an option's value; argparse refuses one that no finding can have."""
+    # Not at the top: a run that selects nothing needs none of it.
+    from diagnostics.report import filters
+
+    try:
+        return filters.codes(text)
+    except filters.UnknownCodeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def fail_on(options: argparse.Namespace) -> Severity:
