@@ -22,6 +22,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds `--format`, `--fail-on`, `--select`, `--ignore` and `--baseline`, which mean the same in every command."""
     parser.add_argument("--format", choices=FORMATS, default="terminal")
     parser.add_argument(
+        "--verbose", action="store_true", help="in the terminal: everything that is known of each finding"
+    )
+    parser.add_argument(
         "--fail-on", choices=[severity.word for severity in Severity], default="error",
         help="exit 1 from here on (default: error)",
     )  # fmt: skip
@@ -71,7 +74,9 @@ def write(report: Report, options: argparse.Namespace) -> None:
         report = clean.shareable(report, places=form not in {"github", "sarif"})
     if form == "terminal":
         name = "triage" if report.tool == "triage" else "terminal"
-        import_module(f"diagnostics.report.formats.{name}").render(report, sys.stdout)
+        import_module(f"diagnostics.report.formats.{name}").render(
+            report, sys.stdout, verbose=options.verbose
+        )
     elif form == "junit":
         from diagnostics.report.formats import junit
 
