@@ -141,7 +141,7 @@ def _text(told: Report) -> str:
     stream = io.StringIO()
     told = clean.own(told)
     console = door.console(stream, width=_WIDTH, color_system=None, highlight=False, legacy_windows=False)
-    write_finding(console, told.findings[0])
+    write_finding(console, told.findings[0], verbose=True)
     for finding in told.findings[1:]:
         console.print(f"or {finding.code} {finding.title} ({finding.certainty})", markup=False)
     for note in told.notes:

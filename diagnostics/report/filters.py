@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
@@ -11,13 +12,45 @@ from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from diagnostics.report.findings import Finding, Report
 
 
+_ENTRIES = Path(__file__).parent.parent / "catalogue"
+
+
 class BaselineError(ValueError):
     """Raised when a baseline is no report of this tool; the message is one line for the user."""
+
+
+class UnknownCodeError(ValueError):
+    """Raised for a code or family that no entry has; the message is one line for the user, with near ones."""
+
+
+def codes(text: str) -> list[str]:
+    """Codes or families, several with commas between them, as findings have them.
+
+    >>> codes("sch002,env")
+    ['SCH002', 'ENV']
+
+    Raises:
+        UnknownCodeError: No entry's code begins with one of them: nothing would ever be selected by it.
+    """
+    # Names alone: no entry is read for it, and a report knows nothing of the catalogue.
+    there = {path.stem for path in _ENTRIES.glob("*/*.toml")}
+    asked = [word.strip().upper() for word in text.split(",") if word.strip()]
+    for word in asked or [""]:
+        if not word or not any(code.startswith(word) for code in there):
+            raise UnknownCodeError(f"there is no code or family {word or text!r}; {_near(word, there)}")
+    return asked
+
+
+def _near(word: str, there: Iterable[str]) -> str:
+    import difflib
+
+    families = {code.rstrip("0123456789") for code in there}
+    near = difflib.get_close_matches(word, {*there, *families}, n=3, cutoff=0.5)
+    return f"near: {', '.join(near)}" if near else f"families: {', '.join(sorted(families))}"
 
 
 def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +13,6 @@ from diagnostics.report import clean
 from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
-    import argparse
-
     from diagnostics.report.findings import Report
 
 FORMATS = ("terminal", "json", "jsonl", "sarif", "junit", "github", "markdown")
@@ -23,18 +22,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds `--format`, `--fail-on`, `--select`, `--ignore` and `--baseline`, which mean the same in every command."""
     parser.add_argument("--format", choices=FORMATS, default="terminal")
     parser.add_argument(
+        "--verbose", action="store_true", help="in the terminal: everything that is known of each finding"
+    )
+    parser.add_argument(
         "--fail-on", choices=[severity.word for severity in Severity], default="error",
         help="exit 1 from here on (default: error)",
     )  # fmt: skip
-    parser.add_argument(
-        "--select", action="append", default=[], metavar="CODE", help="only these codes or families"
-    )
-    parser.add_argument(
-        "--ignore", action="append", default=[], metavar="CODE", help="not these codes or families"
-    )
+    for option, which in (("--select", "only"), ("--ignore", "not")):
+        parser.add_argument(
+            option, action="extend", type=_codes, default=[], metavar="CODE[,CODE]",
+            help=f"{which} these codes or families, in upper or lower case",
+        )  # fmt: skip
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="an earlier --format json: only what is new"
     )
+
+
+def _codes(text: str) -> list[str]:
+    """The codes or families of an option's value; argparse refuses one that no finding can have."""
+    # Not at the top: a run that selects nothing needs none of it.
+    from diagnostics.report import filters
+
+    try:
+        return filters.codes(text)
+    except filters.UnknownCodeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def fail_on(options: argparse.Namespace) -> Severity:
@@ -62,7 +74,9 @@ def write(report: Report, options: argparse.Namespace) -> None:
         report = clean.shareable(report, places=form not in {"github", "sarif"})
     if form == "terminal":
         name = "triage" if report.tool == "triage" else "terminal"
-        import_module(f"diagnostics.report.formats.{name}").render(report, sys.stdout)
+        import_module(f"diagnostics.report.formats.{name}").render(
+            report, sys.stdout, verbose=options.verbose
+        )
     elif form == "junit":
         from diagnostics.report.formats import junit
 

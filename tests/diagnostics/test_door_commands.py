@@ -206,7 +206,7 @@ def test_a_node_is_believed_no_more_than_a_folder(environment, tmp_path):
             else shareable(lambda each: examine_fleet(each, issues(), compat.load()), nodes)
         )
         with terminal() as (out, _):
-            output.write(shown, SimpleNamespace(format=form, fail_on="error"))
+            output.write(shown, SimpleNamespace(format=form, fail_on="error", verbose=True))
         assert "curl" not in out.getvalue()
         assert "\x1b" not in out.getvalue()
         assert "rm -r /s/trl.dist-info" in out.getvalue() or form in {"junit", "github", "sarif"}

@@ -106,7 +106,7 @@ def terminal(tty=False):
 def test_nothing_in_a_report_acts(form, tool, text):
     """In every format of every command, whatever stands at any place of it; a document stays a document."""
     with terminal() as (out, err):
-        output.write(report_with(text, tool), SimpleNamespace(format=form, fail_on="error"))
+        output.write(report_with(text, tool), SimpleNamespace(format=form, fail_on="error", verbose=True))
     told = out.getvalue()
     assert acting(told, commands=form == "github") == []
     assert err.getvalue() == ""

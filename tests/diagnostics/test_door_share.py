@@ -90,7 +90,7 @@ def test_what_is_shared_holds_none(name, tool):
     report = report_with(f"value {text.format(secret)} end", tool)
     for form in FORMATS if name in SECRETS and SHAPES[name] is SECRETS.get(name) else SHARED:
         with terminal() as (out, _):
-            output.write(report, SimpleNamespace(format=form, fail_on="error"))
+            output.write(report, SimpleNamespace(format=form, fail_on="error", verbose=True))
         told = re.sub(r"\n\s*", " ", out.getvalue()) if form == "terminal" else out.getvalue()
         assert parts_in(told, secret) == [], form
 

@@ -104,3 +104,25 @@ def test_the_published_schema_is_one(tool):
     document = json.loads(tool[1]("--format", "json")[1])
     assert problems(document | {"extra": 1}) == ["report: extra is not published"]
     assert Path(__file__).parents[2].joinpath("docs", "report-v1.schema.json").is_file()
+
+
+def test_several_codes_are_selected_at_once_in_any_case(tool):
+    """With commas as with several options."""
+    name, run = tool
+    code = CODES[name]
+    assert run("--select", f"NET001,{code.lower()}")[0] == 1
+    assert run("--select", "NET001", "--select", code)[0] == 1
+    assert run("--select", "NET001")[0] == 0
+    assert run("--ignore", " sch ,cmp,CFG,env")[0] == 0
+
+
+@pytest.mark.parametrize("option", ["--select", "--ignore"])
+@pytest.mark.parametrize(
+    ("asked", "told"), [("SCHH2", "near: SCH"), ("SCH002,nonsense9", "'NONSENSE9'"), (",", "families: ")]
+)
+def test_a_code_that_nobody_has_is_refused(option, asked, told, capfd):
+    """Else a typo would select nothing, and nothing found is no failure."""
+    with pytest.raises(SystemExit) as ended:
+        command._parser().parse_args(["doctor", option, asked])
+    assert ended.value.code == 2
+    assert told in capfd.readouterr().err

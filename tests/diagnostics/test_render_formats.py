@@ -4,6 +4,7 @@ import json
 import os
 import string
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -15,7 +16,7 @@ from diagnostics.report.filters import BaselineError, fingerprint, select, witho
 from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
 from diagnostics.report.formats import github, json_report, jsonl, junit, markdown, sarif, terminal
 from diagnostics.report.personal import strip
-from diagnostics.report.remedies import Explain, Remedy
+from diagnostics.report.remedies import Advice, Explain, Install, Remedy
 
 
 def finding(
@@ -280,3 +281,44 @@ def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decid
     assert suite.get("errors") == ("1" if decides else "0")
     assert "Nothing found.\n" not in shown["markdown"]
     assert not shown["terminal"].endswith("nothing found")
+
+
+def test_the_first_screen_is_short(capsys):
+    """The verdict first; five lines a finding at most, with place, remedy and code; the rest on demand."""
+    evidence = tuple(Evidence(f"value {number}", f"run.sh:{number}") for number in range(9))
+    remedy = Remedy((Advice("Do this."), Advice("Or that."), Install(("trl==1.0",)), Install(("b==2",))))
+    long = Finding(
+        "CFG101",
+        "A title",
+        Severity.ERROR,
+        "supported",
+        "static",
+        "why " * 90,
+        evidence=evidence,
+        remedy=remedy,
+    )
+    report = Report(
+        "lint",
+        {"packages": {}, "files": []},
+        (CheckResult.of("a", [long, replace(long, code="CFG102", severity=Severity.INFO)]),),
+    )
+    terminal.render(report, sys.stdout)
+    out = capsys.readouterr().out
+    assert out.startswith("lint: 1 error, 1 info\n")
+    shown = out.split("\n\n")[1].splitlines()
+    assert [line for line in shown if "CFG102" in line] == shown[-1:]
+    assert len(shown) - 1 <= 5
+    told = "\n".join(shown)
+    for part in (
+        "CFG101 A title",
+        "value 0 [run.sh:0] and 8 more",
+        "Do this.",
+        "$ pip install trl==1.0",
+        "static",
+    ):
+        assert part in told
+    assert "why why" not in out
+    terminal.render(report, sys.stdout, verbose=True)
+    whole = capsys.readouterr().out
+    assert whole.startswith("lint: 1 error, 1 info\n")
+    assert all(part in whole for part in ("why why", "value 8 [run.sh:8]", "Or that.", "$ pip install b==2"))

@@ -27,7 +27,7 @@ _STYLES = {
 }
 
 
-def render(report: Report, stream: TextIO) -> None:
+def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
     """Writes the report; colour and width follow the terminal and NO_COLOR."""
     console = door.console(stream, highlight=False, soft_wrap=False)
     subject = report.subject
@@ -40,7 +40,7 @@ def render(report: Report, stream: TextIO) -> None:
         console.print(Text(f"installed, says the log: {packages}"))
     for finding in report.findings:
         console.print()
-        write_finding(console, finding)
+        write_finding(console, finding, verbose=verbose)
     if subject["anchors"]:
         console.print()
         console.print(Text("where to look first", style="bold"))
