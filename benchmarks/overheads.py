@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval, pairs  # noqa: E402
 from benchmarks.programs.tiny import make  # noqa: E402
-from grpo_core.machine.watchdog import Watchdog  # noqa: E402
+from grpo_core.config import TrainConfig  # noqa: E402
+from grpo_core.show.watchdog import Watchdog  # noqa: E402
 
 PAIRS = 30
 CASES = {
@@ -34,7 +35,7 @@ def watchdog(step_s: float) -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(9):
-            guard = Watchdog(Path(folder) / "stalls.txt", 600)
+            guard = Watchdog(Path(folder) / "stalls.txt", TrainConfig(stall_s=600))
             started = time.process_time()
             for _ in range(BEATS):
                 guard.beat()

@@ -6,6 +6,7 @@ a test that failed: a section in the terminal, a property in JUnit XML. A passin
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tempfile
 import traceback
@@ -27,7 +28,7 @@ _RULES: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--grpo-doctor`, `--grpo-doctor-only`, and their ini options."""
+    """Adds `--grpo-doctor`, `--grpo-doctor-only` with their ini options, and `--grpo-doctor-hang`."""
     group = parser.getgroup("grpo-doctor", "known issues of GRPO on vLLM behind failing tests")
     group.addoption(
         "--grpo-doctor", action="store_true", default=False, help="triage what failing tests printed"
@@ -35,6 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--grpo-doctor-only", metavar="MARKER", default="",
         help="the same, for tests that have this marker alone, as gpu",
+    )  # fmt: skip
+    group.addoption(
+        "--grpo-doctor-hang", metavar="SECONDS", type=float, default=0.0,
+        help="look at a test that takes longer from outside: who waits for whom, over all its processes",
     )  # fmt: skip
     parser.addini("grpo_doctor", "triage what failing tests printed", type="bool", default=False)
     parser.addini("grpo_doctor_only", "only tests that have this marker", default="")
@@ -57,6 +62,54 @@ def _makereport(
             item.user_properties.append((SECTION, told))
             report.user_properties.append((SECTION, told))
     return report
+
+
+class _Watcher:
+    """Tells a process of its own which test runs: it looks when one takes too long, whatever that one holds."""
+
+    def __init__(self, stall_s: float) -> None:
+        import os
+        import subprocess
+        import sys
+
+        words = ["hang", "--beats", "--pid", str(os.getpid()), "--stall", str(stall_s)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "diagnostics", *words],
+            stdin=subprocess.PIPE,
+            stdout=2,
+            stderr=2,
+        )
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins."""
+        self._say(nodeid)
+
+    def pytest_runtest_logfinish(self) -> None:
+        """It ended."""
+        self._say("")
+
+    def pytest_unconfigure(self) -> None:
+        """The session ends, and the watcher with it."""
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _say(self, text: str) -> None:
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(" ".join(text.split()).encode(errors="replace") + b"\n")
+            self._process.stdin.flush()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Starts to watch, where `--grpo-doctor-hang` is given; under xdist in each worker."""
+    stall_s = config.getoption("grpo_doctor_hang")
+    if stall_s > 0 and not getattr(config.option, "numprocesses", None):
+        # What it says is for whoever sits there, and no output of a test.
+        capture = config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            config.pluginmanager.register(_Watcher(stall_s))
 
 
 # No decorator: pytest is no dependency, and its types are not there wherever this is checked.

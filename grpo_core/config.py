@@ -193,6 +193,8 @@ class TrainConfig:
     """Under torchrun: every process holds the whole policy, or its share of it (PyTorch's FSDP2)."""
     stall_s: float = _key(0.0, low=0)
     """Nothing done for so long: the stacks of all threads are written to stalls.txt; 0: not watched."""
+    stall_look: bool = _key(default=False)
+    """Then `grpo-doctor hang` looks from outside, too, at the run and all below it; it writes to hang.txt."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ MODULES = {
     "gloo": "rollout.connect.transports.group",
     "nccl": "rollout.connect.transports.group",
     "files": "rollout.connect.transports.files",
-    # What else is written of a run: `Recorder`, `build_loggers`.
+    # What else is written of a run: `Recorder`, `build_loggers`, `Watchdog`.
     "recorder": "records.recording",
     "loggers": "show.loggers",
+    "watchdog": "show.watchdog",
 }
 
 

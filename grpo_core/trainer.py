@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from grpo_core.config import Config
-    from grpo_core.machine.watchdog import Watchdog
     from grpo_core.rollout.engine import Engine
+    from grpo_core.show.watchdog import Watchdog
     from grpo_core.types import Completion, Rollout
 
 
@@ -107,9 +107,9 @@ class Trainer:
             checkpoint.clear(folder / "checkpoints")
         self._watchdog: Watchdog | None = None
         if config.train.stall_s:
-            from grpo_core.machine.watchdog import Watchdog
+            from grpo_core.extras import extra
 
-            self._watchdog = Watchdog(folder / "stalls.txt", config.train.stall_s)
+            self._watchdog = extra("watchdog").Watchdog(folder / "stalls.txt", config.train)
         self._files = RunFiles(config, folder, found.files if found else {}) if self.world.first else None
         self.history = read_metrics(folder / "metrics.jsonl") if found else []
         self._times: dict[str, float] = {}

@@ -77,7 +77,7 @@ def add(commands: Any) -> None:
     how.add_argument(
         "--save", type=Path, metavar="FILE", help="keep what was seen, to be judged elsewhere by --from"
     )
-    watch = parser.add_argument_group("with --watch")
+    watch = parser.add_argument_group("with --watch or --beats")
     watch.add_argument(
         "--stall",
         type=_positive,
@@ -87,6 +87,11 @@ def add(commands: Any) -> None:
     )
     watch.add_argument(
         "--end", action="store_true", help="end the command when it hangs; the exit code is 1 then"
+    )
+    watch.add_argument(
+        "--beats",
+        action="store_true",
+        help="with --pid: lines on standard input are its signs of life; look when none came for --stall seconds",
     )
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help=argparse.SUPPRESS)
     parser.set_defaults(command=run)
@@ -108,10 +113,10 @@ def run(options: argparse.Namespace) -> int:
     if problem := _misused(options, words):
         print(f"diagnostics: hang: {problem}", file=sys.stderr)
         return USAGE
-    if options.watch:
+    if options.watch or options.beats:
         from diagnostics.hang import watch
 
-        return watch.run(words, options, answer)
+        return watch.run(words, options, answer) if options.watch else watch.beats(options, answer)
     from diagnostics.hang.look import take
     from diagnostics.hang.read import ReadError
 
@@ -145,6 +150,10 @@ def _misused(options: argparse.Namespace, words: list[str]) -> str:
         (
             f"--from reads dumps; {' and '.join(given) or '--watch'} would look at processes",
             options.files and (given or options.watch),
+        ),
+        (
+            "--beats listens to one process: expected --pid P and nothing else to look at",
+            options.beats and (len(options.pid) != 1 or given != ["--pid"] or options.watch or options.files),
         ),
         ("--watch: expected a command, as hang --watch -- python train.py", options.watch and not words),
         (f"--watch looks at what it started; without {' and '.join(given)}", options.watch and given),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.look import find, proc
-from diagnostics.report.findings import FINDINGS, USAGE
+from diagnostics.report.findings import FINDINGS, FINE, USAGE
 
 if TYPE_CHECKING:
     import argparse
@@ -115,6 +116,31 @@ def _watch(
             if hangs and options.end:
                 _end(process)
                 return True
+
+
+def beats(options: argparse.Namespace, answer: Answer) -> int:
+    """Looks at a process whenever none of its signs of life came for a while: lines on our standard input.
+
+    A line that is not empty says what begins now, and an empty one that something ended: then none is waited for.
+    Ends with its input; 0, whatever was seen.
+    """
+    (pid,) = options.pid
+    live = selectors.DefaultSelector()
+    live.register(0, selectors.EVENT_READ)
+    doing, since, told = "", time.monotonic(), True
+    while True:
+        left = options.stall - (time.monotonic() - since)
+        if live.select(timeout=None if told else max(0.0, left)):
+            piece = os.read(0, 65536)
+            if not piece:
+                return FINE
+            *_, last = piece.decode("utf-8", errors="replace").removesuffix("\n").split("\n")
+            doing, since, told = last.strip(), time.monotonic(), not last.strip()
+        elif not told and time.monotonic() - since >= options.stall:
+            told = True
+            print(f"hang: {doing}: no sign of life", file=sys.stderr)
+            _look(pid, options, time.monotonic() - since, answer)
+            sys.stderr.flush()
 
 
 def _count(pid: int, output: int) -> Motion:

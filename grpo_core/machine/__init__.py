@@ -1,1 +1,1 @@
-"""What a run owes the machine: checkpoints, interrupts, processes, watchdog, determinism."""
+"""What a run owes the machine: checkpoints, interrupts, processes, determinism."""

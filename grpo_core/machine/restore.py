@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 # A resumed run may differ in these: none of them moves a number of the training.
 _FREE = (
-    *("output.", "checkpoint.", "eval.", "train.steps", "train.stall_s", "reward.threads"),
+    *(
+        "output.",
+        "checkpoint.",
+        "eval.",
+        "train.steps",
+        "train.stall_s",
+        "train.stall_look",
+        "reward.threads",
+    ),
     *("rollout.timeout_s", "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file"),
 )
 

@@ -1,1 +1,1 @@
-"""A run for people: terminal, page, loggers."""
+"""A run for people: terminal, loggers, and what notices that it stands still."""

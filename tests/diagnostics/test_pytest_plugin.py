@@ -1,5 +1,7 @@
 """The pytest plugin: real failures of a session of its own, with what stands in their reports."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -9,6 +11,7 @@ import pytest
 from diagnostics.triage import command
 
 pytest_plugins = ["pytester"]
+ROOT = Path(__file__).parents[2]
 
 # A real failure: a server on a port that is taken, as two trainers on one machine have it.
 TAKEN = """
@@ -180,3 +183,46 @@ def test_workers_triage_their_own_tests(session):
     }  # fmt: skip
     names = [p.get("name") for p in ET.parse(session.path / "out.xml").iter("property")]
     assert names == ["grpo-doctor"] * 3
+
+
+def test_a_test_that_takes_too_long_is_looked_at_from_outside(session):
+    """Which one, and where it stands, while it stands there; the session then goes on and passes."""
+    session.makepyfile(
+        test_slow="""
+        def wait_for_rollouts():
+            with open("answer") as answer:
+                assert answer.read() == "go on"
+
+        def test_before():
+            pass
+
+        def test_slow():
+            wait_for_rollouts()
+        """
+    )
+    os.mkfifo(session.path / "answer")
+    words = [
+        "-p",
+        "diagnostics.pytest_plugin",
+        "--grpo-doctor-hang",
+        "0.2",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "slow",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words], cwd=session.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as running:  # fmt: skip
+        told = ""
+        while "watched for" not in told:
+            line = running.stderr.readline()
+            assert line, told
+            told += line
+        (session.path / "answer").write_text("go on")
+        said = running.stdout.read()
+    assert running.returncode == 0, said
+    assert "test_slow.py::test_slow: no sign of life" in told
+    assert "test_before" not in told
+    assert "wait_for_rollouts" in told

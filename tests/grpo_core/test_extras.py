@@ -16,6 +16,7 @@ OFFERS = {
     ("gloo", "nccl", "files"): ("open_sender", "open_receiver"),
     ("recorder",): ("Recorder",),
     ("loggers",): ("build_loggers",),
+    ("watchdog",): ("Watchdog",),
 }
 EXTRAS = ("grpo_core.rollout.connect.", "grpo_core.records.", "grpo_core.show.")
 

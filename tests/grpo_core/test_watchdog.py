@@ -1,31 +1,49 @@
 """A run that stands still is noticed, and where."""
 
+import re
+import sys
 import threading
 
-from grpo_core.machine.watchdog import Watchdog
+import pytest
+
+from grpo_core.config import ConfigError, TrainConfig
+from grpo_core.show import watchdog
+from grpo_core.show.watchdog import Watchdog
+
+
+def stand_until(path, pattern):
+    """Waits for what the watchdog itself writes."""
+    seen = threading.Event()
+    while not (path.exists() and re.search(pattern, path.read_text())):
+        seen.wait(0.05)
 
 
 def test_a_stall_writes_the_stacks_of_all_threads(tmp_path):
     """The function that everything waits in is named; beats before it wrote nothing."""
     path = tmp_path / "stalls.txt"
-    watchdog = Watchdog(path, 0.2)
+    watching = Watchdog(path, TrainConfig(stall_s=0.2))
     for _ in range(5):
-        watchdog.beat()
+        watching.beat()
     assert path.read_text() == ""
-
-    def waits_for_nobody():
-        seen = threading.Event()
-        while "waits_for_nobody" not in path.read_text():
-            seen.wait(0.05)
-
-    waits_for_nobody()
-    watchdog.close()
+    stand_until(path, "stand_until")
+    watching.close()
+    watching.close()
     assert "Timeout" in path.read_text()
 
 
-def test_not_asked_for_it_leaves_no_file(tmp_path):
-    """Zero seconds: nothing is watched."""
-    watchdog = Watchdog(tmp_path / "stalls.txt", 0.0)
-    watchdog.beat()
-    watchdog.close()
-    assert not (tmp_path / "stalls.txt").exists()
+@pytest.mark.slow
+def test_a_stall_is_looked_at_from_outside(tmp_path):
+    """What looks is a process of its own, which ends with the run; its words stand in a file."""
+    watching = Watchdog(tmp_path / "stalls.txt", TrainConfig(stall_s=0.2, stall_look=True))
+    watching.beat()
+    stand_until(tmp_path / "hang.txt", r"train: no sign of life[\s\S]*process(es)? watched for")
+    watching.close()
+    assert watching._looks.returncode == 0
+
+
+def test_what_looks_is_asked_for_before_the_run(tmp_path, monkeypatch):
+    """The trainer runs where the diagnostics are not installed; then it says so at once."""
+    monkeypatch.setattr(watchdog, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"train\.stall_look = true: needs grpo-doctor itself"):
+        Watchdog(tmp_path / "stalls.txt", TrainConfig(stall_s=0.2, stall_look=True))
+    assert "diagnostics" not in {name.partition(".")[0] for name in vars(sys.modules[Watchdog.__module__])}

@@ -38,7 +38,7 @@ def further(index: Index, verdict: HangVerdict) -> tuple[str, ...]:
     culprit = next((index.process(key) for key in verdict.culprits if index.process(key)), None)
     ranks = [s for s in index.stands.values() if s.kind in ("collective", "rendezvous")]
     if verdict.cause == "elsewhere":
-        told.append("run hang on the host at the other end of that connection")
+        told.append("run hang on the host at the other end of that connection, or on all: hang --hosts FILE")
     if verdict.cause == "pending":
         told += ["ray status", "ray list actors --filter state=PENDING_CREATION", "ray list placement-groups"]
     if ranks and verdict.outcome == UNKNOWN:
