@@ -52,8 +52,8 @@ class Read:
     Attributes:
         declares: The range of vLLM that this TRL declares, '' for any.
         allowed: Whether the vLLM lies in it.
-        contract: `pass`, `fail`, or None where it is unknown.
-        missing: The first name that TRL takes and this vLLM doesn't have, '' if there is none.
+        contract: `pass`, `fail`, `not_judged`, or None where it is unknown.
+        missing: The first thing that TRL takes and this vLLM doesn't serve, or of which that could not be told.
         resolve: `pass`, `unresolvable`, or None where it is unknown: its requirements, at the pair's own date.
         today: The same with the packages of the day of publishing.
     """
@@ -72,7 +72,7 @@ class Read:
 
     @property
     def promising(self) -> bool:
-        """Whether it is allowed, all names are there, and nothing speaks against it."""
+        """Whether it is allowed, all that TRL takes is served, and nothing speaks against it."""
         return self.allowed and self.contract == "pass" and not self.broken
 
 
@@ -111,6 +111,17 @@ class Compat:
             resolve=layers["resolve"],
             today=layers["resolve:today"],
         )
+
+    def vouched(self, vllm: str, trl: str) -> bool:
+        """Whether the contract of a pair was read and holds; what was not judged or never read vouches for nothing."""
+        said = [
+            cell["layers"]["contract"]["verdict"]
+            for cell in self.cells
+            if (cell["vllm"], cell["trl"]) == (vllm, trl) and "contract" in cell["layers"]
+        ]
+        known = self.read(vllm, trl)
+        said += [known.contract] if known and known.contract else []
+        return bool(said) and set(said) <= {"pass", "unexpected_pass"}
 
     def pairs(self) -> list[tuple[str, str]]:
         """Returns the pairs, as (vllm, trl), of which metadata or source is known."""

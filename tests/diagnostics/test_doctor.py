@@ -30,7 +30,8 @@ CELL = {
         }
     },
 }
-GOOD = {"id": "vllm-0.31.0+trl-1.16.0", "vllm": "0.31.0", "trl": "1.16.0", "verdict": "pass", "layers": {}}
+READ = {"contract": {"verdict": "pass", "evidence": "static"}}
+GOOD = {"id": "vllm-0.31.0+trl-1.16.0", "vllm": "0.31.0", "trl": "1.16.0", "verdict": "pass", "layers": READ}
 TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
 
@@ -167,10 +168,36 @@ def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
     assert text_of(finding.remedy).count("vllm-0.10.2+trl-0.23.1") == 1
 
 
+@pytest.mark.parametrize("contract", [{"verdict": "not_judged"}, {"verdict": "expected_fail"}, None])
+def test_no_way_out_leads_where_the_contract_vouches_for_nothing(environment, contract):
+    """A pair that ran and passed, but whose contract failed, was not judged or never read, is named nowhere."""
+    layers = {"contract": contract} if contract else {}
+    finding = judged(environment, "0.13.0", "0.23.1", cells=({**GOOD, "layers": layers},))
+    assert finding.code == "CMP905"
+    assert "vllm-0.31.0+trl-1.16.0" not in text_of(finding.remedy)
+
+
+def test_a_pair_that_was_not_judged_is_said_so_and_is_no_way_out(environment):
+    """What could not be decided stands in the finding; the pair is neither fine nor broken."""
+    breadth = {
+        "0.27.2": {
+            "declares": "",
+            "contract": {"not_judged vllm.LLM.gone": "0.12.0"},
+        }
+    }
+    compat = Compat(cells=(), generated="2026-11-21", breadth=breadth)
+    report = examine(environment.add("vllm", "0.12.0").add("trl", "0.27.2"), compat=compat)
+    (finding,) = [finding for finding in report.findings if finding.code == "CMP901"]
+    assert (
+        "whether it serves vllm.LLM.gone, on which TRL's source relies, could not be read" in finding.detail
+    )
+    assert "contract not judged: vllm.LLM.gone" in finding.evidence[1].text
+
+
 @pytest.mark.parametrize(
     ("vllm", "trl", "code", "severity", "said"),
     [
-        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "all names that its source takes from vLLM are there"),
+        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "all that its source takes from vLLM is served"),
         ("0.13.0", "0.27.2", "CMP901", Severity.INFO, "does not allow vLLM 0.13.0"),
         ("0.11.2", "0.23.1", "CMP905", Severity.WARNING, "have no solution together"),
         ("0.14.0", "0.23.1", "CMP901", Severity.INFO, "is unknown"),
@@ -189,7 +216,10 @@ def test_the_shipped_table_answers_for_pairs_never_run(environment):
     """vLLM 0.13.0 with TRL 0.23.1, from the file that is shipped."""
     report = examine(environment.add("vllm", "0.13.0").add("trl", "0.23.1"), compat=load())
     (finding,) = [finding for finding in report.findings if finding.code == "CMP905"]
-    assert "takes vllm.sampling_params.GuidedDecodingParams, which is not there" in finding.detail
+    assert (
+        "relies on vllm.sampling_params.GuidedDecodingParams, which that vLLM does not serve"
+        in finding.detail
+    )
     assert finding.known_by == "static"
     assert "vllm-0.11.2+trl-0.23.1" in text_of(finding.remedy)
 

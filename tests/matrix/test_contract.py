@@ -74,13 +74,18 @@ ENGINE = {
 }  # fmt: skip
 
 
-def check(trainer, *, version="1.0", file=GRPO, engine=ENGINE):
-    """Compares one file of a trainer with the engine; returns (missing, guarded, unfollowed) as text."""
-    held = HeldSources({file: textwrap.dedent(trainer)})
+def look(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
+    """Compares one file of a trainer, and `more` of it, with the engine, without the project's rules of behaviour."""
+    held = HeldSources({file: textwrap.dedent(trainer), **(more or {})})
     surface = Surface(HeldSources({name: textwrap.dedent(text) for name, text in engine.items()}), "vllm")
-    found = compare(held, surface, Version(version))
+    return compare(held, surface, Version(version), ())
+
+
+def check(trainer, **rest):
+    """Returns (missing, guarded, undecided) as text."""
+    found = look(trainer, **rest)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
-    return texts(found.missing), texts(found.guarded), list(found.unfollowed)
+    return texts(found.missing), texts(found.guarded), [f"{it.what}: {it.why}" for it in found.undecided]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +162,69 @@ def test_a_condition_kept_in_a_name_is_decided():
     assert check(trainer, version="1.1")[0] == ["vllm.Nothing"]
 
 
-def test_an_undecidable_condition_guards():
-    """What can't be decided from source is said, and breaks nothing."""
-    assert check("if is_peft_available():\n    from vllm import Nothing")[:2] == ([], ["vllm.Nothing"])
+@pytest.mark.parametrize(
+    "condition",
+    ["is_peft_available()", "hasattr(engine, 'x')", "_HAS_IT", 'Version(peft.__version__) > Version("1")'],
+)
+def test_an_undecidable_condition_on_what_is_installed_is_not_judged(condition):
+    """Nothing is missing, and nothing is fine: what would let it be judged is said."""
+    missing, guarded, undecided = check(f"if {condition}:\n    from vllm import Nothing")
+    assert (missing, guarded) == ([], [])
+    assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"]
+
+
+def test_what_could_not_be_told_off_the_way_decides_nothing():
+    """In another trainer's file, or with an option: remarks, and the pair is judged."""
+    line = "if is_peft_available():\n    from vllm import Nothing"
+    other = look(line, file="trl/trainer/online_dpo_trainer.py")
+    assert (other.undecided, [item.use.text for item in other.guarded]) == ([], ["vllm.Nothing"])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["self.use_vllm", "self.vllm_mode == 'server'", "images is not None", "self.a.is_main_process"],
+)
+def test_a_condition_of_the_run_s_own_guards_nothing(condition):
+    """Some run goes there, and breaks: as LLM(device=) did under `if self.use_vllm`."""
+    trainer = (
+        f"from vllm import LLM\ndef f(self):\n    if {condition}:\n        LLM(model='m', device='cuda:1')"
+    )
+    assert check(trainer) == (["vllm.LLM(device=)"], [], [])
+
+
+@pytest.mark.parametrize(
+    "condition", ["is_torch_xpu_available()", "not self.use_vllm", "is_torch_npu_available()"]
+)
+def test_other_hardware_and_runs_without_the_engine_are_not_asked_about(condition):
+    """What is reached there only is dead."""
+    assert check(f"def f(self):\n    if {condition}:\n        from vllm import Nothing") == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("condition", "where"),
+    [
+        ("self.regex", "body"),
+        ("args.vllm_regex is not None", "body"),
+        ("self.regex is None", "orelse"),
+        ("not self.regex", "orelse"),
+        ("self.mode == 'x' and self.regex", "body"),
+    ],
+)
+def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
+    """An option that the settings leave off: said, and no break; the other branch is on everybody's way."""
+    settings = "class GRPOConfig:\n    vllm_regex: str | None = field(default=None, metadata={})\n    mode: str = 'x'\n"
+    bodies = {"body": "pass", "orelse": "pass", where: "from vllm import Nothing"}
+    trainer = (
+        f"def f(self):\n    if {condition}:\n        {bodies['body']}\n    else:\n        {bodies['orelse']}"
+    )
+    found = look(trainer, more={"trl/trainer/grpo_config.py": settings})
+    assert (found.missing, found.undecided) == ([], [])
+    assert [item.use.text for item in found.optional] == ["vllm.Nothing"]
+    other = trainer.replace("pass", "HERE").replace("from vllm import Nothing", "pass")
+    on_way = look(
+        other.replace("HERE", "from vllm import Nothing"), more={"trl/trainer/grpo_config.py": settings}
+    )
+    assert [item.use.text for item in on_way.missing] == ["vllm.Nothing"]
 
 
 @pytest.mark.parametrize(
@@ -228,9 +293,10 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
     """
     missing, _, unfollowed = check(trainer)
     assert missing == ["vllm.LLM.sleep"]
+    path = "vllm.LLM.llm_engine.model_executor.driver_worker.runner.model"
     assert unfollowed == [
-        "vllm.LLM.llm_engine.gone: followed as far as LLMEngine",
-        "vllm.LLM.llm_engine.model_executor.driver_worker.runner.model: followed as far as Executor.driver_worker",
+        f"vllm.LLM.llm_engine.gone: followed as far as LLMEngine ({GRPO}:7)",
+        f"{path}: followed as far as Executor.driver_worker ({GRPO}:8)",
     ]
 
 
@@ -252,7 +318,7 @@ def test_an_annotated_type_proves_no_absence():
     }
     line = "from vllm import LLM\nllm = LLM()\nllm.engine.{}"
     assert check(line.format("executor.run"), engine=engine) == ([], [], [])
-    unknown = "vllm.LLM.engine.executor.worker: followed as far as Base"
+    unknown = f"vllm.LLM.engine.executor.worker: followed as far as Base ({GRPO}:3)"
     assert check(line.format("executor.worker"), engine=engine) == ([], [], [unknown])
     assert check(line.format("config.gone"), engine=engine)[0] == ["vllm.LLM.engine.config.gone"]
 
@@ -262,14 +328,67 @@ def test_a_patched_path_must_exist():
     line = 'from unittest.mock import patch\nwith patch("vllm.entrypoints.llm.LLM.{}", return_value=None):\n    pass'
     assert check(line.format("generate"))[0] == []
     assert check(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
+    gone = 'from unittest.mock import patch\npatch("vllm.worker.worker.Worker._x")'
+    assert check(gone)[0] == ["vllm.worker.worker.Worker._x"]
 
 
-def test_a_class_with_an_unknown_base_is_given_the_benefit():
-    """A base from another package may have the attribute: not a break."""
-    engine = {"vllm/__init__.py": "import torch\nclass LLM(torch.nn.Module):\n    pass"}
-    assert check("from vllm import LLM\nllm = LLM()\nllm.anything()", engine=engine)[0] == []
-    engine = {"vllm/__init__.py": "class LLM:\n    def __getattr__(self, name): ..."}
-    assert check("from vllm import LLM\nllm = LLM()\nllm.anything()", engine=engine)[0] == []
+def test_keywords_of_methods_are_checked():
+    """`wake_up(tags=)` of a release whose `wake_up` takes none; overloads count together, `**kwargs` takes all."""
+    engine = {
+        "vllm/__init__.py": """
+            class LLM:
+                def wake_up(self): ...
+                @overload
+                def generate(self, prompts): ...
+                def generate(self, *, use_tqdm=True): ...
+                def rpc(self, **kwargs): ...
+        """
+    }
+    line = "from vllm import LLM\nllm = LLM()\nllm.{}"
+    assert check(line.format("wake_up(tags=[])"), engine=engine)[0] == ["vllm.LLM.wake_up(tags=)"]
+    for call in ("generate(prompts=[], use_tqdm=False)", "rpc(method='x')"):
+        assert check(line.format(call), engine=engine) == ([], [], [])
+
+
+CLIENT = """
+class VLLMClient:
+    def update(self):
+        self._post(f"{self.base_url}/start_weight_update", json={})
+        requests.get(f"http://{self.host}:{self.port}/health")
+"""
+
+
+def test_routes_that_the_client_asks_must_be_in_the_server():
+    """In whatever file of the server they stand; a trainer's own server comes first."""
+    serving = {"vllm/entrypoints/serve/health.py": '@router.get("/health")\ndef health(): ...'}
+    client = {"file": "trl/generation/vllm_client.py", "engine": ENGINE | serving}
+    assert check(CLIENT, **client)[0] == ["/start_weight_update"]
+    odd = {"vllm/entrypoints/odd.py": 'app.add_api_route("/start_weight_update", f)'}
+    assert check(CLIENT, **client | {"engine": ENGINE | serving | odd})[0] == []
+    own = {"trl/scripts/vllm_serve.py": '@app.post("/start_weight_update")\ndef f(): ...'}
+    assert check(CLIENT, **client, more=own)[0] == ["/health"]
+
+
+def test_launch_options_must_be_known_to_the_server():
+    """Fields of its arguments, `--no-` before a switch, or words of its parser."""
+    trainer = 'command += ["--weight-transfer-config", "x", "--dtype", "auto", "--no-max-model-len", "--odd"]'
+    serving = {"vllm/entrypoints/openai/cli_args.py": 'parser.add_argument("--odd")'}
+    where = {"file": "trl/scripts/vllm_serve.py", "engine": ENGINE | serving}
+    assert check(trainer, **where)[0] == ["--weight-transfer-config"]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "import torch\nclass LLM(torch.nn.Module):\n    pass",
+        "class LLM:\n    def __getattr__(self, name): ...",
+    ],
+)
+def test_a_class_that_is_not_seen_whole_proves_nothing(engine):
+    """A base from another package may have the attribute: no break, and not judged."""
+    line = "from vllm import LLM\nllm = LLM()\nllm.anything()"
+    unknown = [f"vllm.LLM.anything: followed as far as LLM ({GRPO}:3)"]
+    assert check(line, engine={"vllm/__init__.py": engine}) == ([], [], unknown)
 
 
 def test_circular_re_exports_end():
@@ -278,6 +397,9 @@ def test_circular_re_exports_end():
     assert check("from vllm import X", engine=engine)[0] == ["vllm.X"]
 
 
-def test_unparsable_trainer_files_are_passed_over():
-    """A template or a file of another Python in the wheel is not looked at."""
-    assert check("from vllm import LLM\nprint 'x'") == ([], [], [])
+def test_a_file_on_the_way_that_cannot_be_parsed_is_not_judged():
+    """It may use anything; a template in a corner of the wheel decides nothing."""
+    text = "from vllm import LLM\nprint 'x'"
+    (undecided,) = check(text)[2]
+    assert undecided.startswith(f"{GRPO}: {GRPO}:2 is no Python that can be read here")
+    assert check(text, file="trl/templates/a.py") == ([], [], [])

@@ -94,7 +94,11 @@ def _read(
 
 def _words(known: Read) -> list[str]:
     """Returns what each source says, in the table's words; what is unknown says so."""
-    contract = {"pass": "contract holds", "fail": f"contract fails: {known.missing}"}
+    contract = {
+        "pass": "contract holds",
+        "fail": f"contract fails: {known.missing}",
+        "not_judged": f"contract not judged: {known.missing}",
+    }
     solved = {"pass": "have a solution", "unresolvable": "have none"}
     return [
         f"{'allowed' if known.allowed else 'not allowed'} by metadata (vllm{known.declares or ', any'})",
@@ -109,11 +113,16 @@ def _sentence(known: Read, pair: tuple[str, str]) -> str:
         f"TRL {pair[1]} {'allows' if known.allowed else 'does not allow'} vLLM {pair[0]} in its metadata"
     )
     if known.contract == "fail":
-        return f"{allowed}{', but' if known.allowed else ', and'} its source takes {known.missing}, which is not there."
+        joined = "but" if known.allowed else "and"
+        return f"{allowed}, {joined} its source relies on {known.missing}, which that vLLM does not serve."
+    if known.contract == "not_judged":
+        return (
+            f"{allowed}; whether it serves {known.missing}, on which TRL's source relies, could not be read."
+        )
     if known.resolve == "unresolvable":
         return f"{allowed}, and the requirements of both have no solution together."
     if known.contract == "pass":
-        return f"{allowed}, and all names that its source takes from vLLM are there."
+        return f"{allowed}, and all that its source takes from vLLM is served."
     return f"{allowed}; nothing else of the pair is known."
 
 
@@ -168,7 +177,7 @@ def ways_out(
     ran = [
         cell
         for cell in nearest(compat, *pair, limit=len(compat.cells))
-        if _worked(cell) and (cell["vllm"], cell["trl"]) != pair
+        if _worked(cell) and (cell["vllm"], cell["trl"]) != pair and compat.vouched(cell["vllm"], cell["trl"])
     ][:_NAMED]
     read = _nearest_read(compat, pair)
     told = []
@@ -180,7 +189,9 @@ def ways_out(
         )
     if read:
         named = ", ".join(f"vllm-{vllm}+trl-{trl}" for vllm, trl in read)
-        told.append(f"Nearest pairs that are allowed and have all names, read and not run: {named}.")
+        told.append(
+            f"Nearest pairs that are allowed and serve all that TRL takes, read and not run: {named}."
+        )
     ways = [*((cell["vllm"], cell["trl"]) for cell in ran), *read]
     installs = tuple(install(environment, f"vllm=={vllm}", f"trl=={trl}") for vllm, trl in ways[:1])
     return " ".join(told) or "No pair in the table is known to do better.", installs

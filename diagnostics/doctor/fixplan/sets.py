@@ -104,7 +104,7 @@ def _cells(compat: Compat) -> list[ReleaseSet]:
         ran = tuple(name for name, layer in layers.items() if _ran(name, layer))
         # A cell can fail in one layer, such as a server that its CPU build lacks, and still have trained.
         failed = cell["verdict"] in _BAD and not _TRAINS & set(ran)
-        if failed or layers.get("contract", {}).get("verdict", "pass") != "pass":
+        if failed or not compat.vouched(cell["vllm"], cell["trl"]):
             continue
         resolves = layers.get("resolve", {}).get("verdict") == "pass"
         if ran or resolves:
@@ -209,7 +209,7 @@ def _changes(environment: Environment, pins: Iterable[Pin], scale: Scale) -> tup
 def _seen(candidate: ReleaseSet) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What was verified of a pair, and what was not."""
     if not candidate.ran:
-        known = ["every name that TRL uses is in this vLLM (source read)"]
+        known = ["all that TRL takes is served by this vLLM (source read)"]
         known += ["their requirements have a solution (resolved)"] if candidate.resolves else []
         missing = ["the pair was never run"]
         missing += [] if candidate.resolves else ["whether its requirements have a solution"]

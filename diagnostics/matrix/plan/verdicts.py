@@ -17,6 +17,7 @@ class Outcome(StrEnum):
     FAIL = "fail"
     UNRESOLVABLE = "unresolvable"
     NOT_RUN = "not_run"
+    NOT_JUDGED = "not_judged"
     TIMEOUT = "timeout"
     INFRA_ERROR = "infra_error"
 
@@ -30,6 +31,7 @@ class Verdict(StrEnum):
     UNEXPECTED_PASS = "unexpected_pass"  # noqa: S105 - a verdict
     UNRESOLVABLE = "unresolvable"
     NOT_RUN = "not_run"
+    NOT_JUDGED = "not_judged"
     TIMEOUT = "timeout"
     INFRA_ERROR = "infra_error"
     FLAKY = "flaky"
@@ -129,6 +131,9 @@ def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = Fals
         return Judged(Verdict(answer.outcome), expected=False, incomplete=True)
     if flaky:
         return Judged(Verdict.FLAKY, expected=False, remark="the same inputs gave different outcomes")
+    if answer.outcome is Outcome.NOT_JUDGED:
+        # Whatever was expected: what decides was not read, so nothing is confirmed and nothing contradicted.
+        return Judged(Verdict.NOT_JUDGED, expected=False, incomplete=True, remark="what decides was not read")
     if expectation is None:
         passed = answer.outcome is Outcome.PASS
         return Judged(

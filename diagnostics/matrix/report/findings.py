@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "● allowed, all names there   ✘ allowed, names missing   ○ not allowed, all names there   "
-    "· not allowed, names missing   ? open"
+    "· not allowed, names missing   ? open or not judged"
 )
 ALLOWED_BROKEN = "Allowed by TRL's metadata, and names are missing in that vLLM"
 FORBIDDEN_WHOLE = "Not allowed by TRL's metadata, and all names are there"
 ALLOWED_UNSOLVED = "Allowed, and without a solution at their own date"
+NOT_JUDGED = "Not judged, since what decides could not be read"
 _SYMBOLS = {
     (True, Outcome.PASS): "●",
     (True, Outcome.FAIL): "✘",
@@ -72,13 +73,20 @@ def _symbol(row: Row | None) -> str:
 
 def contradictions(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Returns the pairs of which metadata and source, or metadata and index, say different things, by title."""
-    found: dict[str, list[Row]] = {ALLOWED_BROKEN: [], FORBIDDEN_WHOLE: [], ALLOWED_UNSOLVED: []}
+    found: dict[str, list[Row]] = {
+        ALLOWED_BROKEN: [],
+        FORBIDDEN_WHOLE: [],
+        ALLOWED_UNSOLVED: [],
+        NOT_JUDGED: [],
+    }
     for row in rows:
         may, read = breadth.allowed(row.cell), outcome(row, "contract")
         if may and read is Outcome.FAIL:
             found[ALLOWED_BROKEN].append(row)
         if not may and read is Outcome.PASS:
             found[FORBIDDEN_WHOLE].append(row)
+        if read is Outcome.NOT_JUDGED:
+            found[NOT_JUDGED].append(row)
         if may and outcome(row, "resolve") is Outcome.UNRESOLVABLE:
             found[ALLOWED_UNSOLVED].append(row)
     return found
@@ -122,7 +130,8 @@ def _most_common(rows: Iterable[Row]) -> str:
     for row in rows:
         square = row.square("contract")
         if square and square.event:
-            names.update({name for name, _when in square.event.answer.told("missing")})
+            answer = square.event.answer
+            names.update({fact[0] for kind in ("missing", "undecided") for fact in answer.told(kind)})
     return ", ".join(name for name, _count in names.most_common(2))
 
 
@@ -219,6 +228,8 @@ def _unexpected(board: Board) -> list[str]:
         for square in found
     ]
     open_ = sum(
-        1 for square in board.squares if square.judged.verdict in {Verdict.NOT_RUN, Verdict.INFRA_ERROR}
+        1
+        for square in board.squares
+        if square.judged.verdict in {Verdict.NOT_RUN, Verdict.NOT_JUDGED, Verdict.INFRA_ERROR}
     )
-    return [f"Not as expected: {len(found)}", *lines, f"Open or not run: {open_}", ""]
+    return [f"Not as expected: {len(found)}", *lines, f"Open, not run or not judged: {open_}", ""]

@@ -36,6 +36,7 @@ _OPEN = "could not be followed to its end"
 _BEYOND = {
     Outcome.PASS: ("partial", "○", "not allowed, all names there"),
     Outcome.FAIL: ("unknown", "·", "not allowed, names missing"),
+    Outcome.NOT_JUDGED: ("unknown", "?", "not allowed, not judged"),
 }
 _CELL_SYMBOLS = {"pass": "✔", "partial": "◐", "fail": "✘", "unresolvable": "∅", "unknown": "-"}
 # Strongest last.

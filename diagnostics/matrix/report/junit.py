@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from diagnostics.matrix.run.board import Board, Row, Square
 
 _ERRORS = frozenset({Verdict.INFRA_ERROR, Verdict.TIMEOUT})
+_OPEN = frozenset({Verdict.NOT_RUN, Verdict.NOT_JUDGED})
 
 
 def render(board: Board, generated: str) -> str:
     """Returns the document.
 
     Only a pass is a case without a mark. A time-out or a fault of the machine is an error; a verdict that nobody
-    expected is a failure; what failed as expected, and what was not run, is skipped, with the reason.
+    expected is a failure; what failed as expected, was not run or not judged is skipped, with the reason.
     """
     root = ET.Element("testsuites", name="grpo-doctor matrix", timestamp=generated)
     for row in board.rows:
@@ -51,7 +52,7 @@ def _case(square: Square) -> ET.Element:
     if judged.verdict in _ERRORS:
         tag = "error"
     else:
-        tag = "skipped" if judged.expected or judged.verdict is Verdict.NOT_RUN else "failure"
+        tag = "skipped" if judged.expected or judged.verdict in _OPEN else "failure"
     mark = ET.SubElement(case, tag, message=message)
     answer = square.event.answer if square.event else None
     if answer is not None:

@@ -61,8 +61,8 @@ def breadth(board: Board) -> dict[str, Any]:
     """Returns what is known of generated cells, by TRL: its declared range, and by layer and outcome the vLLM releases.
 
     Releases stand in one string, separated by spaces. A release that stands nowhere in a layer was not asked there, or
-    gave no answer: nothing is known. A contract that failed names what is missing first. All of it is known from
-    metadata and source, none of it from a run.
+    gave no answer: nothing is known. A contract that failed names what is missing first, one that was not judged what
+    could not be decided. All of it is known from metadata and source, none of it from a run.
     """
     found: dict[str, Any] = {}
     answered = 0
@@ -85,12 +85,12 @@ def breadth(board: Board) -> dict[str, Any]:
 
 
 def _said(square: Square) -> str:
-    """Returns an outcome and, of a failure, what is missing first: at import before what is met later."""
+    """Returns an outcome and what decides it: of what is missing first what is met at import, or what is undecided."""
     assert square.event is not None
     answer = square.event.answer
-    missing = sorted(answer.told("missing"), key=lambda fact: (fact[1] != AT_IMPORT, fact[0]))
-    first = missing[:1] if answer.outcome is Outcome.FAIL else []
-    return " ".join((answer.outcome.value, *(name for name, _when in first)))
+    kind = {Outcome.FAIL: "missing", Outcome.NOT_JUDGED: "undecided"}.get(answer.outcome, "")
+    facts = sorted(answer.told(kind), key=lambda fact: (fact[1] != AT_IMPORT, fact[0]))
+    return " ".join((answer.outcome.value, *(fact[0] for fact in facts[:1])))
 
 
 def _cell(row: Row) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Decides the conditions under which a trainer imports from the engine: true, false or unknown.
+"""Decides the conditions under which a trainer takes something from the engine: true, false or unknown.
 
 TRL guards its imports by `is_vllm_available()`, by `is_vllm_available(min_version="0.28.0")` and by
-comparisons of `Version(vllm.__version__)`. For a cell these are known. What isn't known is `None`, and counts
-for neither side.
+comparisons of `Version(vllm.__version__)`. For a cell these are known. What isn't known is `None`, and is of three
+kinds: it speaks of the run's own options and data (`self.vllm_mode == "server"`), then some run goes there and what is
+missing there is a break; it asks for an option that is off unless somebody sets it, then only that option breaks; or
+it asks what is installed, then nothing can be said.
 """
 
 from __future__ import annotations
@@ -27,12 +29,22 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Version, Version], bool]] = {
 }
 
 
+# Other hardware than the NVIDIA GPUs that a pair is asked about.
+_OTHER_HARDWARE = frozenset({"vllm_ascend", "torch_npu", "torch_xpu", "torch_mlu"})
+# What a condition calls that asks what is installed, or what an object happens to have.
+_PROBES = frozenset(
+    {"hasattr", "getattr", "signature", "find_spec", "import_module", "version", "Version", "parse"}
+)
+
+
 @dataclass
 class Conditions:
     """What is known about a cell while its trainer's source is read."""
 
     engine: Version
     """The engine's version."""
+    off: frozenset[str] = frozenset()
+    """Options of the trainer that are off unless somebody sets them."""
     names: dict[str, bool | Version | None] = field(default_factory=dict)
     """Values of simple names assigned so far in the module."""
 
@@ -43,6 +55,8 @@ class Conditions:
                 return value
             case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
                 return False
+            case ast.Name(id="use_vllm") | ast.Attribute(attr="use_vllm"):
+                return True  # that is what the pair is asked about
             case ast.Name(id=name):
                 return self.names.get(name)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -60,6 +74,19 @@ class Conditions:
         """Returns whether the condition holds, None if that can't be told."""
         value = self.value(node)
         return value if isinstance(value, bool) else None
+
+    def option(self, node: ast.expr, *, taken: bool) -> str:
+        """Names the option that has to be set for a branch to be taken, '' if none has to be."""
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                return name if taken and name in self.off else ""
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self.option(operand, taken=not taken)
+            case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=None)]):
+                return self.option(left, taken=True) if taken is isinstance(op, ast.IsNot) else ""
+            case ast.BoolOp(op=op, values=values) if taken is isinstance(op, ast.And):
+                return next((name for value in values if (name := self.option(value, taken=taken))), "")
+        return ""
 
     def _joined(self, parts: list[bool | None], *, every: bool) -> bool | None:
         if (not every) in parts:
@@ -79,8 +106,8 @@ class Conditions:
         if name == "is_vllm_available":
             asked = _version(arguments[0]) if arguments else None
             return asked is None or Version(self.engine.base_version) >= asked
-        if name == "is_vllm_ascend_available":
-            return False  # a plugin for other hardware, in none of our cells
+        if name.removeprefix("is_").removesuffix("_available") in _OTHER_HARDWARE:
+            return False
         if name in {"Version", "parse"} and len(arguments) == 1:
             return self.engine if _is_engine_version(arguments[0]) else _version(arguments[0])
         return None
@@ -105,3 +132,14 @@ def _version(node: ast.expr) -> Version | None:
         except InvalidVersion:
             return None
     return None
+
+
+def of_the_run(node: ast.expr) -> bool:
+    """Tells whether a condition speaks of the run's options and data alone, and not of what is installed."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name | ast.Attribute):
+            name = part.id if isinstance(part, ast.Name) else part.attr
+            asks = name in _PROBES or (name.startswith("is_") and name.endswith("_available"))
+            if asks or name.isupper():  # a constant of the module holds what was found out at its import
+                return False
+    return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Surface:
     package: str
     _trees: dict[str, ast.Module | None] = field(default_factory=dict)
     _members: dict[Definition, Members] = field(default_factory=dict)
-    _types: dict[tuple[Definition, str], tuple[Definition, bool] | None] = field(default_factory=dict)
+    _types: dict[tuple[Definition, str], list[tuple[Definition, bool]]] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     """Members looked at, for the record."""
 
@@ -205,21 +205,34 @@ class Surface:
             names |= _class_names(node)
         return Members(frozenset(names), whole and "__getattr__" not in names)
 
-    def type_of(self, found: Definition, attribute: str) -> tuple[Definition, bool] | None:
-        """Returns the class of an attribute and whether it is exactly that one, where source tells.
+    def types_of(self, found: Definition, attribute: str) -> list[tuple[Definition, bool]]:
+        """Returns the classes that an attribute may be of, best first, and whether it is exactly that one.
 
         Calling a class makes exactly that; its class methods and annotations also admit others.
         """
         if (found, attribute) not in self._types:
-            self._types[found, attribute] = self._type_of(found, attribute)
+            self._types[found, attribute] = list(self._types_of(found, attribute))
         return self._types[found, attribute]
 
-    def _type_of(self, found: Definition, attribute: str) -> tuple[Definition, bool] | None:
+    def _types_of(self, found: Definition, attribute: str) -> Iterator[tuple[Definition, bool]]:
         for module, node in self.classes(found):
             for hint, exact in _hints(node, attribute) if node is not None else ():
                 above = self.find(module, hint)
                 if above is not None and isinstance(above.node, ast.ClassDef):
-                    return above, exact
+                    yield above, exact
+
+    def keywords(self, found: Definition, method: str) -> frozenset[str] | None:
+        """Returns what a method can be called with, None where that can't be told."""
+        for _module, node in self.classes(found):
+            made = [item for item in (node.body if node else ()) if _is_method(item, method)]
+            if any(item.args.kwarg is not None for item in made) or node is None:
+                return None
+            if made:
+                return frozenset(
+                    item.arg
+                    for each in made  # its overloads among them
+                    for item in (*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs)
+                )
         return None
 
     def arguments(self, found: Definition) -> tuple[frozenset[str], bool]:
@@ -288,6 +301,10 @@ def _class_names(node: ast.ClassDef) -> set[str]:
     return names
 
 
+def _is_method(node: ast.stmt, name: str) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+
+
 def _hints(node: ast.ClassDef, attribute: str, depth: int = 0) -> Iterator[tuple[str, bool]]:
     """Yields (class name, exact) for what an attribute is made by or annotated with, best first."""
     if depth > 3:
@@ -295,11 +312,21 @@ def _hints(node: ast.ClassDef, attribute: str, depth: int = 0) -> Iterator[tuple
     for part in ast.walk(node):
         if isinstance(part, ast.Assign) and any(_names(target, attribute) for target in part.targets):
             yield from _made_by(node, part.value, depth)
+            yield from ((name, False) for name in _given(node, part))
     for part in ast.walk(node):
         if isinstance(part, ast.AnnAssign) and _names(part.target, attribute):
             yield from ((name, False) for name in _annotation(part.annotation))
         elif isinstance(part, ast.FunctionDef) and part.name == attribute and part.returns is not None:
             yield from ((name, False) for name in _annotation(part.returns))
+
+
+def _given(node: ast.ClassDef, assigned: ast.Assign) -> Iterator[str]:
+    """Yields the annotation of a parameter that is kept as it was given: `self.group = group`."""
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and any(part is assigned for part in ast.walk(method)):
+            for each in (*method.args.args, *method.args.kwonlyargs):
+                if each.annotation and isinstance(assigned.value, ast.Name) and assigned.value.id == each.arg:
+                    yield from _annotation(each.annotation)
 
 
 def _made_by(node: ast.ClassDef, value: ast.expr, depth: int) -> Iterator[tuple[str, bool]]:

@@ -1,8 +1,8 @@
-"""Collects what a trainer's source takes from the engine: imported names, attribute paths, arguments.
+"""Collects what a trainer's source takes from the engine: names, attribute paths, arguments, routes, launch options.
 
 The source is walked statement by statement, so that each use knows the guards around it: a branch known to be
-dead in this cell is left out, one that can't be decided is marked, and the arms of a `try … except
-ImportError` are alternatives of which one has to work.
+dead in this cell is left out, one that can't be decided is marked, one that an option has to open names it, and the
+arms of a `try … except ImportError` are alternatives of which one has to work.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import ast
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.ask.contract.conditions import Conditions
+from diagnostics.matrix.ask.contract.conditions import Conditions, of_the_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from packaging.version import Version
 
+# The file that speaks to the server, and the one that starts it.
+CLIENT = "/vllm_client.py"
+LAUNCHER = "/vllm_serve.py"
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "AttributeError"}
 
 
@@ -26,30 +29,33 @@ class Use:
     """One thing the trainer takes from the engine."""
 
     kind: str
-    """`name` (imported), `attribute` (a path below it) or `argument` (a keyword of a call)."""
+    """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below it), `argument` (a keyword
+    of a call), `route` (of the server, asked by the client), `launch` (an option of its command), `rule`."""
     module: str
     """Module of the engine that the name is imported from."""
     name: str
-    """The imported name; empty for a module as a whole."""
+    """The imported name; empty for a module as a whole; a route or an option as it is written."""
     path: tuple[str, ...]
-    """Attributes below the name; for an argument, its keyword."""
+    """Attributes below the name; an argument's keyword comes last."""
     instance: bool
     """The path starts at an instance of the named class, not at the class."""
     file: str
     line: int
     unsure: bool = False
-    """Inside a condition that can't be decided from source."""
+    """Inside a condition on what is installed that can't be decided from source."""
     late: bool = False
     """Inside a function: fails when that is called, not at import."""
     choice: tuple[int, int] | None = None
     """(number of a `try`, which arm): one arm of a `try … except ImportError` is enough."""
+    option: str = ""
+    """Reached only by a run that sets this option."""
 
     @property
     def text(self) -> str:
         """The use as one would write it."""
         whole = ".".join(part for part in (self.module, self.name) if part)
         if self.kind == "argument":
-            return f"{whole}({self.path[0]}=)"
+            return f"{'.'.join((whole, *self.path[:-1]))}({self.path[-1]}=)"
         return ".".join((whole, *self.path))
 
 
@@ -60,6 +66,7 @@ class _Place:
     unsure: bool = False
     late: bool = False
     choice: tuple[int, int] | None = None
+    option: str = ""
 
 
 @dataclass
@@ -74,13 +81,21 @@ class _Bound:
     """Name of a dictionary literal -> its keys, for calls with `**name`."""
 
 
-def collect(text: str, file: str, engine: str, version: Version) -> list[Use]:
-    """Returns what one file of the trainer uses of the package `engine` in that version."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return []
-    walk = _Walk(file, engine, Conditions(version))
+def collect(text: str, file: str, engine: str, version: Version, off: frozenset[str]) -> list[Use]:
+    """Returns what one file of the trainer uses of the package `engine` in that version.
+
+    Args:
+        text: The file.
+        file: Its name in the wheel.
+        engine: The engine's package.
+        version: The engine's release.
+        off: Options of the trainer that are off unless they are set.
+
+    Raises:
+        SyntaxError: it is no Python that can be read here.
+    """
+    tree = ast.parse(text)
+    walk = _Walk(file, engine, Conditions(version, off))
     # A first pass for what names stand for: an instance made in `__init__` may be used in a method above it.
     walk.binding = True
     walk.block(tree.body, _Place())
@@ -124,11 +139,11 @@ class _Walk:
         """An `if`: a branch that is dead in this cell is left out."""
         self.expressions(node.test, place)
         truth = self.conditions.truth(node.test)
-        place = replace(place, unsure=place.unsure or truth is None)
-        if truth is not False:
-            self.block(node.body, place)
-        if truth is not True:
-            self.block(node.orelse, place)
+        unsure = place.unsure or (truth is None and not of_the_run(node.test))
+        for body, taken in ((node.body, True), (node.orelse, False)):
+            if truth is None or truth is taken:
+                option = "" if truth is taken else self.conditions.option(node.test, taken=taken)
+                self.block(body, replace(place, unsure=unsure, option=place.option or option))
 
     def inside(self, node: ast.AST, place: _Place) -> None:
         """Whatever else holds statements and expressions: classes, loops, `with` and its items, `match`."""
@@ -190,8 +205,11 @@ class _Walk:
         place: _Place,
     ) -> None:
         self.found.append(
-            Use(kind, module, name, path, instance, self.file, line, place.unsure, place.late, place.choice)
-        )
+            Use(
+                kind, module, name, path, instance, self.file, line,
+                place.unsure, place.late, place.choice, place.option,
+            )
+        )  # fmt: skip
 
     def assigned(self, node: ast.stmt) -> None:
         """Remembers names for conditions, instances of engine classes, and dictionary literals."""
@@ -233,29 +251,40 @@ class _Walk:
         for part in ast.walk(node):
             if isinstance(part, ast.Call):
                 self.call(part, place)
+            elif isinstance(part, ast.JoinedStr) and self.file.endswith(CLIENT):
+                route = _route(part)
+                if route:
+                    self.use("route", "", route, (), False, part.lineno, place)
+            elif isinstance(part, ast.List) and self.file.endswith(LAUNCHER):
+                for option in _options(part):
+                    self.use("launch", "", option, (), False, part.lineno, place)
 
     def path(self, node: ast.Attribute, place: _Place) -> None:
-        parts = _dotted(node).split(".")
+        found = self.known(_dotted(node))
+        if found is not None:
+            module, name, rest, instance = found
+            self.use("attribute", module, name, rest, instance, node.lineno, place)
+
+    def known(self, dotted: str) -> tuple[str, str, tuple[str, ...], bool] | None:
+        """Returns (module, name, attributes below it, whether of an instance) of what stems from the engine."""
+        parts = dotted.split(".")
         for length in range(len(parts) - 1, 0, -1):  # the longest known start: self.llm before self
             start, rest = ".".join(parts[:length]), tuple(parts[length:])
             if start in self.bound.instances:
-                module, name = self.bound.instances[start]
-                self.use("attribute", module, name, rest, True, node.lineno, place)
-                return
+                return (*self.bound.instances[start], rest, True)
             if start in self.bound.names:
-                module, name = self.bound.names[start]
-                self.use("attribute", module, name, rest, False, node.lineno, place)
-                return
+                return (*self.bound.names[start], rest, False)
+        return None
 
     def call(self, node: ast.Call, place: _Place) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in self.bound.names:
-            module, name = self.bound.names[node.func.id]
-            for keyword in node.keywords:
-                keys = (
-                    {keyword.arg} if keyword.arg else self.bound.literals.get(_dotted(keyword.value), set())
-                )
-                for key in sorted(keys):
-                    self.use("argument", module, name, (key,), False, node.lineno, place)
+        dotted = _dotted(node.func)
+        found = (*self.bound.names[dotted], (), False) if dotted in self.bound.names else self.known(dotted)
+        for keyword in node.keywords if found else ():
+            assert found is not None
+            module, name, rest, instance = found
+            keys = {keyword.arg} if keyword.arg else self.bound.literals.get(_dotted(keyword.value), set())
+            for key in sorted(keys):
+                self.use("argument", module, name, (*rest, key), instance, node.lineno, place)
         called = _dotted(node.func).rpartition(".")[2]
         if (
             called == "patch"
@@ -264,14 +293,14 @@ class _Walk:
             and isinstance(node.args[0].value, str)
         ):
             # unittest.mock.patch("vllm.worker.worker.Worker._x"): the path must exist, or entering it raises.
-            dotted = node.args[0].value
-            if self.ours(dotted):
-                module, _, attribute = dotted.rpartition(".")
+            patched = node.args[0].value
+            if self.ours(patched):
+                module, _, attribute = patched.rpartition(".")
                 owner_module, _, owner = module.rpartition(".")
                 if owner[:1].isupper():
-                    self.use("attribute", owner_module, owner, (attribute,), False, node.lineno, place)
+                    self.use("patched", owner_module, owner, (attribute,), False, node.lineno, place)
                 else:
-                    self.use("name", module, attribute, (), False, node.lineno, place)
+                    self.use("patched", module, attribute, (), False, node.lineno, place)
 
 
 def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
@@ -299,3 +328,18 @@ def _catches_import_errors(handler: ast.ExceptHandler) -> bool:
         return True
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(_dotted(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds)
+
+
+def _route(node: ast.JoinedStr) -> str:
+    """Returns '/health/' of f"{self.base_url}/health/", '' for what ends otherwise than in a path."""
+    last = node.values[-1]
+    if len(node.values) > 1 and isinstance(last, ast.Constant) and str(last.value).startswith("/"):
+        return str(last.value).partition("?")[0]
+    return ""
+
+
+def _options(node: ast.List) -> Iterator[str]:
+    """Yields the options of a command line that is written as a list."""
+    for item in node.elts:
+        if isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value.startswith("--"):
+            yield item.value

@@ -1,4 +1,4 @@
-"""Does TRL's source use names that this vLLM's source doesn't have? Read in both wheels."""
+"""Does TRL's source use what this vLLM's source doesn't serve? Read in both wheels, with rules of behaviour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from diagnostics.matrix.ask.contract.compare import Contract, Missing, compare
+from diagnostics.matrix.ask.contract.compare import Contract, Missing, Undecided, compare
 from diagnostics.matrix.ask.contract.surface import Surface
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build.sources import WheelError, find_wheel
@@ -67,32 +67,51 @@ def _ask(workplace: Workplace, cell: Cell) -> Answer:
 def _answer(found: Contract) -> Answer:
     blocking = [item for item in found.missing if item.on_the_way]
     aside = [item for item in found.missing if not item.on_the_way]
-    names = sorted({item.use.text for item in blocking})
     details = (
         *(f"missing: {_line(item)}" for item in blocking),
+        *(f"not judged: {_open(item)}" for item in found.undecided),
+        *(f"missing, with {item.use.option} only: {_line(item)}" for item in found.optional),
         *(f"missing, but not on the way of a GRPO run: {_line(item)}" for item in aside),
         *(f"missing, but guarded: {_line(item)}" for item in found.guarded),
-        *(f"could not be followed to its end: {text}" for text in found.unfollowed),
+        *(
+            f"holds: {one.rule.says}; {one.case.why} ({one.trl}; {one.vllm})"
+            for one in found.settled
+            if one.case
+        ),
+        *(f"could not be told, off the way of a GRPO run: {text}" for text in dict.fromkeys(found.aside)),
+    )
+    facts = (
+        *(_fact(item) for item in blocking),
+        *(("undecided", item.what, item.would) for item in found.undecided),
     )
     if blocking:
+        names = sorted({item.use.text for item in blocking})
+        first = f"{len(names)} of {found.checked} things that TRL uses are not served by this vLLM: {', '.join(names)}"
+        if found.undecided:
+            first += f"; {len(found.undecided)} not judged"
+        outcome = Outcome.FAIL
+    elif found.undecided:
+        names = list(dict.fromkeys(item.what for item in found.undecided))
         first = (
-            f"{len(names)} of {found.checked} names that TRL uses are not in this vLLM: {', '.join(names)}"
+            f"{len(names)} of {found.checked} things that TRL uses not judged: {', '.join(names)}; "
+            f"needed: {found.undecided[0].would}"
         )
-        return Answer(
-            Outcome.FAIL,
-            first,
-            EvidenceLevel.STATIC,
-            signs=tuple(_line(item) for item in blocking),
-            facts=tuple(_fact(item) for item in blocking),
-            details=details,
-        )
-    parts = [f"all {found.checked} names that TRL uses are there"]
-    parts += [f"{len(found.guarded)} missing but guarded"] if found.guarded else []
-    parts += [f"{len(aside)} missing in other trainers"] if aside else []
-    parts += (
-        [f"{len(found.unfollowed)} attribute paths not followed to their end"] if found.unfollowed else []
+        outcome = Outcome.NOT_JUDGED
+    else:
+        parts = [f"all {found.checked} things that TRL uses are served"]
+        parts += [f"{len(found.settled)} of them by rules of behaviour"] if found.settled else []
+        parts += [f"{len(found.optional)} missing with an option only"] if found.optional else []
+        parts += [f"{len(found.guarded)} missing but guarded"] if found.guarded else []
+        parts += [f"{len(aside)} missing in other trainers"] if aside else []
+        first, outcome = "; ".join(parts), Outcome.PASS
+    return Answer(
+        outcome,
+        first,
+        EvidenceLevel.STATIC,
+        signs=(*(_line(item) for item in blocking), *(_open(item) for item in found.undecided)),
+        facts=facts,
+        details=details,
     )
-    return Answer(Outcome.PASS, "; ".join(parts), EvidenceLevel.STATIC, details=details)
 
 
 def _fact(item: Missing) -> tuple[str, ...]:
@@ -104,12 +123,16 @@ def _line(item: Missing) -> str:
     return f"{item.use.text}: {item.why} ({item.where}, {when})"
 
 
+def _open(item: Undecided) -> str:
+    return f"{item.what}: {item.why}; needed: {item.would}"
+
+
 LAYERS = (
     Layer(
         name="contract",
         order=30,
         group="read",
-        question="Are the names, attributes and arguments that TRL takes from vLLM in this vLLM's source?",
+        question="Does this vLLM's source serve what TRL takes: names, arguments, routes, options, behaviour?",
         evidence=EvidenceLevel.STATIC,
         heavy=False,
         of_pairs=True,

@@ -1,0 +1,348 @@
+"""Walks the ways of one TRL into one vLLM, without a GPU: what the contract reads is done here by the real code.
+
+    python contract_in_cell.py
+
+Run by the interpreter of an environment with both releases. Prints one JSON document: for each way `served`, `broken`
+or `unknown`, and what was raised. Both packages are unchanged but for what a machine without a GPU can't do: the engine
+behind vLLM's front is a stand-in that takes calls, serialised by vLLM's own serialiser, and answers nothing; TRL's
+server runs in this process and listens nowhere. V1 is on where both engines exist, as by default on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import tempfile
+import threading
+import traceback
+from typing import Any, ClassVar
+from unittest import mock
+
+SERVED, BROKEN, UNKNOWN = "served", "broken", "unknown"
+
+
+class Reached(Exception):  # noqa: N818 - no error: the end of the way
+    """Raised by the stand-in where a way ends."""
+
+
+def main() -> int:
+    """Walks all ways and prints the document."""
+    os.environ.update(
+        {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1"),
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555",
+            "ACCELERATE_USE_CPU": "true",
+        }
+    )  # fmt: skip
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever they print is no document
+    found = {}
+    for name, way in (
+        ("import", imported),
+        ("trainer", trainer),
+        ("own server", own_server),
+        ("vllm serve", native),
+    ):
+        found[name] = walked(way)
+        if name == "import" and found[name]["end"] != SERVED:
+            break
+    with os.fdopen(out, "w") as document:
+        json.dump(found, document)
+    os._exit(0)  # threads of a server that nobody ends
+
+
+def walked(way: Any) -> dict[str, str]:
+    """Walks one way; what it raises decides."""
+    try:
+        return {"end": SERVED, "what": way() or ""}
+    except Skip as why:
+        return {"end": "", "what": str(why)}
+    except BaseException as error:  # noqa: BLE001 - whatever it is goes on record
+        traceback.print_exc()
+        return {"end": judged(error), "what": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]}
+
+
+class Skip(Exception):  # noqa: N818 - no error
+    """This TRL has no such way."""
+
+
+def judged(error: BaseException) -> str:
+    """Tells a break between the two packages from what this machine or another package is to blame for."""
+    chain = []
+    at: BaseException | None = error
+    while at is not None:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    if any(isinstance(each, Broken) for each in chain):
+        return BROKEN
+    imports = [each for each in chain if isinstance(each, ImportError)]
+    if imports:
+        return BROKEN if (imports[-1].name or "").partition(".")[0] == "vllm" else UNKNOWN
+    text = " ".join(f"{type(each).__name__}: {each}" for each in chain)
+    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
+    names = "vllm" in text or any("/vllm/" in frame.filename for frame in frames)
+    kinds = (AttributeError, TypeError, ValueError, NotImplementedError)
+    others = ("libcuda", "NCCL", "CUDA", "C extension", "torchvision")
+    return (
+        BROKEN if names and isinstance(error, kinds) and not any(word in text for word in others) else UNKNOWN
+    )
+
+
+class Broken(RuntimeError):  # noqa: N818 - the end of a way
+    """Raised where the other side answers otherwise than what asks can take."""
+
+
+def there(*modules: str) -> list[str]:
+    """Returns those of the modules that are installed."""
+    found = []
+    for name in modules:
+        with contextlib.suppress(ModuleNotFoundError):
+            if importlib.util.find_spec(name) is not None:
+                found.append(name)
+    return found
+
+
+def imported() -> str:
+    """Imports what a run with vLLM imports."""
+    wanted = there(
+        "trl.extras.vllm_client", "trl.generation.vllm_client", "trl.generation.vllm_generation",
+        "trl.scripts.vllm_serve",
+    )  # fmt: skip
+    for name in ("trl.trainer.grpo_trainer", *wanted):
+        importlib.import_module(name)
+    return f"{len(wanted) + 1} modules"
+
+
+class Core:
+    """Stands in for the engine behind vLLM's front; serialises what it is sent by vLLM's own means."""
+
+    def __init__(self, *, in_process: bool) -> None:
+        self.sent: list[str] = []
+        if in_process:
+            self.engine_core = mock.MagicMock()
+
+    def collective_rpc(
+        self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None
+    ) -> list[Any]:
+        """Takes a call to the workers."""
+        from vllm.v1.serial_utils import MsgpackEncoder
+
+        MsgpackEncoder().encode((0, 0, "collective_rpc", (method, timeout, args, kwargs)))
+        self.sent.append(str(method))
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        """Answers whatever else it is asked."""
+        if name == "engine_core":
+            raise AttributeError(name)
+        return mock.MagicMock()
+
+
+@contextlib.contextmanager
+def engine() -> Any:
+    """Puts the stand-in behind vLLM's V1 front; its samples are where a way ends."""
+    import vllm
+    from vllm.v1.engine import core_client
+
+    made: list[Core] = []
+
+    def make(*_: Any, multiprocess_mode: bool = True, **__: Any) -> Core:
+        made.append(Core(in_process=not multiprocess_mode))
+        return made[-1]
+
+    def sampled(*_: Any, **__: Any) -> Any:
+        raise Reached
+
+    with (
+        mock.patch.object(core_client.EngineCoreClient, "make_client", staticmethod(make)),
+        mock.patch.object(vllm.LLM, "generate", sampled),
+    ):
+        yield made
+
+
+def tiny() -> str:
+    """Returns a folder with a model and a tokenizer."""
+    from repro.drivers import tiny_trl
+
+    folder = tempfile.mkdtemp(prefix="grpo-doctor-")
+    tiny_trl.model().save_pretrained(folder, safe_serialization=True)
+    tiny_trl.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def trainer() -> str:
+    """Makes TRL's trainer with vLLM in its process, hands over weights, samples."""
+    import dataclasses
+
+    from transformers import AutoModelForCausalLM, TrainerCallback
+    from trl import GRPOConfig
+
+    known = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+    settings: dict[str, Any] = {"use_vllm": True, "per_device_train_batch_size": 4, "num_generations": 4}
+    if "vllm_mode" in known:
+        settings["vllm_mode"] = "colocate"
+    elif "vllm_server_host" in known:
+        raise Skip("on a server alone")
+    else:
+        settings["vllm_device"] = "cpu"
+    if "vllm_enable_sleep_mode" in known:
+        settings["vllm_enable_sleep_mode"] = False  # asks for a GPU
+    sizes = {
+        "max_prompt_length": 16,
+        "vllm_max_model_length": 64,
+        "vllm_max_model_len": 64,
+        "max_completion_length": 8,
+    }
+    settings |= {name: value for name, value in sizes.items() if name in known}
+    from repro.drivers import tiny_trl
+
+    held = AutoModelForCausalLM.from_pretrained(tiny()).float()
+    with engine():
+        made = tiny_trl.trainer(
+            lambda completions, **_: [0.0] * len(completions), TrainerCallback(), held=held, **settings
+        )
+        try:
+            if hasattr(made, "vllm_generation"):
+                made.vllm_generation.sync_weights()
+            elif hasattr(made, "_move_model_to_vllm"):
+                made._move_model_to_vllm()
+            rows = [{"prompt": "a b"}] * 4
+            ask = getattr(made, "_generate_and_score_completions", made._prepare_inputs)
+            ask(rows)
+        except Reached:
+            return "made, given weights, asked for samples"
+    return "made and given weights"
+
+
+class InThread:
+    """Runs what TRL starts as a process in a thread, so that its engine can be the stand-in."""
+
+    errors: ClassVar[list[BaseException]] = []
+
+    def __init__(self, target: Any, args: Any) -> None:
+        self.target, self.args = target, args
+
+    def start(self) -> None:
+        """Starts it; one that ends by an exception closes its connection."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.target(*self.args)
+        except BaseException as error:  # noqa: BLE001 - goes on record
+            self.errors.append(error)
+            self.args[-1].close()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for nothing."""
+
+    def is_alive(self) -> bool:
+        """Says that it ended."""
+        return False
+
+
+def own_server() -> str:
+    """Starts TRL's own server and posts what its client posts for a new weight."""
+    from trl.scripts import vllm_serve
+
+    if not hasattr(vllm_serve, "FastAPI"):
+        raise Skip("no server of its own")
+    apps: list[Any] = []
+    changes = [mock.patch.object(vllm_serve.uvicorn, "run", lambda app, *_, **__: apps.append(app))]
+    if hasattr(vllm_serve, "Process"):
+        changes.append(mock.patch.object(vllm_serve, "Process", InThread))
+    with engine() as made, contextlib.ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change)
+        options = vllm_serve.ScriptArguments(model=tiny())
+        options.max_model_len = 64
+        vllm_serve.main(options)
+        if hasattr(vllm_serve, "WeightSyncWorker"):
+            own_worker()
+        posted(apps[0])
+    return f"started, took {', '.join(made[0].sent) or 'nothing'}"
+
+
+def own_worker() -> None:
+    """Lets V1's executor ask TRL's own worker, which has read no weights, what it asks first after that."""
+    from trl.scripts.vllm_serve import WeightSyncWorker
+    from vllm.v1.executor import abstract
+
+    worker = WeightSyncWorker.__new__(WeightSyncWorker)
+
+    class Alone:
+        """An executor of one worker."""
+
+        def collective_rpc(self, method: str, *_: Any, **__: Any) -> list[Any]:
+            """Calls it."""
+            return [getattr(worker, method)()]
+
+    abstract.Executor.get_kv_cache_specs(Alone())
+
+
+def posted(app: Any) -> None:
+    """Posts one weight and a reset; what the engine's thread raises is raised here."""
+    from fastapi.testclient import TestClient
+
+    with TestClient(app) as client:
+        try:
+            client.post("/update_named_param/", json={"name": "w", "dtype": "torch.float32", "shape": [1]})
+            client.post("/reset_prefix_cache/")
+        except (EOFError, BrokenPipeError, OSError):
+            for error in InThread.errors:
+                raise error from None
+    for error in InThread.errors:
+        raise error
+
+
+def native() -> str:
+    """Lets TRL's client speak to the application of `vllm serve`, started with what TRL starts it with."""
+    from trl.scripts import vllm_serve
+
+    if not hasattr(vllm_serve, "build_command"):
+        raise Skip("not with vLLM's server")
+    from fastapi.testclient import TestClient
+    from trl.generation.vllm_client import VLLMClient
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    command = vllm_serve.build_command(vllm_serve.ScriptArguments(model=tiny()))
+    words = command[command.index("serve") + 1 :]
+    cli = importlib.import_module(next(iter(there(
+        "vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args",
+    ))))  # fmt: skip
+    arguments = cli.make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", *words])
+    build = next(
+        function
+        for name in there("vllm.entrypoints.launchers.api_server", "vllm.entrypoints.openai.api_server",
+                          "vllm.entrypoints.launchers.api_server.entry")
+        if (function := getattr(importlib.import_module(name), "build_app", None))
+    )  # fmt: skip
+    wanted = inspect.signature(build).parameters
+    app = build(arguments, ("generate",)) if "supported_tasks" in wanted else build(arguments)
+    app.state.engine_client = mock.AsyncMock()
+    app.state.engine_client.reset_prefix_cache.return_value = True
+    app.state.args = arguments
+    client = VLLMClient.__new__(VLLMClient)
+    client.session, client.base_url = TestClient(app), ""
+    done = [
+        name
+        for name in ("_start_weight_update", "_finish_weight_update", "reset_prefix_cache")
+        if hasattr(client, name)
+    ]
+    for name in done:
+        try:
+            getattr(client, name)()
+        except Exception as error:
+            raise Broken(f"vllm serve, {name}: {type(error).__name__}: {error}") from error
+    return f"{', '.join(done)} answered"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
