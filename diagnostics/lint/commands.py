@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.dialect import Started
-from diagnostics.lint.sources.shell import HOLE, SOFT, Command, Word
+from diagnostics.lint.sources.shell import GIVEN, HOLE, SOFT, Command, Word
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, scalar
+from diagnostics.report.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,7 @@ def settings(command: Command, file: str, nested: Callable[[Word], list[Settings
         ]
         return [each for word in inner for each in nested(word)]
     made = Settings(found.framework, Place(file, command.line), role=found.role, about=found.about)
+    made.exact = found.exact
     made.environ = {**command.environ, **_given(command.words[slice(*found.launcher)], file)}
     made.launch = _launch(command.words[slice(*found.launcher)], file)
     for key, text in found.extra.items():
@@ -149,19 +151,40 @@ def _flags(words: list[Word], file: str, made: Settings) -> None:
                 values.append(Word(word.text.partition("=")[2], word.line))
         elif key:
             values.append(word)
-        elif word.text == HOLE:
-            made.open = True
+        elif word.unknown:
+            _opened(made, word, file)
         else:
             made.items.setdefault("@", word.value(file).named("@"))
-        if word.text == HOLE and key and len(values) > 1:
-            made.open = True
+        if word.unknown and key and (len(values) > 1 or word.text == GIVEN):
+            _opened(made, word, file)
     close()
+
+
+def _opened(made: Settings, word: Word, file: str) -> None:
+    """Says that options stand there which nobody can read."""
+    place = str(Place(file, word.line))
+    if word.text == GIVEN:
+        made.passes = True
+        told = NotJudged(
+            '"$@"',
+            "judged as the script is without arguments",
+            "lint the whole command",
+            place,
+            decides=False,
+        )
+    else:
+        made.open = True
+        told = NotJudged("more options", "they come out of what only a run knows", "write them out", place)
+    made.gaps.append(told)
 
 
 def _many(values: list[Word], file: str, line: int) -> Value:
     # A backslash before a blank at the end of a line makes a word of that blank.
     values = [word for word in values if word.clean.strip()] or values[:1]
     if not values:
+        return Value(True, Place(file, line))
+    values = [word for word in values if word.text != GIVEN] or values[:1]
+    if values[0].text == GIVEN:
         return Value(True, Place(file, line))
     if len(values) == 1 or values[1].text == HOLE:
         value = values[0].value(file)
@@ -193,8 +216,8 @@ def _overrides(words: list[Word], file: str, made: Settings) -> None:
     for word in words:
         key, equals, _ = word.text.partition("=")
         if not equals or HOLE in key:
-            if word.text == HOLE:
-                made.open = True
+            if word.unknown:
+                _opened(made, word, file)
             elif match := _FLAG.match(word.clean):
                 made.items[f"--{match[1]}"] = word.value(file).named(f"--{match[1]}")
             continue
@@ -204,7 +227,9 @@ def _overrides(words: list[Word], file: str, made: Settings) -> None:
         elif match:
             value = word.value(file, word.text.partition("=")[2])
             data = _data(_unquoted(value.data)) if value.known else UNKNOWN
-            made.set(match[1].lstrip("+"), value.but(data))
+            key = match[1].lstrip("+")
+            made.set(key, value.but(data))
+            made.signs[key] = match[1][: len(match[1]) - len(key)]
         elif flag := _FLAG.match(word.clean):
             value = word.value(file, word.text.partition("=")[2])
             made.items[f"--{flag[1]}"] = value.named(f"--{flag[1]}")

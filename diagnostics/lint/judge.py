@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import traceback
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.lint import reading
+from diagnostics.lint import reading, unjudged
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.sources.tree import UnreadableError
 from diagnostics.lint.versions import PACKAGES
-from diagnostics.report.findings import CheckResult, Finding, Report
+from diagnostics.report.findings import CheckResult, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from diagnostics.lint.rules.registered import LintRule
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
+    from diagnostics.report.findings import Finding, NotJudged
 
 
 def lint(
@@ -60,7 +61,7 @@ def lint(
             "packages": {name: str(version) for name, version in versions.known.items()},
             "given": sorted(versions.given),
         },
-        checks=(*unread, *judge(made, versions)),
+        checks=(*unread, *judge(made, versions), *unjudged.of_reading(made)),
         notes=_notes(made, versions),
     )
 
@@ -90,32 +91,23 @@ def judge(plans: list[RunPlan], versions: Versions) -> list[CheckResult]:
     """Asks every rule; one that crashes is a result, not the end of the rest."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
-    return [
-        _run(
-            name,
-            [
-                partial(rule.judge, what, versions)
-                for rule in rules
-                for what in ([plans] if rule.together else plans)
-            ],
-        )
-        for name, rules in RULES.items()
-    ]
+    return [_run(name, rules, plans, versions) for name, rules in RULES.items()]
 
 
-def _run(name: str, calls: list[Callable[[], list[Finding]]]) -> CheckResult:
+def _run(name: str, rules: list[LintRule], plans: list[RunPlan], versions: Versions) -> CheckResult:
     findings: list[Finding] = []
-    for call in calls:
+    missed: list[NotJudged] = []
+    for rule, what in ((each, what) for each in rules for what in ([plans] if each.together else plans)):
         try:
-            findings += call()
+            findings += rule.judge(what, versions)
+            missed += unjudged.of_rule(what if isinstance(what, list) else [what], decides=not rule.warns)
         except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
             return CheckResult(
                 name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it"
             )
-    unique = tuple(dict.fromkeys(findings))
-    return CheckResult(name, "findings" if unique else "ok", "", unique)
+    return CheckResult.of(name, findings, unjudged.sharpest(missed))
 
 
 def _told(path: str, plans: list[RunPlan]) -> dict[str, Any]:
@@ -150,9 +142,4 @@ def _notes(plans: list[RunPlan], versions: Versions) -> tuple[str, ...]:
         notes.append(
             f"release not known, so what depends on it is a warning at the most: {', '.join(missing)}"
         )
-    unknown = sorted({name for plan in plans for name, value in plan.values.items() if not value.known})
-    if unknown:
-        notes.append(f"set from outside, so not judged: {', '.join(unknown)}")
-    if any(plan.settings.open for plan in plans):
-        notes.append('more may be set where it cannot be read ("$@", **kwargs, a file that is not here)')
     return tuple(notes)

@@ -83,6 +83,9 @@ VOCABULARY = {
     "ray.namespace": "Ray's namespace",
 }
 
+# What every run has, said or not.
+_ALWAYS = "devices.train"
+
 
 @dataclass
 class RunPlan:
@@ -92,12 +95,14 @@ class RunPlan:
         settings: What was read, in the framework's own words.
         values: Names of VOCABULARY with their values; a name that is not there is not known.
         releases: What it is judged for, by package; what is not there is not known.
+        missed: Names that were asked for and are not known, though the run has them; with what was read, if anything.
     """
 
     framework: str
     settings: Settings
     values: dict[str, Value] = field(default_factory=dict)
     releases: Mapping[str, str] = field(default_factory=dict)
+    missed: dict[str, Value | None] = field(default_factory=dict)
 
     @property
     def role(self) -> str:
@@ -113,7 +118,15 @@ class RunPlan:
         if name not in VOCABULARY:
             raise KeyError(name)
         value = self.values.get(name)
-        return value.data if value is not None and value.known else None
+        if value is None:
+            # Every run has some number of these; a name that is merely not set has its default.
+            if name == _ALWAYS:
+                self.missed[name] = None
+            return None
+        if not value.known:
+            self.missed[name] = value
+            return None
+        return value.data
 
     def whole(self, name: str) -> int | None:
         """A whole number, where one is known."""

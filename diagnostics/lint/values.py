@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diagnostics.report.findings import NotJudged
 
 # More digits than any setting has; beyond that a number is text that nobody can use.
 _DIGITS = 18
@@ -76,7 +79,12 @@ class Settings:
         items: The settings by their key, the last one set.
         environ: Variables of the environment that it sets.
         launch: What the launcher says: processes, nodes.
-        open: More may be set where nobody can read it: "$@", `**kwargs`, a file that is not here.
+        open: More may be set where nobody can read it: `**kwargs`, a file that is not here.
+        passes: It hands on what the script itself is given, by "$@": judged as it is without.
+        exact: The framework's own parser takes them, so that a name it does not know is refused.
+        own: Options that the script itself declares.
+        signs: Of Hydra's overrides: what stands before a key, as `+`.
+        gaps: What of it could not be read or understood.
         lost: Options that stand after the end of the command, so that it never sees them.
     """
 
@@ -87,6 +95,11 @@ class Settings:
     environ: dict[str, Value] = field(default_factory=dict)
     launch: dict[str, Value] = field(default_factory=dict)
     open: bool = False
+    passes: bool = False
+    exact: bool = False
+    own: frozenset[str] = frozenset()
+    signs: dict[str, str] = field(default_factory=dict)
+    gaps: list[NotJudged] = field(default_factory=list)
     about: str = ""
     lost: list[Value] = field(default_factory=list)
 

@@ -105,7 +105,7 @@ def test_defaults_wait_where_more_may_be_set():
     )
     assert closed.get("group.size") == 1
     assert closed.values["group.size"].soft
-    assert opened.get("group.size") is None
+    assert opened.values["group.size"].outside
 
 
 def test_a_default_that_changed_is_taken_only_for_a_known_release():

@@ -54,7 +54,8 @@ def defaults(made: RunPlan, table: Iterable[Default], versions: Versions, label:
     for default in table:
         if made.values.get(default.name) is None and versions.within(made.framework, default.versions):
             place = Place(f"default of {label}")
-            made.put(default.name, Value(default.data, place, default.key, soft=True))
+            outside = made.settings.passes
+            made.put(default.name, Value(default.data, place, default.key, soft=True, outside=outside))
 
 
 def _environment(made: RunPlan) -> None:

@@ -26,6 +26,7 @@ class Recognised:
         start: The index of the first word that is an argument.
         style: `flags` or `overrides`.
         launcher: Index range of the launcher's own options.
+        exact: The framework's own parser reads them, not a script of somebody's.
     """
 
     framework: str
@@ -34,6 +35,7 @@ class Recognised:
     style: str = "flags"
     launcher: tuple[int, int] = (0, 0)
     about: str = ""
+    exact: bool = False
     extra: dict[str, str] = field(default_factory=dict)
 
 

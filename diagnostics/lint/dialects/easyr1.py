@@ -83,7 +83,7 @@ def _launched(started: Started) -> Recognised | None:
         return None
     script = started.script and any(word.startswith("worker.rollout.") for word in started.rest)
     if started.module == "verl.trainer.main" or script:
-        return Recognised("easyr1", "train", started.start, "overrides")
+        return Recognised("easyr1", "train", started.start, "overrides", exact=not script)
     return None
 
 

@@ -87,7 +87,7 @@ def _launched(started: Started) -> Recognised | None:
     folder, _, file = started.script.rpartition("/")
     script = "openrlhf" in folder and file.startswith("train_ppo")
     if script or started.module.startswith("openrlhf.cli.train_ppo"):
-        return Recognised("openrlhf", "train", started.start)
+        return Recognised("openrlhf", "train", started.start, exact=bool(started.module))
     return None
 
 

@@ -165,14 +165,14 @@ def _evaluates(made: RunPlan) -> None:
 def _launched(started: Started) -> Recognised | None:
     name = started.verb if started.program == "swift" else ""
     if started.program == "megatron" and started.verb == "rlhf":
-        return Recognised("ms-swift", "train", started.start, extra={"megatron": "true"})
+        return Recognised("ms-swift", "train", started.start, extra={"megatron": "true"}, exact=True)
     if started.module.startswith("swift.cli."):
         name = started.module.removeprefix("swift.cli.")
     if started.script.endswith(("swift/cli/rlhf.py", "swift/cli/rollout.py")):
         name = started.script.rpartition("/")[2].removesuffix(".py")
     if name not in {"rlhf", "rollout"}:
         return None
-    return Recognised("ms-swift", "serve" if name == "rollout" else "train", started.start)
+    return Recognised("ms-swift", "serve" if name == "rollout" else "train", started.start, exact=True)
 
 
 def _written(tree: dict[str, Any]) -> bool:

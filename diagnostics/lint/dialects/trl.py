@@ -131,7 +131,9 @@ def _generation_kwargs(made: RunPlan, value: Value) -> None:
 
 def _launched(started: Started) -> Recognised | None:
     if started.program == "trl" and started.verb in {"grpo", "vllm-serve"}:
-        return Recognised("trl", "serve" if started.verb == "vllm-serve" else "train", started.start)
+        return Recognised(
+            "trl", "serve" if started.verb == "vllm-serve" else "train", started.start, exact=True
+        )
     flags = started.flags if started.script or started.module else set()
     # `accelerate launch -m my.module`: somebody's own module or script, which hands its flags to GRPOConfig.
     own = bool(flags & _FLAGS) and not started.module.startswith(_OTHERS)

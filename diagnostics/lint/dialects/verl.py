@@ -74,6 +74,7 @@ _OTHER_GROUPS = (_ROLLOUT + "n_agent", "data.n_samples")
 def plan(settings: Settings, versions: Versions) -> RunPlan:
     """The plan of a verl run."""
     made = base.start(settings, NAMES)
+    settings.exact = settings.exact and _shipped_config(settings)
     elsewhere = next((settings.items[name] for name in _OTHER_GROUPS if name in settings.items), None)
     if elsewhere is not None:
         made.put("group.size", elsewhere.but(UNKNOWN))
@@ -120,10 +121,14 @@ def _mode(made: RunPlan) -> None:
 def _launched(started: Started) -> Recognised | None:
     own = started.overrides("actor_rollout_ref.")
     if started.module.startswith(("verl.", "recipe.")) and started.module != "verl.trainer.main":
-        own = own or started.overrides("algorithm.", "data.train")
+        own = (
+            own or started.overrides("algorithm.", "data.train") or started.module == "verl.trainer.main_ppo"
+        )
     if not own or started.program:
         return None
-    return Recognised("verl", "train", started.start, "overrides", about=started.module or started.script)
+    about = started.module or started.script
+    # A config of somebody's own has other keys; that it is used is seen in `plan`.
+    return Recognised("verl", "train", started.start, "overrides", about=about, exact=about in _ENTRY_POINTS)
 
 
 def _written(tree: dict[str, Any]) -> bool:

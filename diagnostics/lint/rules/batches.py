@@ -34,6 +34,9 @@ def whole_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
     group = plan.whole("group.size")
     if group is None or group < 2:
         return []
+    per_device = plan.values.get("batch.per_device")
+    if "batch.generation" not in plan.values and per_device and _divides(per_device.data, group):
+        return []  # whatever the number of processes is
     total, names, gate = _generation(plan, versions)
     if total is None or total % group == 0:
         return []
@@ -47,6 +50,10 @@ def whole_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
         remedy=f"Make it a multiple of {group}, or take a group of {_near(total, group)}.",
         gate=gate,
     )
+
+
+def _divides(number: object, group: int) -> bool:
+    return isinstance(number, int) and number % group == 0
 
 
 def _generation(plan: RunPlan, versions: Versions) -> tuple[int | None, tuple[str, ...], bool | None]:
@@ -94,9 +101,11 @@ def evaluation_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG101: the same of evaluation's batch."""
     if plan.framework not in _GROUPS or plan.get("train.evaluates") is not True:
         return []
-    per_device, processes = plan.whole("batch.eval_per_device"), plan.whole("devices.train")
     name = "group.eval_size" if plan.whole("group.eval_size") else "group.size"
-    group = plan.whole(name)
+    group, per_device = plan.whole(name), plan.whole("batch.eval_per_device")
+    if per_device is None or not group or per_device % group == 0:
+        return []
+    processes = plan.whole("devices.train")
     if per_device is None or processes is None or not group or (per_device * processes) % group == 0:
         return []
     gate = (
@@ -116,10 +125,7 @@ def evaluation_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
 @rule("CFG101", "CFG111", check="batches and groups")
 def whole_steps(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG101: a generation that does not hold whole steps, and both ways of saying its size."""
-    given, per_device, processes = (
-        plan.whole(name) for name in ("batch.generation", "batch.per_device", "devices.train")
-    )
-    if plan.framework not in _GROUPS or given is None:
+    if plan.framework not in _GROUPS or (given := plan.whole("batch.generation")) is None:
         return []
     if plan.framework == "trl" and plan.whole("batch.steps_per_generation") is not None:
         return found(
@@ -131,6 +137,8 @@ def whole_steps(plan: RunPlan, versions: Versions) -> list[Finding]:
             remedy="Leave one of them out.",
             gate=versions.within("trl", ">=0.18") is not False,
         )
+    per_device = plan.whole("batch.per_device")
+    processes = plan.whole("devices.train") if per_device else None
     if not per_device or not processes or given % (per_device * processes) == 0:
         return []
     # Up to 0.19 TRL's own check had its brackets wrong and let some through.

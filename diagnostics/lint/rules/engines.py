@@ -20,6 +20,8 @@ from diagnostics.report.findings import Evidence, Finding, Severity
 from diagnostics.report.remedies import Remedy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from diagnostics.catalogue.model import Issue
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 _OVERLONG = {"overlong_prompt", "overlong_dropped", "overlong_poisons_next"}
 
 
-@rule("SCH002", check="engine")
+@rule("SCH002", check="engine", warns=True)
 def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
     """SCH002: chunked prefill and async output on the V0 engine, with prompts nobody cut."""
     if plan.get("engine.chunked_prefill") is not True or plan.get("engine.async_output") is False:
@@ -60,7 +62,7 @@ def _v0(plan: RunPlan, versions: Versions) -> bool | None:
     return versions.within("vllm", "<0.8")
 
 
-@rule("SCH001", check="engine")
+@rule("SCH001", check="engine", warns=True)
 def shared_evaluation(plan: RunPlan, versions: Versions) -> list[Finding]:
     """SCH001: evaluation in the main thread while rollouts run ahead on the same engine."""
     if (
@@ -104,19 +106,25 @@ def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
     ]  # fmt: skip
 
 
-@rule(check="catalogue")
+@rule(check="catalogue", warns=True)
 def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
     """Every issue of the catalogue whose [[config]] this plan walks into, in a release that is concerned."""
     out: list[Finding] = []
     for entry in with_config():
         for table in () if entry.status == "retired" else entry.config:
-            if all(_equal(plan, name, wanted) for name, wanted in table.when):
+            if _may_be(plan, table.when) and all(_equal(plan, name, wanted) for name, wanted in table.when):
                 out += found(
                     plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {table.about}.",
                     values(plan, *(name for name, _ in table.when if name != "framework")),
                     gate=concerned(entry, versions), package=subject(entry),
                 )  # fmt: skip
     return out
+
+
+def _may_be(plan: RunPlan, when: Iterable[tuple[str, object]]) -> bool:
+    """Tells whether no known value speaks against it: only then is what is not known worth asking for."""
+    held = [(plan.values.get(name), wanted) for name, wanted in when]
+    return all(value is not None and (not value.known or value.data == wanted) for value, wanted in held)
 
 
 def _equal(plan: RunPlan, name: str, wanted: object) -> bool:

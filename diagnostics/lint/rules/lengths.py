@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from diagnostics.report.findings import Finding
 
 
-@rule("CFG103", check="lengths")
+@rule("CFG103", check="lengths", warns=True)
 def model_length(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG103: prompt and completion together are longer than the engine was told a sequence can be."""
     del versions
@@ -50,9 +50,11 @@ def model_length(plan: RunPlan, versions: Versions) -> list[Finding]:
 @rule("CFG103", check="lengths")
 def batched_tokens(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG103: one step of the engine takes fewer tokens than a sequence may have."""
+    if plan.framework not in {"verl", "easyr1"}:
+        return []
     prompt, completion = plan.whole("data.max_prompt"), plan.whole("data.max_completion")
     batched = plan.whole("engine.max_batched_tokens")
-    if prompt is None or completion is None or batched is None or plan.framework not in {"verl", "easyr1"}:
+    if prompt is None or completion is None or batched is None:
         return []
     limit = plan.whole("engine.max_length") or prompt + completion
     names = ("engine.max_batched_tokens", "data.max_prompt", "data.max_completion")

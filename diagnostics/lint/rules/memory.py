@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CROWDED = 0.8
 
 
-@rule("CFG105", check="memory and sleep")
+@rule("CFG105", check="memory and sleep", warns=True)
 def crowded(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG105: the engine keeps most of a device on which the trainer has to work, too."""
     del versions

@@ -67,7 +67,7 @@ def on(plan: RunPlan, *names: str) -> Value | None:
 
 def missing(plan: RunPlan, *names: str) -> bool:
     """Tells whether none of these can be set: nothing more is set where nobody sees it, and these are not, or null."""
-    if plan.settings.open or plan.settings.lost:
+    if plan.settings.open or plan.settings.passes or plan.settings.lost:
         return False
     value = item(plan, *names)
     return value is None or (value.known and value.data in (None, False, ""))

@@ -38,6 +38,7 @@ class LintRule:
         check: under which its findings are told.
         together: it sees all plans together, a trainer and the server it uses; else one at a time.
         beside_table: the [[config]] of its entries is judged as well; else the rule stands in its place.
+        warns: it never finds an error, so that none can hide in what it could not judge.
         judge: the function.
     """
 
@@ -45,6 +46,7 @@ class LintRule:
     check: str
     together: bool
     beside_table: bool
+    warns: bool
     judge: Callable[[Any, Any], list[Finding]]
 
     @property
@@ -58,12 +60,12 @@ _registered: list[LintRule] = []
 
 
 def rule(
-    *codes: str, check: str, together: bool = False, beside_table: bool = False
+    *codes: str, check: str, together: bool = False, beside_table: bool = False, warns: bool = False
 ) -> Callable[[Judge], Judge]:
     """Registers the function below it as a rule; the words are those of `LintRule`."""
 
     def register(judge: Judge) -> Judge:
-        _registered.append(LintRule(codes, check, together, beside_table, judge))
+        _registered.append(LintRule(codes, check, together, beside_table, warns, judge))
         return judge
 
     return register

@@ -73,7 +73,7 @@ def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
 @rule("CFG001", check="mode and resources")
 def swift_modes(plan: RunPlan, versions: Versions) -> list[Finding]:  # noqa: PLR0911 - one line a case
     """CFG001: ms-swift 3.5 on, where `vllm_mode` says it and is checked against the rest."""
-    if plan.framework != "ms-swift" or plan.role != "train" or plan.settings.open:
+    if plan.framework != "ms-swift" or plan.role != "train" or plan.settings.open or plan.settings.passes:
         return []
     items = plan.settings.items
     # A run over Ray has a section for each role, and the mode follows from these.

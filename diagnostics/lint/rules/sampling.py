@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _CUTS = ("sampling.top_p", "sampling.top_k", "sampling.min_p")
 
 
-@rule("NUM002", check="sampling")
+@rule("NUM002", check="sampling", warns=True)
 def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM002: the engine samples within a nucleus, the trainer scores the whole vocabulary."""
     del versions
@@ -35,7 +35,7 @@ def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
-@rule("NUM003", check="sampling", beside_table=True)
+@rule("NUM003", check="sampling", beside_table=True, warns=True)
 def penalised(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM003: a repetition penalty, which only the engine applies."""
     del versions
@@ -66,7 +66,7 @@ def greedy(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
-@rule("NUM001", check="sampling")
+@rule("NUM001", check="sampling", warns=True)
 def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM001: the engine's log-probs are taken before the temperature, and the trainer relies on them."""
     temperature = plan.number("sampling.temperature")
@@ -96,7 +96,7 @@ def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
-@rule("NUM001", check="sampling")
+@rule("NUM001", check="sampling", warns=True)
 def raw_logprobs_of_a_server(plan: RunPlan, versions: Versions) -> list[Finding]:
     """NUM001: a vLLM server for a trainer, with the log-probs that vLLM reports by default."""
     transfer = plan.settings.items.get("weight_transfer_config")

@@ -28,7 +28,7 @@ _LOCAL = {
 _SERVERS = {"trl": "trl vllm-serve", "ms-swift": "swift rollout"}
 
 
-@rule("CFG107", check="servers and ports")
+@rule("CFG107", check="servers and ports", warns=True)
 def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG107: options for a local engine beside a server."""
     if plan.role != "train" or plan.get("rollout.mode") != "server" or plan.framework not in _LOCAL:
@@ -97,7 +97,7 @@ def _each(value: Value | None) -> list[Value]:
     return [value.but(n) for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
 
 
-@rule("CFG109", check="trainer beside server", together=True)
+@rule("CFG109", check="trainer beside server", together=True, warns=True)
 def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     """CFG109: two servers of one run on one port, or a trainer that looks for its server on another one."""
     del versions
@@ -119,7 +119,7 @@ def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     return out
 
 
-@rule("CFG109", check="trainer beside server", together=True)
+@rule("CFG109", check="trainer beside server", together=True, warns=True)
 def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     """CFG109: a trainer that looks for its server on a port where the one beside it does not listen."""
     del versions
@@ -141,7 +141,7 @@ def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     return out
 
 
-@rule("CFG103", check="trainer beside server", together=True)
+@rule("CFG103", check="trainer beside server", together=True, warns=True)
 def length_of_the_server(plans: list[RunPlan], versions: Versions) -> list[Finding]:
     """CFG103: what the trainer asks for is longer than the server beside it takes."""
     del versions

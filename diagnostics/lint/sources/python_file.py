@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.lint.sources import shell
 from diagnostics.lint.sources.tree import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+from diagnostics.report.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +87,8 @@ class _Finder:
         self.made: dict[str, Settings] = {}
         self.found: list[Settings] = []
         self.calls: set[int] = set()
+        # Whether a config of that name is somebody's own, with options of its own.
+        self.own = False
 
     def find(self, tree: ast.Module) -> list[Settings]:
         """Goes over the statements in their order; each function sees the module's constants."""
@@ -106,8 +109,9 @@ class _Finder:
         for node in nodes:
             if isinstance(node, ast.ImportFrom):
                 for name in node.names:
-                    if name.asname and name.name in _CONFIGS:
-                        self.names[name.asname] = _CONFIGS[name.name]
+                    if name.name in _CONFIGS:
+                        self.names[name.asname or name.name] = _CONFIGS[name.name]
+                        self.own = self.own or (node.module or "").split(".")[0] != "trl" or node.level > 0
 
     def _changed(self, nodes: list[ast.AST]) -> None:
         """Dicts that a branch, a loop or a method changes: nobody knows from here what is in them."""
@@ -220,7 +224,7 @@ class _Finder:
         if called not in self.names or id(node) in self.calls:
             return
         self.calls.add(id(node))
-        made = Settings(self.names[called], self._place(node), about=called)
+        made = Settings(self.names[called], self._place(node), about=called, exact=not self.own)
         self._keywords(node, made)
         made.open = made.open or bool(node.args)
         self.found.append(made)
@@ -237,13 +241,14 @@ class _Finder:
             elif items is not None:
                 for key, item in items.items():
                     made.set(key, item)
-            elif named in self.dicts:
-                made.open = True
-            elif isinstance(value, dict):
+            elif isinstance(value, dict) and named not in self.dicts:
                 for key, item in value.items():
                     made.set(str(key), Value(item, self._place(keyword)))
             else:
                 made.open = True
+                why = "what is in it is decided when it runs"
+                told = NotJudged(f"**{ast.unparse(keyword.value)[:40]}", why, "", str(self._place(keyword)))
+                made.gaps.append(told)
 
     def _place(self, node: Any) -> Place:
         return Place(self.file, node.lineno)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Marks within a word, which no script can contain: here something unknown stood; this comes from a default.
 HOLE, SOFT = "\0", "\1"
+# What a script is itself given, "$@": a hole that is empty unless somebody fills it.
+GIVEN = "\6" + HOLE
 # Blanks within quotes within an expansion that is itself split into words; \5 marks quotes, which may be empty.
 _PROTECTED = str.maketrans(" \t\n", "\2\3\4")
 _RESTORED = str.maketrans("\2\3\4", " \t\n", "\5")
@@ -44,6 +46,11 @@ class Word:
     def clean(self) -> str:
         """The text without marks."""
         return self.text.replace(SOFT, "")
+
+    @property
+    def unknown(self) -> bool:
+        """Tells whether nothing of it is known, not even that it is one word."""
+        return self.text in {HOLE, GIVEN}
 
     def value(self, file: str, text: str | None = None) -> Value:
         """The word, or a part of it, as a Value of text."""
@@ -103,7 +110,7 @@ def commands(text: str, file: str, first_line: int = 1) -> list[Command]:
     Raises:
         UnreadableError: It is larger than a script is.
     """
-    marked = text.translate(dict.fromkeys(range(6), " "))
+    marked = text.translate(dict.fromkeys(range(7), " "))
     return _ShellReader(file).read(Lexer(marked, file, first_line).tokens())
 
 
@@ -304,7 +311,7 @@ class _ShellReader:
         if piece.kind == "array":
             return " ".join(word.text for word in self.scope.arrays.get(piece.text, [Word(HOLE, 0)]))
         if piece.kind != "variable":
-            return HOLE
+            return GIVEN if piece.text in {"@", "*"} else HOLE
         return self._variable(piece)
 
     def _variable(self, piece: Piece) -> str:

@@ -247,7 +247,7 @@ class Lexer:
             return Piece("variable", match[0], quoted)
         if self.at < len(text) and text[self.at] in "0123456789@*#?$!-":
             self.at += 1
-            return Piece("unknown", quoted=quoted)
+            return Piece("unknown", text[self.at - 1], quoted=quoted)
         return Piece("text", "$", quoted=True)
 
     def _balanced(self, opening: str, closing: str) -> str:

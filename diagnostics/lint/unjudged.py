@@ -1,0 +1,81 @@
+"""What of a run could not be judged: values that nobody can know from here, and what was not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from diagnostics.frameworks import SHOWN
+from diagnostics.lint import known
+from diagnostics.report.findings import CheckResult, NotJudged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.lint.run_plan import RunPlan
+
+# The check under which it is told what was not read.
+READING = "what the run is told"
+_PROCESSES = NotJudged(
+    "process count",
+    "nothing that was read says how many processes train",
+    "say it: accelerate launch --num_processes N, torchrun --nproc_per_node N, or NPROC_PER_NODE=N",
+)
+
+
+def of_rule(plans: Iterable[RunPlan], *, decides: bool) -> list[NotJudged]:
+    """What the rule that was asked last wanted to know of these plans and could not; they forget it.
+
+    Args:
+        plans: What it was asked of.
+        decides: Whether it could have found an error.
+    """
+    found = []
+    for plan in plans:
+        for name, value in plan.missed.items():
+            if value is None:
+                found.append(NotJudged(_PROCESSES.what, _PROCESSES.why, _PROCESSES.remedy, decides=decides))
+                continue
+            what, why = value.key or name, "its value is set outside of what was read"
+            found.append(NotJudged(what, why, "", str(value.place), decides))
+        plan.missed.clear()
+    return found
+
+
+def sharpest(found: Iterable[NotJudged]) -> list[NotJudged]:
+    """Of the same thing, missed by several rules, the one that decides."""
+    kept: dict[tuple[str, str], NotJudged] = {}
+    for each in found:
+        key = each.what, each.place
+        if key not in kept or each.decides:
+            kept[key] = each
+    return list(kept.values())
+
+
+def _unknown(plan: RunPlan) -> list[NotJudged]:
+    """Options that no release knows which was read: misspelt, of a fork, or of somebody's own script."""
+    settings = plan.settings
+    taken = known.names(plan.framework, plan.role) if known.packages(plan.framework) else set()
+    release = Version(plan.releases[plan.framework]) if plan.framework in plan.releases else None
+    if not taken or (settings.exact and known.was_read(plan.framework, release)):
+        return []  # CFG113 has the answer
+    if plan.framework == "verl" and not settings.exact:
+        return []  # a config of one's own has keys of its own
+    found = []
+    for value in known.options_of(settings):
+        if value.key in settings.own or known.takes(value.key, taken):
+            continue
+        near = known.nearest(value.key, taken)
+        if not near and not settings.exact:
+            continue  # an option of the script's own, as far as anybody can tell
+        why = f"no release of {SHOWN[plan.framework]} that was read has this option"
+        remedy = f"did you mean {near}?" if near else ""
+        found.append(NotJudged(value.key, why, remedy, str(value.place)))
+    return found
+
+
+def of_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
+    """A check of its own for what was not read or understood, whichever rule it may concern."""
+    gaps = sharpest(gap for plan in plans for gap in (*plan.settings.gaps, *_unknown(plan)))
+    return [CheckResult.of(READING, (), gaps)] if gaps else []
