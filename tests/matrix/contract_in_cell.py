@@ -1,11 +1,11 @@
 """Walks the ways of one TRL into one vLLM, without a GPU: what the contract reads is done here by the real code.
 
-    python contract_in_cell.py
+    python contract_in_cell.py FOLDER_OF_A_TRL...
 
-Run by the interpreter of an environment with both releases. Prints one JSON document: for each way `served`, `broken`
-or `unknown`, and what was raised. Both packages are unchanged but for what a machine without a GPU can't do: the engine
-behind vLLM's front is a stand-in that takes calls, serialised by vLLM's own serialiser, and answers nothing; TRL's
-server runs in this process and listens nowhere. V1 is on where both engines exist, as by default on a GPU.
+Run by the interpreter of an environment with that vLLM. Prints one JSON document: by TRL, and for each way `served`,
+`broken` or `unknown`, and what was raised. Both packages are unchanged but for what a machine without a GPU can't do:
+the engine behind vLLM's front is a stand-in that takes calls, serialised by vLLM's own serialiser, and answers nothing;
+TRL's server runs in this process and listens nowhere. V1 is on where both engines exist, as by default on a GPU.
 """
 
 from __future__ import annotations
@@ -20,9 +20,22 @@ import sys
 import tempfile
 import threading
 import traceback
+from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29555",
+    "ACCELERATE_USE_CPU": "true",
+}
+# Imported once for all releases of TRL, where this vLLM has it.
+VLLM = ("vllm.entrypoints.llm", "vllm.v1.engine.core_client", "vllm.entrypoints.openai.api_server")
 SERVED, BROKEN, UNKNOWN = "served", "broken", "unknown"
 
 
@@ -31,18 +44,45 @@ class Reached(Exception):  # noqa: N818 - no error: the end of the way
 
 
 def main() -> int:
-    """Walks all ways and prints the document."""
-    os.environ.update(
-        {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1"),
-            "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555",
-            "ACCELERATE_USE_CPU": "true",
-        }
-    )  # fmt: skip
+    """Walks all ways of each TRL, in a fork of a process that has imported the rest, and prints the document."""
+    os.environ.update(ENVIRONMENT)
     out = os.dup(1)
     os.dup2(2, 1)  # whatever they print is no document
+    for name in ("torch", "transformers", "datasets", "accelerate", "fastapi.testclient", "vllm", *VLLM):
+        with contextlib.suppress(Exception):  # told by the walk
+            importlib.import_module(name)
+    found = {Path(folder).name: forked(folder) for folder in sys.argv[1:]}
+    with os.fdopen(out, "w") as document:
+        json.dump(found, document)
+    return 0
+
+
+def forked(folder: str) -> dict[str, Any]:
+    """Returns what the walks of one TRL came to."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+        with os.fdopen(writing, "w") as answer:
+            json.dump(walks(), answer)
+        os._exit(0)  # threads of a server that nobody ends
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    _pid, status = os.waitpid(child, 0)
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {
+            "import": {"end": UNKNOWN, "what": f"the process ended with {os.waitstatus_to_exitcode(status)}"}
+        }
+    return found
+
+
+def walks() -> dict[str, dict[str, str]]:
+    """Walks one way after the other; without its imports there is none."""
     found = {}
     for name, way in (
         ("import", imported),
@@ -51,11 +91,9 @@ def main() -> int:
         ("vllm serve", native),
     ):
         found[name] = walked(way)
-        if name == "import" and found[name]["end"] != SERVED:
+        if found["import"]["end"] != SERVED:
             break
-    with os.fdopen(out, "w") as document:
-        json.dump(found, document)
-    os._exit(0)  # threads of a server that nobody ends
+    return found
 
 
 def walked(way: Any) -> dict[str, str]:

@@ -77,10 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
             if vllm not in OWN:
                 _lay(engine, options, *_engine(vllm, options.cells / BASE))
                 _named(engine, vllm)
-            for trl in due:
-                known[f"{trl} {vllm}"] = _walk(options, engine, vllm, trl)
-                print(trl, vllm, json.dumps(known[f"{trl} {vllm}"])[:600], file=sys.stderr, flush=True)
-                kept.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            for trl, ways in _walk(options, engine, vllm, due).items():
+                known[f"{trl} {vllm}"] = ways
+                print(trl, vllm, json.dumps(ways), file=sys.stderr, flush=True)
+            kept.write_text(json.dumps(known, indent=1), encoding="utf-8")
         finally:
             shutil.rmtree(engine, ignore_errors=True)
     text, wrong = document(known, options.wheels or options.work / "wheels")
@@ -161,30 +161,32 @@ def _named(folder: Path, vllm: str) -> None:
     (beside / "METADATA").write_text(text, encoding="utf-8")
 
 
-def _walk(options: argparse.Namespace, engine: Path, vllm: str, trl: str) -> dict[str, Any]:
-    trainer = options.work / f"trl-{trl}"
-    _lay(trainer, options, f"trl=={trl}")
-    python = options.cells / OWN.get(vllm, BASE) / "bin" / "python"
+def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[str]) -> dict[str, Any]:
+    """Returns by TRL what its ways into a vLLM came to."""
+    folders = [options.work / f"trl-{trl}" for trl in trainers]
+    for trl, folder in zip(trainers, folders, strict=True):
+        _lay(folder, options, f"trl=={trl}")
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(options.work),
-        "PYTHONPATH": os.pathsep.join(map(str, (engine, trainer, ROOT))),
+        "PYTHONPATH": os.pathsep.join(map(str, (engine, ROOT))),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "OMP_NUM_THREADS": "1",
         # As by default on a GPU; a CPU falls back where both engines exist.
         **({"VLLM_USE_V1": "1"} if Version(vllm) < Version("0.11.1") else {}),
     }
-    reply = subprocess.run(
-        [str(python), "-W", "ignore", str(PROGRAM)],
-        env=environ, capture_output=True, text=True, check=False, cwd=options.work, timeout=1800,
-    )  # fmt: skip
-    (options.work / f"{trl}-{vllm}.log").write_text(reply.stderr, encoding="utf-8")
+    python = options.cells / OWN.get(vllm, BASE) / "bin" / "python"
+    with (options.work / f"vllm-{vllm}.log").open("w", encoding="utf-8") as log:
+        reply = subprocess.run(
+            [str(python), "-W", "ignore", str(PROGRAM), *map(str, folders)],
+            env=environ, stdout=subprocess.PIPE, stderr=log, text=True, check=False, cwd=options.work,
+        )  # fmt: skip
     try:
-        found: dict[str, Any] = json.loads(reply.stdout)
-    except ValueError:
-        return {"import": {"end": "unknown", "what": f"exit {reply.returncode}: {reply.stderr[-200:]}"}}
-    return found
+        found = json.loads(reply.stdout)
+        return {trl: found[f"trl-{trl}"] for trl in trainers}
+    except (ValueError, KeyError):
+        return {trl: {"import": {"end": "unknown", "what": f"exit {reply.returncode}"}} for trl in trainers}
 
 
 def static(trl: str, vllm: str, wheels: Path) -> Answer:

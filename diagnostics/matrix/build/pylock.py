@@ -26,6 +26,8 @@ class Locked:
     """As 'numpy==2.4.6'."""
     hashes: tuple[str, ...] = ()
     """'sha256:…' of each file that fits the platform, sorted; none of what lies in a folder of this machine."""
+    archive: bool = False
+    """Only a source archive fits: what installs it has to build it."""
 
     @property
     def text(self) -> str:
@@ -48,7 +50,7 @@ def read(text: str) -> tuple[Locked, ...]:
         ValueError: it is something else.
 
     >>> read('[[packages]]\nname = "a"\nversion = "1"\nwheels = [{url = "x", hashes = {sha256 = "0f"}}]')
-    (Locked(pin='a==1', hashes=('sha256:0f',)),)
+    (Locked(pin='a==1', hashes=('sha256:0f',), archive=False),)
     """
     try:
         packages = tomllib.loads(text)["packages"]
@@ -62,7 +64,8 @@ def _locked(package: Mapping[str, Any]) -> Locked:
     # Another machine takes such a package from an index, where its file may be another build.
     shared = [item for item in files if not item.get("url", "").startswith("file:") and "path" not in item]
     hashes = {f"{kind}:{value}" for item in shared for kind, value in item.get("hashes", {}).items()}
-    return Locked(f"{package['name']}=={package['version']}", tuple(sorted(hashes)))
+    pin = f"{package['name']}=={package['version']}"
+    return Locked(pin, tuple(sorted(hashes)), archive=bool(files) and not package.get("wheels"))
 
 
 def text(packages: Iterable[Locked]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,15 @@ class Resolution:
     """The index, the network or the disk failed: nothing is known about the requirements."""
     packages: tuple[Locked, ...] = ()
     """The same with the hashes of their files."""
+    platform: str = ""
+    """For which it was looked, as 'x86_64-manylinux_2_28'; empty for this machine's."""
+    refused: str = ""
+    """Why there is none on the platform that was asked for first, which is an older one."""
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """The pins of which only a source archive fits."""
+        return tuple(item.pin for item in self.packages if item.archive)
 
     @property
     def text(self) -> str:
@@ -60,18 +69,37 @@ def declared(
         timeout_s: seconds that uv gets.
         cut: nothing uploaded after this day counts; the cell's date cut if not given.
     """
+    asked = workplace.matrix.platform
+    found = _declared(workplace, cell, asked, cut or cell.exclude_newer, timeout_s)
+    newer = newer_glibc(found.explanation, asked)
+    if found.pins or found.infrastructure or not newer:
+        return found
+    # That a wheel asks for a newer glibc says something about the platform, and nothing about the pair.
+    later = _declared(workplace, cell, newer, cut or cell.exclude_newer, timeout_s)
+    return replace(later, refused=found.explanation)
+
+
+def _declared(
+    workplace: Workplace, cell: Cell, platform: str, cut: datetime.date, timeout_s: float
+) -> Resolution:
     requirements = (f"trl[vllm]=={cell.trl}", f"vllm=={cell.vllm}")
-    arguments = ["--python-platform", workplace.matrix.platform]
-    return _compile(
-        workplace,
-        cell,
-        requirements,
-        (),
-        cut or cell.exclude_newer,
-        arguments,
-        wheels=False,
-        timeout_s=timeout_s,
-    )
+    arguments = ["--python-platform", platform]
+    found = _compile(workplace, cell, requirements, (), cut, arguments, wheels=False, timeout_s=timeout_s)
+    return replace(found, platform=platform)
+
+
+def newer_glibc(explanation: str, platform: str) -> str:
+    """Returns the platform with the glibc that uv says the wheels ask for, '' where it names none that is newer.
+
+    >>> newer_glibc("hint: Wheels are available on: `manylinux_2_31_x86_64`", "x86_64-manylinux_2_28")
+    'x86_64-manylinux_2_31'
+    >>> newer_glibc("hint: Wheels are available on: `manylinux_2_17_x86_64`", "x86_64-manylinux_2_28")
+    ''
+    """
+    machine, _, asked = platform.partition("-manylinux_2_")
+    named = [int(text) for text in re.findall(rf"`manylinux_2_(\d+)_{re.escape(machine)}`", explanation)]
+    newer = [minor for minor in named if asked.isdigit() and minor > int(asked)]
+    return f"{machine}-manylinux_2_{min(newer)}" if newer else ""
 
 
 def runnable(workplace: Workplace, cell: Cell, *, timeout_s: float) -> Resolution:

@@ -56,26 +56,48 @@ def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> 
         return infrastructure(
             f"uv could not resolve: {found.explanation[:200]}", EvidenceLevel.STATIC, found.explanation
         )
+    where = place(found.platform)
     if not found.pins:
         reason = found.explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
         return Answer(
             Outcome.UNRESOLVABLE,
-            reason[:300],
+            f"{reason[:300]} (asked for {where})",
             EvidenceLevel.STATIC,
             signs=(found.explanation,),
             excerpt=found.explanation,
         )
     versions = [f"{name} {version}" for name in SHOWN if (version := version_of(found.pins, name))]
-    summary = f"{len(found.pins)} packages: {', '.join(versions)}"
+    summary = f"{len(found.pins)} packages on {where}: {', '.join(versions)}"
+    summary += f"; of {len(found.archives)} only a source archive fits" if found.archives else ""
+    if found.refused:
+        summary += "; none on the matrix's older platform"
+        changes = (*changes, f"on the matrix's own platform: {found.refused}")
+    if found.archives:
+        changes = (*changes, f"only a source archive fits: {', '.join(found.archives)}")
     return Answer(
         Outcome.PASS,
         f"{summary}; {note}" if note else summary,
         EvidenceLevel.STATIC,
         signs=tuple(versions),
         details=(*changes, f"lock: {pylock.digest(found.packages)}; {pylock.coverage(found.packages)}"),
-        facts=(*packages(found.pins), ("lock", pylock.digest(found.packages), str(len(found.packages)))),
+        facts=(
+            *packages(found.pins),
+            ("lock", pylock.digest(found.packages), str(len(found.packages))),
+            ("platform", found.platform),
+            *(("archive", pin) for pin in found.archives),
+        ),
         excerpt=found.text,
     )
+
+
+def place(platform: str) -> str:
+    """Returns a platform with its glibc, in words.
+
+    >>> place("x86_64-manylinux_2_28"), place("x86_64-manylinux2014"), place("")
+    ('x86_64 with glibc 2.28', 'x86_64-manylinux2014', 'this machine')
+    """
+    machine, found, minor = platform.partition("-manylinux_2_")
+    return f"{machine} with glibc 2.{minor}" if found else platform or "this machine"
 
 
 LAYERS = (
