@@ -26,7 +26,10 @@ def add(commands: Any) -> None:
         help="judge a config, a script or a command before anything is started",
         usage="%(prog)s [options] FILE...  |  %(prog)s [options] -- COMMAND...",
     )
-    lint.add_argument("files", nargs="*", metavar="FILE", help="YAML, JSON, TOML, Python or shell")
+    lint.add_argument(
+        "files", nargs="*", metavar="FILE",
+        help="YAML, JSON, TOML, Python, shell, a notebook, a Dockerfile; a folder; - for standard input",
+    )  # fmt: skip
     lint.add_argument("--framework", choices=CONFIGURED, default="", help="of a file that does not show it")
     for name in _RELEASES:
         lint.add_argument(f"--{name}", metavar="VERSION", help=f"judge for this {name} (default: installed)")
@@ -53,7 +56,7 @@ def _judged(options: argparse.Namespace) -> int:
     if not files and not command:
         print("diagnostics: lint: expected a FILE, or `--` and a command", file=sys.stderr)
         return USAGE
-    refused = next((problem for path in files if (problem := _unusable(path))), "")
+    refused = next((problem for path in files if str(path) != "-" and (problem := _unusable(path))), "")
     if refused:
         print(f"diagnostics: lint: {clean.own(refused)}", file=sys.stderr)
         return USAGE
@@ -83,9 +86,7 @@ def _unusable(path: Path) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         return f"{path}: {'no such file' if isinstance(error, FileNotFoundError) else why}"
-    if stat.S_ISDIR(kind):
-        return f"{path}: a folder; name the files in it"
-    return "" if stat.S_ISREG(kind) else f"{path}: no regular file"
+    return "" if stat.S_ISREG(kind) or stat.S_ISDIR(kind) else f"{path}: no regular file"
 
 
 def _split(words: list[str]) -> tuple[list[Path], list[str]]:

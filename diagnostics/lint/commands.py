@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.dialects.dialect import Started
+from diagnostics.lint.dialects.dialect import Recognised, Started
 from diagnostics.lint.sources.shell import GIVEN, HOLE, SOFT, Command, Word
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, scalar
 from diagnostics.report.findings import NotJudged
@@ -15,7 +15,6 @@ from diagnostics.report.findings import NotJudged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.lint.dialects.dialect import Recognised
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
@@ -36,6 +35,18 @@ _LAUNCHERS = {
     "config_file": "config_file",
     "config-file": "config_file",
     "include": "include",
+}
+# Of a launcher that starts each process itself: short options that mean something else before another.
+_TASKS = {
+    "srun": {
+        "n": "processes",
+        "ntasks": "processes",
+        "N": "nodes",
+        "nodes": "nodes",
+        "ntasks_per_node": "per_node",
+    },
+    "mpirun": {"np": "processes", "n": "processes"},
+    "mpiexec": {"np": "processes", "n": "processes"},
 }
 
 
@@ -58,6 +69,8 @@ def _started(words: list[str], index: int, base: str) -> Started | None:
     """What a word starts, if it is one that may start something."""
     if base == "-m":
         module = words[index + 1] if index + 1 < len(words) else ""
+        if module.startswith(_LAUNCHES):
+            return None
         return Started(module=module, rest=tuple(words[index + 2 :]), start=index + 2)
     if base.endswith(".py"):
         return Started(script=words[index], rest=tuple(words[index + 1 :]), start=index + 1)
@@ -75,7 +88,7 @@ def settings(command: Command, file: str, nested: Callable[[Word], list[Settings
         file: Where it stands.
         nested: Reads a word that is itself a script.
     """
-    found = recognise(command)
+    found = recognise(command) or _started_script(command, file)
     if found is None:
         words = command.words
         inner = [
@@ -86,13 +99,44 @@ def settings(command: Command, file: str, nested: Callable[[Word], list[Settings
         return [each for word in inner for each in nested(word)]
     made = Settings(found.framework, Place(file, command.line), role=found.role, about=found.about)
     made.exact = found.exact
+    for word in command.unread:
+        why = "it is sourced before the run, and is not here or not known"
+        name = word.clean.replace(HOLE, "...")
+        made.gaps.append(NotJudged(name, why, "lint it where that file is", str(Place(file, word.line))))
     made.environ = {**command.environ, **_given(command.words[slice(*found.launcher)], file)}
     made.launch = _launch(command.words[slice(*found.launcher)], file)
     for key, text in found.extra.items():
         made.set(key, Value(scalar(text), made.place))
     reader = _flags if found.style == "flags" else _overrides
     reader(command.words[found.start :], file, made)
+    if made.framework == "trl" and found.about:
+        from diagnostics.lint import scripts
+
+        scripts.join(made, file, module=not found.about.endswith(".py"))
     return [made]
+
+
+def _started_script(command: Command, file: str) -> Recognised | None:
+    """A script or a module of somebody's own, if what it says itself shows that it trains by GRPO."""
+    words = [word.clean for word in command.words]
+    for index, word in enumerate(words):
+        module = index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHES)
+        if not module and not word.endswith(".py"):
+            continue
+        if module and word.startswith(_OTHERS):
+            return None
+        from diagnostics.lint import scripts
+
+        path = scripts.find(word, file, module=module)
+        if path is not None and scripts.read(path) is not None:
+            return Recognised("trl", "train", index + 1, about=word, launcher=(0, index))
+        return None
+    return None
+
+
+# Modules that start others, and those of other frameworks.
+_LAUNCHES = ("torch.distributed.", "accelerate.", "deepspeed.")
+_OTHERS = ("verl.", "recipe.", "swift.", "openrlhf.", "vllm.", "pip", "pytest")
 
 
 def _given(words: list[Word], file: str) -> dict[str, Value]:
@@ -109,6 +153,30 @@ def _given(words: list[Word], file: str) -> dict[str, Value]:
     return found
 
 
+def _tasks(words: list[Word], file: str, launcher: str, found: dict[str, Value]) -> None:
+    """The processes that `srun` or `mpirun` starts: as the launcher behind it says, if there is one."""
+    names = [word.clean.rpartition("/")[2] for word in words]
+    behind = next(
+        (
+            at
+            for at, name in enumerate(names)
+            if (name in _PROGRAMS and name not in _TASKS) or name.startswith(_LAUNCHES)
+        ),
+        None,
+    )
+    if behind is not None:
+        found.update(_launch(words[behind:], file))
+        return
+    made = Settings("launcher", Place(file))
+    _flags(words, file, made)
+    said = {_TASKS[launcher][key]: value for key, value in made.items.items() if key in _TASKS[launcher]}
+    for name, value in said.items():
+        number = scalar(str(value.data)) if value.known else UNKNOWN
+        found["processes_per_node" if name == "per_node" else name] = value.but(number)
+    if "processes" not in found and "processes_per_node" not in found:
+        found["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {launcher}")
+
+
 def _launch(words: list[Word], file: str) -> dict[str, Value]:
     launcher = next(
         (w.clean.rpartition("/")[2] for w in words if w.clean.rpartition("/")[2] in _PROGRAMS), ""
@@ -118,8 +186,10 @@ def _launch(words: list[Word], file: str) -> dict[str, Value]:
     found = {
         _LAUNCHERS[key]: value
         for key, value in ((k.replace(".", "_"), v) for k, v in made.items.items())
-        if key in _LAUNCHERS
+        if key in _LAUNCHERS and launcher not in _TASKS
     }
+    if launcher in _TASKS:
+        _tasks(words, file, launcher, found)
     if launcher:
         found["launcher"] = Value(launcher, Place(file, words[0].line), "launcher")
     elif any(w.clean.startswith("torch.distributed.") for w in words):
@@ -129,7 +199,7 @@ def _launch(words: list[Word], file: str) -> dict[str, Value]:
     return found
 
 
-_PROGRAMS = {"torchrun", "accelerate", "deepspeed", "srun", "mpirun", "ray", "uv"}
+_PROGRAMS = {"torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "ray", "uv"}
 
 
 def _flags(words: list[Word], file: str, made: Settings) -> None:
@@ -213,13 +283,14 @@ def _data(text: object) -> object:
 
 def _overrides(words: list[Word], file: str, made: Settings) -> None:
     """Reads Hydra's `a.b=c`, `+a.b=c`, `++a.b=c`, and EasyR1's `config=FILE`; `~a.b` removes a key."""
-    for word in words:
+    for number, word in enumerate(words):
         key, equals, _ = word.text.partition("=")
         if not equals or HOLE in key:
             if word.unknown:
                 _opened(made, word, file)
             elif match := _FLAG.match(word.clean):
-                made.items[f"--{match[1]}"] = word.value(file).named(f"--{match[1]}")
+                follows = words[number + 1] if number + 1 < len(words) else word
+                made.items[f"--{match[1]}"] = _behind_hole(follows, follows.text, file).named(f"--{match[1]}")
             continue
         match = _OVERRIDE.match(word.text.replace(SOFT, ""))
         if match and match[1].startswith("~"):
@@ -231,8 +302,13 @@ def _overrides(words: list[Word], file: str, made: Settings) -> None:
             made.set(key, value.but(data))
             made.signs[key] = match[1][: len(match[1]) - len(key)]
         elif flag := _FLAG.match(word.clean):
-            value = word.value(file, word.text.partition("=")[2])
+            value = _behind_hole(word, word.text.partition("=")[2], file)
             made.items[f"--{flag[1]}"] = value.named(f"--{flag[1]}")
+
+
+def _behind_hole(word: Word, text: str, file: str) -> Value:
+    """A path of which the beginning may be unknown, as `$PWD/config`: what comes behind it tells which folder it is."""
+    return word.value(file, text.rpartition(HOLE)[2] or text)
 
 
 def _unquoted(text: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.lint import reading, unjudged
+from diagnostics.lint import folders, project, reading, unjudged
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.sources.tree import UnreadableError
@@ -32,13 +32,16 @@ def lint(
     subject: list[dict[str, Any]] = []
     read: list[tuple[Path, list[Settings]]] = []
     for path in paths:
+        if path.is_dir():
+            read += folders.runs_in(path, framework) or [(path, [])]
+            continue
         try:
             read.append((path, reading.read_file(path, framework)))
         except UnreadableError as error:
             unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
     lend_processes([each for _path, found in read for each in found])
     for path, found in read:
-        plans = plans_of(found, versions)
+        plans = plans_of(found, versions.beside(project.of(path.absolute().parent)) if found else versions)
         made += plans
         subject.append(_told(str(path), plans))
         if not plans and not any(each.framework == "accelerate" for each in found):
@@ -58,11 +61,11 @@ def lint(
         tool="lint",
         subject={
             "files": subject,
-            "packages": {name: str(version) for name, version in versions.known.items()},
+            "packages": _packages(made, versions),
             "given": sorted(versions.given),
         },
         checks=(*unread, *judge(made, versions), *unjudged.of_reading(made)),
-        notes=_notes(made, versions),
+        notes=_notes(made),
     )
 
 
@@ -83,7 +86,7 @@ def plans_of(found: Iterable[Settings], versions: Versions) -> list[RunPlan]:
         if settings.framework in DIALECTS and DIALECTS[settings.framework].counts(settings)
     ]
     for plan in plans:
-        plan.releases = versions.releases
+        plan.versions = versions
     return plans
 
 
@@ -99,7 +102,7 @@ def _run(name: str, rules: list[LintRule], plans: list[RunPlan], versions: Versi
     missed: list[NotJudged] = []
     for rule, what in ((each, what) for each in rules for what in ([plans] if each.together else plans)):
         try:
-            findings += rule.judge(what, versions)
+            findings += rule.judge(what, versions if isinstance(what, list) else what.versions)
             missed += unjudged.of_rule(what if isinstance(what, list) else [what], decides=not rule.warns)
         except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -128,18 +131,32 @@ def _told(path: str, plans: list[RunPlan]) -> dict[str, Any]:
     }
 
 
+def _packages(plans: list[RunPlan], versions: Versions) -> dict[str, str]:
+    """The releases that every plan is judged for."""
+    first, *others = [plan.versions for plan in plans] or [versions]
+    return {
+        name: str(release)
+        for name, release in first.known.items()
+        if all(each.known.get(name) == release for each in others)
+    }
+
+
 def _plain(data: Any) -> Any:
     return data if isinstance(data, str | int | float | bool | None) else str(data)[:200]
 
 
-def _notes(plans: list[RunPlan], versions: Versions) -> tuple[str, ...]:
+def _notes(plans: list[RunPlan]) -> tuple[str, ...]:
     notes = ["read, not run: what a script does at run time can differ"]
     # What is in no registry has no releases.
     own = {plan.framework for plan in plans if PACKAGES.get(plan.framework)}
     names = sorted(own | ({"vllm"} if plans else set()))
-    missing = [name for name in names if name not in versions.known]
+    missing = [
+        name
+        for name in names
+        if any(name not in plan.versions.known for plan in plans if name in {plan.framework, "vllm"})
+    ]
     if missing:
         notes.append(
             f"release not known, so what depends on it is a warning at the most: {', '.join(missing)}"
         )
-    return tuple(notes)
+    return (*notes, *dict.fromkeys(line for plan in plans for line in plan.versions.said))

@@ -94,6 +94,8 @@ def lacks(package: str, name: str, release: Version) -> bool:
     found = span(package, name)
     if found is None or not was_read(package, release):
         return False
+    if any(span(other, name) for other in _BESIDE.get(package, ())):
+        return False  # named again here, and there all along
     return not Version(found[0]) <= release <= Version(found[1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,17 @@ from diagnostics import given
 from diagnostics.lint import commands
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.dialect import keys_of
-from diagnostics.lint.sources import interpolation, shell
+from diagnostics.lint.sources import hydra, interpolation, shell, wrapped
 from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+from diagnostics.report.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
-    ".bash": "shell", ".slurm": "shell", ".sbatch": "shell",
+    ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook", ".dockerfile": "dockerfile",
 }  # fmt: skip
 _NESTED = 3
 # No file holds more scripts, or writes more configs, than this.
@@ -47,6 +49,9 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
         UnreadableError: It can't be read, with the file, the line and why.
     """
     name = str(path)
+    if name == "-":
+        text = sys.stdin.buffer.read(MAX_BYTES + 1).decode("utf-8", "replace")
+        return read_text(text[:MAX_BYTES], "standard input", framework, syntax_of(path, text))
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UnreadableError(f"{name}: larger than {MAX_BYTES // 1_000_000} MB: no config is")
@@ -60,10 +65,23 @@ def syntax_of(path: Path, text: str) -> str:
     """The syntax of a file, by its name, or by its first characters where the name says nothing."""
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
+    if path.name.lower().startswith(("dockerfile", "containerfile")):
+        return "dockerfile"
     start = text.lstrip()[:200]
+    if not path.suffix and not start.startswith(("#!", "{")):
+        return _guessed(text)
     if start.startswith("#!") and "python" in start.splitlines()[0]:
         return "python"
     return "json" if start.startswith("{") else "shell"
+
+
+def _guessed(text: str) -> str:
+    """The syntax of a text without a name: most of a YAML's lines are keys, and Python imports something."""
+    lines = [line for line in text.splitlines()[:400] if line.strip() and not line.lstrip().startswith("#")]
+    if any(re.match(r"(?:from [\w.]+ )?import \w", line) for line in lines):
+        return "python"
+    keys = sum(bool(re.match(r"\s*(?:- )?[\w.-]+:(?:\s|$)|\s*- ", line)) for line in lines)
+    return "yaml" if lines and keys > 0.8 * len(lines) else "shell"
 
 
 def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") -> list[Settings]:
@@ -74,6 +92,11 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     """
     if syntax == "shell":
         return _shell(text, file)
+    if syntax == "dockerfile":
+        return _shell(wrapped.dockerfile(text), file)
+    if syntax == "notebook":
+        python, bash = wrapped.notebook(text, file)
+        return [*read_text(python, file, framework, "python"), *_shell(bash, file)]
     if syntax == "python":
         from diagnostics.lint.sources import python_file
 
@@ -221,8 +244,22 @@ def _follow(made: Settings, written: dict[str, Trees] | None = None) -> None:
             value = made.items.get(key)
             if value is not None and isinstance(value.data, str):
                 _include(made, value, written or {})
+    if made.framework in {"verl", "easyr1"}:
+        hydra.compose(made, needed=bool(made.signs) or bool(made.about))
     if dialect and dialect.interpolates:
         interpolation.resolve(made.items)
+    _launch_files(made)
+
+
+def _launch_files(made: Settings) -> None:
+    """Reads DeepSpeed's file and accelerate's."""
+    for named in (
+        made.items.get("deepspeed"),
+        made.launch.get("config_file"),
+        made.items.get("accelerate_config"),
+    ):
+        if named is not None and _is_config(named) and not _other(named):
+            _missing(made, named)
     for key, item in _named_file(made.items.get("deepspeed")).items():
         made.items.setdefault(f"deepspeed.{key}", item.named(f"deepspeed.{key}"))
     launcher = made.launch.get("config_file") or made.items.get("accelerate_config")
@@ -230,6 +267,21 @@ def _follow(made: Settings, written: dict[str, Trees] | None = None) -> None:
         name = {"num_processes": "processes", "num_machines": "nodes"}.get(key)
         if name:
             made.launch.setdefault(name, item)
+
+
+def _is_config(named: Value) -> bool:
+    return isinstance(named.data, str) and Path(named.data).suffix.lower() in {".yaml", ".yml", ".json"}
+
+
+def _missing(made: Settings, named: Value) -> None:
+    """Says that a file which the run names was not read."""
+    name = str(named.data) if named.known else named.key
+    why = (
+        "it is not here, or cannot be read"
+        if named.known
+        else "which file it is is set outside of what was read"
+    )
+    made.gaps.append(NotJudged(name, why, "lint it where that file is", str(named.place)))
 
 
 def _named_file(named: Value | None) -> dict[str, Value]:
@@ -241,7 +293,9 @@ def _named_file(named: Value | None) -> dict[str, Value]:
 
 def _scripts(tree: Any, file: str) -> list[Settings]:
     """What the commands set that stand as text in a structured file, as in a job of Kubernetes or of a CI."""
-    found: list[Settings] = []
+    found = _of_commands(list(wrapped.containers(tree)), file, 0)
+    if found:
+        return found
     texts = (value for value in _texts(tree) if _COMMANDS.search(str(value.data)))
     for value in islice(texts, MOST_SCRIPTS):
         text = str(value.data)
@@ -263,7 +317,9 @@ def _texts(tree: Any) -> Iterator[Value]:
 def _include(made: Settings, named: Value, written: dict[str, Trees]) -> None:
     trees = written.get(str(named.data)) or _other(named)
     if not trees:
-        made.open = made.open or named.key != "@"
+        if named.key != "@":
+            made.open = True
+            _missing(made, named)
         return
     for tree in trees:
         for key, item in flat(tree).items() if isinstance(tree, dict) else ():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.frameworks import CONFIGURED
 from diagnostics.lint.values import UNKNOWN, Settings, Value
+from diagnostics.lint.versions import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -94,15 +95,20 @@ class RunPlan:
     Attributes:
         settings: What was read, in the framework's own words.
         values: Names of VOCABULARY with their values; a name that is not there is not known.
-        releases: What it is judged for, by package; what is not there is not known.
+        versions: The releases that it is judged for.
         missed: Names that were asked for and are not known, though the run has them; with what was read, if anything.
     """
 
     framework: str
     settings: Settings
     values: dict[str, Value] = field(default_factory=dict)
-    releases: Mapping[str, str] = field(default_factory=dict)
+    versions: Versions = field(default_factory=Versions)
     missed: dict[str, Value | None] = field(default_factory=dict)
+
+    @property
+    def releases(self) -> Mapping[str, str]:
+        """What it is judged for, by package; what is not there is not known."""
+        return self.versions.releases
 
     @property
     def role(self) -> str:

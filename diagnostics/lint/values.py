@@ -82,6 +82,7 @@ class Settings:
         open: More may be set where nobody can read it: `**kwargs`, a file that is not here.
         passes: It hands on what the script itself is given, by "$@": judged as it is without.
         exact: The framework's own parser takes them, so that a name it does not know is refused.
+        handed: Of a config in Python: the script's option that a key gets its value from, as `x=args.y`.
         own: Options that the script itself declares.
         signs: Of Hydra's overrides: what stands before a key, as `+`.
         gaps: What of it could not be read or understood.
@@ -97,6 +98,7 @@ class Settings:
     open: bool = False
     passes: bool = False
     exact: bool = False
+    handed: dict[str, str] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
     signs: dict[str, str] = field(default_factory=dict)
     gaps: list[NotJudged] = field(default_factory=list)

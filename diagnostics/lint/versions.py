@@ -15,6 +15,8 @@ from diagnostics.frameworks import FRAMEWORKS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from diagnostics.lint.project import Project
+
 # Option of `lint` -> distributions that carry it, the first that is installed counts.
 PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
@@ -29,10 +31,14 @@ class Versions:
 
     Attributes:
         given: Packages whose version the user gave, rather than that it was found installed.
+        copies: Frameworks of which the run's project carries a copy of its own, and the folder.
+        said: Where the project says a release, one line each.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
 
     @property
     def releases(self) -> dict[str, str]:
@@ -49,6 +55,25 @@ class Versions:
             return True
         version = self.known.get(package)
         return None if version is None else _contains(specifier, version)
+
+    def beside(self, project: Project) -> Versions:
+        """These, with what a run's own project says in place of what happens to be installed."""
+        known, said = dict(self.known), []
+        for name, (specifier, _place) in project.asks.items():
+            if name not in self.given and name in known and not _contains(specifier, known[name]):
+                del known[name]
+        for name, (release, place) in project.pins.items():
+            if name not in self.given:
+                known[name] = release
+                said.append(f"{name} {release}: {place}")
+        for name, (copied, place) in project.copies.items():
+            said.append(f"{name} is a copy of the project's own, which may differ from any release: {place}")
+            if name not in self.given:
+                known.pop(name, None)
+                if copied is not None:
+                    known[name] = copied
+        copies = {name: place for name, (_release, place) in project.copies.items()}
+        return Versions(known, self.given, copies, tuple(said))
 
 
 @cache

@@ -11,8 +11,9 @@ import pytest
 from diagnostics import __main__ as command
 from tests.diagnostics.report_schema import problems
 
-LAUNCH = "accelerate launch --num_processes 4 grpo.py --use_vllm true --num_generations 8 "
+LAUNCH = "trl grpo --num_processes 4 --use_vllm true --num_generations 8 "
 BAD = LAUNCH + "--per_device_train_batch_size 3\n"
+UNSURE = LAUNCH + "--per_device_train_batch_size $N\n"
 FINE = LAUNCH + "--per_device_train_batch_size 2\n"
 HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 
@@ -37,6 +38,7 @@ def run(tmp_path, capsys, monkeypatch):
     [
         (BAD, [], 1),
         (FINE, [], 0),
+        (UNSURE, [], 3),
         (BAD, ["--fail-on", "blocker"], 0),
         (BAD, ["--ignore", "CFG101"], 0),
         (BAD, ["--select", "NUM"], 0),
@@ -45,7 +47,7 @@ def run(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_exit_codes(run, text, options, code):
-    """1 for a finding, 0 for none, 3 where there was nothing to judge or it could not be read."""
+    """1 for a finding, 0 for none, 3 where there was nothing to judge, or what decides could not be read."""
     assert run(text, *options)[0] == code
 
 
@@ -95,13 +97,10 @@ def test_what_cannot_be_used_is_refused(options, message, capsys, monkeypatch):
 
 
 def test_what_is_no_file_to_read_is_refused_at_once(tmp_path, capsys, monkeypatch):
-    """A folder, a pipe that nobody writes to, a link to itself, a device, a name that no file can have."""
-    (tmp_path / "folder.yaml").mkdir()
+    """A pipe that nobody writes to, a link to itself, a device, a name that no file can have."""
     os.mkfifo(tmp_path / "pipe.sh")
     (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
-    named = [tmp_path / name for name in ("folder.yaml", "pipe.sh", "loop.sh", "x" * 300)] + [
-        Path("/dev/zero")
-    ]
+    named = [tmp_path / name for name in ("pipe.sh", "loop.sh", "x" * 300)] + [Path("/dev/zero")]
     for path in named:
         monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", str(path)])
         assert command.main(["lint", str(path)]) == 2

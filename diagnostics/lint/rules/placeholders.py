@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
 # Nothing else is written so. `<think>` and `<|im_end|>` are tokens.
 _UNFILLED = re.compile(
-    r"(?i)to_be_(?:filled|set|defined)|change_?me|replace_?me|fill_?(?:me_?)?in|fixme|todo|tbd"
-    r"|<(?:your|insert|fill|path|model|dataset|number|num|host|ip)[ _-][^<>|]{1,60}>"
+    r"(?i)to[_-]be[_-](?:filled|set|defined|replaced|added)(?:[_-]in)?|(?:please[_-])?change[_-]?(?:me|this)"
+    r"|replace[_-]?(?:me|this|with[_-]\w{1,40})|(?:please[_-])?fill_?(?:me_?)?in|set[_-]?me|insert[_-]\w{1,40}[_-]here"
+    r"|fixme|todo|tbd|placeholder|\?\?\?|[<{\[]{1,2}your[ _-][^<>|{}\[\]]{1,60}[>}\]]{1,2}"
+    r"|<(?:insert|fill|path|model|dataset|data|number|num|host|ip|port|dir|output|reward|api|wandb|checkpoint|node|gpu)"
+    r"s?[ _-][^<>|]{1,60}>"
+    r"|<(?:path|model|dataset|host|ip|port|number|num_gpus|n|node|address|entity|key|token)>"
 )
 # A name that somebody may have: what is called so might be there.
-_NAMED = re.compile(r"(?i)(?:.*/)?your[-_][\w.-]+(?:/.*)?|/?path/to(?:/.*)?")
+_NAMED = re.compile(
+    r"(?i)(?:.*[/=:])?your[-_/][\w.-]+(?:[/:].*)?|(?:.*/)?path[/_-]to(?:[/_-].*)?|(?:.*/)?x{3,}(?:/.*)?"
+)
 # A run is merely called by these.
 _LABEL = re.compile(
     r"(?i)(?:project|experiment|exp|run|group|tracker)[._-]?(?:project)?[._-]?name|wandb|swanlab|mlflow|tags|notes"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Severity
+from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.remedies import Remedy
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
@@ -47,6 +48,30 @@ def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
         [*ignored, *values(plan, "rollout.mode")],
         remedy=f"Give {'it' if len(ignored) == 1 else 'them'} to `{_SERVERS[plan.framework]}`.",
     )  # fmt: skip
+
+
+@rule("CFG901", check="servers and ports", warns=True)
+def server_beside_colocate(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG901: an engine of the run's own, and the address of a server."""
+    del versions
+    mode = plan.settings.items.get("vllm_mode")
+    if plan.framework not in _SERVERS or plan.role != "train" or mode is None or mode.data != "colocate":
+        return []
+    names = ("vllm_server_base_url", "vllm_server_host")
+    said = [plan.settings.items[name] for name in names if name in plan.settings.items]
+    said = [value for value in said if value.known and value.data and not value.soft]
+    if not said:
+        return []
+    from diagnostics.catalogue.own_codes import finding
+
+    return [
+        finding(
+            "CFG901", Severity.WARNING, known_by="static",
+            detail=f"vllm_mode is colocate: the run makes an engine of its own, and {said[0].key} names a server.",
+            evidence=tuple(Evidence(value.told, str(value.place)) for value in (mode, *said)),
+            remedy=Remedy.of(f"Set vllm_mode to server, or leave {said[0].key} out."),
+        )
+    ]  # fmt: skip
 
 
 @rule("CFG109", check="servers and ports")

@@ -24,6 +24,8 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
     release = versions.known.get(plan.framework)
     if not plan.settings.exact or release is None or not known.was_read(plan.framework, release):
         return []
+    if plan.framework in versions.copies:
+        return []  # a copy has options of its own
     taken = known.names(plan.framework, plan.role)
     told, gone = [], []
     for value in known.options_of(plan.settings):

@@ -87,6 +87,7 @@ class _Finder:
         self.made: dict[str, Settings] = {}
         self.found: list[Settings] = []
         self.calls: set[int] = set()
+        self.arguments: dict[str, Value] = {}
         # Whether a config of that name is somebody's own, with options of its own.
         self.own = False
 
@@ -98,6 +99,7 @@ class _Finder:
             raise UnreadableError(f"{self.file}: more than {MAX_NODES * 5} nodes: no script has them")
         self._aliases(nodes)
         self._constants(tree.body)
+        self._arguments(nodes)
         self._changed(nodes)
         self._walk(nodes)
         for made in self.found:
@@ -237,7 +239,7 @@ class _Finder:
             named = keyword.value.id if isinstance(keyword.value, ast.Name) else ""
             items = self.dicts.get(named) if named else self._items(keyword.value)
             if keyword.arg is not None:
-                made.set(keyword.arg, Value(value, self._place(keyword)))
+                made.set(keyword.arg, self._handed(keyword, made) or Value(value, self._place(keyword)))
             elif items is not None:
                 for key, item in items.items():
                     made.set(key, item)
@@ -249,6 +251,36 @@ class _Finder:
                 why = "what is in it is decided when it runs"
                 told = NotJudged(f"**{ast.unparse(keyword.value)[:40]}", why, "", str(self._place(keyword)))
                 made.gaps.append(told)
+
+    def _handed(self, keyword: ast.keyword, made: Settings) -> Value | None:
+        """The default of the script's own option, where a keyword hands one on: another run may say another."""
+        node = keyword.value
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or keyword.arg is None:
+            return None
+        made.handed[keyword.arg] = node.attr
+        return self.arguments.get(node.attr)
+
+    def _arguments(self, nodes: list[ast.AST]) -> None:
+        """Defaults of the script's own parser: of `add_argument`, and of the fields of a dataclass."""
+        for node in nodes:
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+                flags = [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+                name = next((flag.lstrip("-") for flag in flags if flag.startswith("--")), "")
+                default = next((each.value for each in node.keywords if each.arg == "default"), None)
+                self._argument(name.replace("-", "_"), default)
+            elif isinstance(node, ast.ClassDef) and node.decorator_list:
+                for each in node.body:
+                    if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                        self._argument(each.target.id, each.value)
+
+    def _argument(self, name: str, default: ast.expr | None) -> None:
+        if isinstance(default, ast.Call):
+            default = next((each.value for each in default.keywords if each.arg == "default"), None)
+        if name and default is not None:
+            data = self._value(default)
+            twice = name in self.arguments
+            place = self._place(default)
+            self.arguments[name] = Value(UNKNOWN if twice else data, place, name, soft=True, outside=True)
 
     def _place(self, node: Any) -> Place:
         return Place(self.file, node.lineno)

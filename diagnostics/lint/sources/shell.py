@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import given
 from diagnostics.lint.sources.shell_words import Lexer, Piece, Token
-from diagnostics.lint.sources.tree import MAX_NODES, UnreadableError
+from diagnostics.lint.sources.tree import MAX_BYTES, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ _OPENING = {"if", "while", "until", "for", "case", "select"}
 _ARITHMETIC = re.compile(r"\s*(?:(\d{1,18})|\$?\{?([A-Za-z_]\w*)\}?|(\*\*|[-+*/%()]))")
 _BLANKS = {" ", "\t", "\n"}
 _MAX_DEPTH = 60
+_MAX_SOURCED = 4
+_ACTIVATES = re.compile(
+    r"activate|conda|\.bashrc|profile|/opt/|/etc/|setvars|set_env\.sh$|modules?\b|\bvenv|nvm"
+)
 _MAX_WORD = 200_000
 
 
@@ -66,6 +72,8 @@ class Command:
     words: list[Word]
     environ: dict[str, Value]
     line: int
+    # Files that were sourced before it and could not be read.
+    unread: tuple[Word, ...] = ()
 
 
 @dataclass
@@ -126,6 +134,8 @@ class _ShellReader:
         self.found: list[Command] = []
         self.blocks: list[str] = []
         self.written = 0
+        self.unread: list[Word] = []
+        self.depth = 0
 
     @property
     def scope(self) -> _Scope:
@@ -224,12 +234,31 @@ class _ShellReader:
                 self._export(expanded)
             else:
                 words += expanded
+        if words and words[0].clean in {"source", "."} and len(words) > 1:
+            self._source(words[1])
+            return
         if words:
-            self.found.append(Command(words, {**self.scope.exported, **environ}, words[0].line))
+            environ = {**self.scope.exported, **environ}
+            self.found.append(Command(words, environ, words[0].line, tuple(self.unread)))
             return
         for variable, value in environ.items():
             if variable in self.scope.exported:
                 self.scope.exported[variable] = value
+
+    def _source(self, word: Word) -> None:
+        """`source FILE`: its variables are the script's own; an environment made active sets none of a run's."""
+        if _ACTIVATES.search(word.clean):
+            return
+        path = _beside(word.clean, self.file)
+        if path is None or self.depth >= _MAX_SOURCED:
+            self.unread.append(word)
+            return
+        text = given.text(path, MAX_BYTES).translate(dict.fromkeys(range(7), " "))
+        mine, self.file, self.depth = self.file, str(path), self.depth + 1
+        try:
+            self.read(Lexer(text, str(path)).tokens())
+        finally:
+            self.file, self.depth = mine, self.depth - 1
 
     def _export(self, words: list[Word]) -> None:
         """`export NAME` of a variable that has a value."""
@@ -332,6 +361,21 @@ class _ShellReader:
         if operation.endswith("="):
             self.scope.variables[piece.text] = text.translate(_RESTORED)
         return text
+
+
+def _beside(name: str, file: str) -> Path | None:
+    """A file that a script names, from its own folder or one above."""
+    if HOLE in name or len(name) > 300:
+        return None
+    start = Path(file).absolute().parent
+    for folder in (start, *list(start.parents)[:3]):
+        try:
+            path = folder / name
+            if path.is_file() and path.stat().st_size <= MAX_BYTES:
+                return path
+        except (OSError, ValueError):
+            return None
+    return None
 
 
 def _split(text: str, current: str | None, done: list[str]) -> str | None:

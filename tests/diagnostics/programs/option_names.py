@@ -106,8 +106,10 @@ def _one(package: str, folder: Path, release: str) -> None:
     wheel = sources.find_wheel(package, release, cache=folder / "cache", environ=os.environ)
     with remotezip.RemoteZip(wheel.address, timeout=60) as archive:
         for info in archive.infolist():
-            if re.fullmatch(PACKAGES[package].wanted, info.filename):
-                path = folder / package / release / info.filename
+            # Wheels that say they are of a platform keep their Python one folder further down.
+            name = re.sub(r"^[^/]+\.data/(?:pure|plat)lib/", "", info.filename)
+            if re.fullmatch(PACKAGES[package].wanted, name):
+                path = folder / package / release / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(archive.read(info))
 

@@ -1,0 +1,167 @@
+"""What a run's own project says of the releases it is for: requirements, pins, lock files, and copies that it carries.
+
+Files are read, nothing is imported. The nearest folder that says anything counts.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from diagnostics import given
+from diagnostics.lint.versions import PACKAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LARGEST = 1_000_000
+_ABOVE = 6
+_MANY = 40
+# Distribution -> the name that lint has for it.
+_NAMES = {canonicalize_name(each): name for name, distributions in PACKAGES.items() for each in distributions}
+# Framework -> a file that only a copy of it has, and where the copy says its release.
+_COPIES = {
+    "verl": ("verl/trainer/main_ppo.py", ("verl/version/version",)),
+    "easyr1": ("verl/trainer/main.py", ()),
+    "trl": ("trl/trainer/grpo_trainer.py", ("trl/VERSION", "trl/version.py", "VERSION")),
+    "ms-swift": ("swift/cli/rlhf.py", ("swift/version.py",)),
+    "openrlhf": ("openrlhf/cli/train_ppo_ray.py", ("version.txt",)),
+}
+_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?(?:[.\w+]*)?)")
+_PINNED = re.compile(
+    r"(?<![\w.-])("
+    + "|".join(re.escape(str(each)) for each in sorted(_NAMES, key=len, reverse=True))
+    + r")(?:\[[\w,\s-]*\])?"
+    r"\s*==\s*([0-9][\w.+!-]*)",
+    re.IGNORECASE,
+)
+
+
+@dataclass
+class Project:
+    """What was found.
+
+    Attributes:
+        pins: Releases that it pins, by lint's name: the version, and the file that says so.
+        copies: Frameworks of which it carries a copy of its own: the release the copy says, or None, and where.
+        asks: Packages that it names without a single release.
+    """
+
+    pins: dict[str, tuple[Version, str]] = field(default_factory=dict)
+    copies: dict[str, tuple[Version | None, str]] = field(default_factory=dict)
+    asks: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@cache
+def of(folder: Path) -> Project:
+    """What the project around a folder says."""
+    found = Project()
+    for above in _folders(folder):
+        _copies(above, found)
+        before = len(found.pins) + len(found.asks)
+        for path in _files(above):
+            _requirements(path, found)
+        if len(found.pins) + len(found.asks) > before and (above / ".git").exists():
+            break
+    return found
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    home = Path.home()
+    for above in islice((folder, *folder.parents), _ABOVE):
+        # What stands at the top of a machine, or of a home, is of no one project.
+        if above in {home, Path("/"), Path("/tmp")}:  # noqa: S108 - nothing is written there
+            return
+        yield above
+        if (above / ".git").exists():
+            return
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files that may say releases, what is most exact first."""
+    named = [folder / name for name in ("uv.lock", "poetry.lock", "pyproject.toml", "setup.py", "setup.cfg")]
+    try:
+        listed = sorted(islice(folder.iterdir(), 2000))
+    except OSError:
+        return []
+    wanted = re.compile(
+        r"(?:.*requirements.*\.(?:txt|in)|environment.*\.ya?ml|Dockerfile.*|install.*\.sh|setup.*\.sh)$"
+    )
+    return [
+        path
+        for path in (*named[:2], *[each for each in listed if wanted.match(each.name)][:_MANY], *named[2:])
+        if path.is_file()
+    ]
+
+
+def _text(path: Path) -> str:
+    try:
+        return given.text(path, _LARGEST) if path.stat().st_size <= _LARGEST * 8 else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _copies(folder: Path, found: Project) -> None:
+    for base in (folder, folder / "src"):
+        for framework, (mark, says) in _COPIES.items():
+            if framework in found.copies or not (base / mark).is_file():
+                continue
+            if framework == "verl" and (base / "verl/trainer/main.py").is_file():
+                continue  # EasyR1, which is called verl as well
+            texts = (_VERSION.search(_text(base / name)) for name in says)
+            said = next((_version(match[1]) for match in texts if match), None)
+            found.copies[framework] = (said, str(base / mark.split("/", maxsplit=1)[0]))
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _requirements(path: Path, found: Project) -> None:
+    text = _text(path)
+    if not any(name in text.lower() for name in _NAMES):
+        return
+    if path.name.endswith(".lock"):
+        try:
+            packages = tomllib.loads(text).get("package", [])
+        except (tomllib.TOMLDecodeError, RecursionError):
+            return
+        for each in packages if isinstance(packages, list) else ():
+            if isinstance(each, dict):
+                _pin(str(each.get("name", "")), str(each.get("version", "")), path, found)
+        return
+    for match in _PINNED.finditer(text):
+        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if "#" not in line:
+            _pin(match[1], match[2], path, found)
+    if path.suffix in {".txt", ".in"}:
+        for line in islice(text.splitlines(), 2000):
+            _asked(line.partition("#")[0].strip(), path, found)
+
+
+def _pin(distribution: str, version: str, path: Path, found: Project) -> None:
+    name, release = _NAMES.get(canonicalize_name(distribution)), _version(version)
+    if name and release and name not in found.pins:
+        found.pins[name] = (release, str(path))
+
+
+def _asked(line: str, path: Path, found: Project) -> None:
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return
+    name = _NAMES.get(canonicalize_name(requirement.name))
+    if name and name not in found.pins and name not in found.asks:
+        found.asks[name] = (str(requirement.specifier), str(path))

@@ -1,0 +1,107 @@
+"""Hydra's config of a command: the file that `--config-path` and `--config-name` name, and those in its `defaults:`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import given
+from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
+from diagnostics.lint.values import Value
+from diagnostics.report.findings import NotJudged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from diagnostics.lint.values import Settings
+
+_ABOVE = 6
+_DEEP = 6
+# Files of verl's own, whose values are its defaults.
+SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
+
+
+def compose(made: Settings, *, needed: bool) -> None:
+    """Puts what the named files set under what the command sets.
+
+    Args:
+        made: The settings of a command.
+        needed: Whether the command has no config but this one, so that its absence is to be told.
+    """
+    path, name = made.items.get("--config-path"), made.items.get("--config-name")
+    if path is None and name is None:
+        return
+    if path is None and name is not None and str(name.data).removesuffix(".yaml") in SHIPPED:
+        return
+    folder = _folder(path, made.place.file)
+    stem = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
+    if folder is None or not stem or not (folder / f"{stem}.yaml").is_file():
+        told, where = (f"{stem or 'the config'}.yaml", path or name) if stem else ("the config", path or name)
+        if needed and where is not None:
+            why = "it is not here, or where it is is set outside of what was read"
+            made.gaps.append(NotJudged(told, why, "lint it where that file is", str(where.place)))
+        return
+    missing: list[str] = []
+    for key, value in _read(folder, stem, "", missing, 0):
+        made.items.setdefault(key, value)
+    for each in missing:
+        why = "its list of defaults names it, and it is not here"
+        made.gaps.append(NotJudged(f"{each}.yaml", why, "", str(folder / f"{stem}.yaml")))
+
+
+def _folder(path: Value | None, file: str) -> Path | None:
+    """The folder, from that of the script or one above; of one that begins with what is not known the known rest."""
+    if path is None or not path.known:
+        return None
+    rest = str(path.data).strip("'\"")
+    start = Path(file).absolute().parent
+    for above in (start, *list(start.parents)[:_ABOVE]):
+        found = above / rest.lstrip("/") if not Path(rest).is_dir() else Path(rest)
+        try:
+            if rest and found.is_dir():
+                return found
+        except OSError:
+            return None
+    return None
+
+
+def _read(
+    folder: Path, name: str, package: str, missing: list[str], depth: int
+) -> Iterator[tuple[str, Value]]:
+    """What a file sets and, under it, what the files of its list of defaults set."""
+    from diagnostics.lint.sources import yaml_file
+
+    path = folder / f"{name}.yaml"
+    try:
+        if depth > _DEEP or path.stat().st_size > MAX_BYTES:
+            return
+        trees = yaml_file.read(given.text(path, MAX_BYTES), str(path))
+    except (OSError, UnreadableError):
+        if name.rpartition("/")[2] not in SHIPPED:
+            missing.append(name)
+        return
+    tree = trees[0] if trees and isinstance(trees[0], dict) else {}
+    listed = tree.pop("defaults", [])
+    tree.pop("hydra", None)
+    for key, value in flat(tree).items():
+        whole = f"{package}.{key}".strip(".")
+        yield whole, value.named(whole)
+    for each in reversed(listed if isinstance(listed, list) else []):
+        group, chosen = _entry(each)
+        if not chosen or chosen in SHIPPED or group.startswith(("override", "hydra")):
+            continue
+        where, _, at = group.partition("@")
+        inner = f"{package}.{at}".strip(".") if at else f"{package}.{where.replace('/', '.')}".strip(".")
+        yield from _read(folder, f"{where}/{chosen}".strip("/"), inner, missing, depth + 1)
+
+
+def _entry(each: Any) -> tuple[str, str]:
+    """An entry of the list: the group, with where it goes, and the file."""
+    if isinstance(each, Value):
+        return "", str(each.data)
+    if isinstance(each, dict) and len(each) == 1:
+        [(group, value)] = each.items()
+        return group.removeprefix("optional "), str(value.data) if isinstance(
+            value, Value
+        ) and value.data else ""
+    return "", ""

@@ -1,0 +1,106 @@
+"""What lint could not judge: said, with its place, under the check it concerns, and never taken for fine."""
+
+from importlib import import_module
+
+import pytest
+
+from diagnostics.lint import judge, known, reading, unjudged
+from diagnostics.report.findings import Report, Severity
+from tests.diagnostics.lint_helpers import plans, versions
+
+TRL = "trl grpo --use_vllm true --num_generations 8 "
+
+
+def report(text, syntax="shell", **releases):
+    made = plans(text, syntax, **releases)
+    checks = (*judge.judge(made, versions(**releases)), *unjudged.of_reading(made))
+    return Report("lint", {}, checks)
+
+
+def told(text, syntax="shell", **releases):
+    return {
+        (check.check, each.what, each.decides)
+        for check in report(text, syntax, **releases).checks
+        for each in check.not_judged
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (TRL + "--per_device_train_batch_size 3", ("batches and groups", "process count", True)),
+        (TRL + "--vllm_gpu_memory_utilization $SHARE", ("memory and sleep", "vllm_gpu_memory_utilization", True)),
+        (TRL + "--top_p 1 --repetition_penalty $P", ("sampling", "repetition_penalty", False)),
+        (TRL + "$MORE", (unjudged.READING, "more options", True)),
+        (TRL + '"$@"', (unjudged.READING, '"$@"', False)),
+        (TRL + "--num_generationz 8", (unjudged.READING, "num_generationz", True)),
+        ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (unjudged.READING, "trainer.nnodez", True)),
+        ("python3 -m verl.trainer.main_ppo +trainer.mine=1", None),
+        (TRL + "--per_device_train_batch_size 8 --model_name_or_path $MODEL --run_name $NAME", None),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_judged_is_said_where_it_matters(script, expected):
+    """A rule that asked and got no answer; a name that nobody knows; nothing where no rule asks."""
+    found = told(script)
+    assert expected in found if expected else found == set()
+
+
+def test_where_a_fault_could_hide_the_code_is_3():
+    """And 0 where everything that decides was read."""
+    assert report(TRL + "--per_device_train_batch_size 3").exit_code(Severity.ERROR) == 3
+    assert report(TRL + "--per_device_train_batch_size 8").exit_code(Severity.ERROR) == 0
+    assert report(TRL + '--per_device_train_batch_size 8 "$@"').exit_code(Severity.ERROR) == 0
+
+
+def test_the_nearest_known_name_is_offered():
+    """With file and line."""
+    [gap] = [
+        each
+        for check in report(TRL + "\\\n --num_generationz 8").checks
+        for each in check.not_judged
+        if each.what == "num_generationz"
+    ]
+    assert "did you mean num_generations?" in gap.text
+    assert "run:2" in gap.text
+
+
+@pytest.mark.parametrize(
+    ("script", "releases", "wrong"),
+    [
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, True),
+        ("python3 -m verl.trainer.main_ppo +actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, False),
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8", {"verl": "0.6.1"}, False),
+        ("python3 -m verl.trainer.main_ppo --config-path=c actor_rollout_ref.mine=8", {"verl": "0.6.1"}, False),
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.99"}, False),
+        (TRL + "--num_generationz 8", {"trl": "1.9.0"}, True),
+        ("accelerate launch mine.py --num_generations 8 --flavour 8", {"trl": "1.9.0"}, False),
+    ],
+)  # fmt: skip
+def test_a_name_that_the_release_does_not_have_is_refused(script, releases, wrong):
+    """CFG113, where the release was read and the framework's own parser takes the options."""
+    codes = {finding.code for finding in report(script, **releases).findings}
+    assert ("CFG113" in codes) is wrong
+
+
+def test_a_config_of_ones_own_may_have_options_of_its_own():
+    """`GRPOConfig` that is not TRL's."""
+    call = "GRPOConfig(output_dir='x', flavour=8)\n"
+    assert "CFG113" in {
+        f.code for f in report("from trl import GRPOConfig\n" + call, "python", trl="1.9.0").findings
+    }
+    assert report("from mine import GRPOConfig\n" + call, "python", trl="1.9.0").findings == []
+
+
+@pytest.mark.parametrize("framework", ["trl", "ms-swift", "verl", "openrlhf", "easyr1"])
+def test_the_names_that_a_plan_is_made_of_are_known(framework):
+    """What the dialects read is there, or no config with it could be judged."""
+    names = known.names(framework)
+    read = import_module(f"diagnostics.lint.dialects.{framework.removeprefix('ms-')}").NAMES
+    assert len([name for name in read if known.takes(name, names)]) > 0.8 * len(read)
+
+
+def test_what_a_script_is_given_is_not_taken_for_a_value():
+    """`--flag "$@"`: the flag is there; what follows is another matter."""
+    [made] = reading.read_text('trl grpo --use_vllm "$@"\n', "run.sh")
+    assert made.items["use_vllm"].data is True
+    assert made.passes
