@@ -227,6 +227,16 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def contract(session: nox.Session) -> None:
+    """Walk pairs beside the boundaries that `contract` reads: nox -s contract -- --work DIR."""
+    install(session, "--editable", ".[matrix]")
+    for cell in ("vllm-0.31.0+trl-1.16.0", "vllm-0.8.5+trl-0.17.0"):
+        session.run("python", "-m", "diagnostics.matrix", "env", cell)
+    found = ["--cells", str(CELLS), "--markdown", "docs/results/contract.md"]
+    session.run("python", "-m", "tests.matrix.contract_runs", *found, *session.posargs)
+
+
+@nox.session(python=PYTHON)
 def advisories(session: nox.Session) -> None:
     """Ask for advisories of what CI installs; fails where a release cannot be asked for, as at a mirror."""
     session.env.update(uv_environment(os.environ))

@@ -43,7 +43,7 @@ def test_the_standard_form_becomes_lines_with_hashes():
     found = pylock.read(PYLOCK)
     assert found == (
         Locked("both==1.0", ("sha256:11", "sha256:22")),
-        Locked("source==2.0", ("sha256:33",)),
+        Locked("source==2.0", ("sha256:33",), archive=True),
         Locked("torch==2.13.0+cpu", ()),
     )
     assert pins(pylock.text(found)) == ("both==1.0", "source==2.0", "torch==2.13.0+cpu")
