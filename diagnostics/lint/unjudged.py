@@ -57,17 +57,32 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     """Options that no release knows which was read: misspelt, of a fork, or of somebody's own script."""
     settings = plan.settings
     taken = known.names(plan.framework, plan.role) if known.packages(plan.framework) else set()
+    copied = plan.framework in plan.versions.copies
+    if copied and known.of_copy(plan.framework, plan.versions.copies[plan.framework], ""):
+        return []  # CFG113 asked the copy
     release = Version(plan.releases[plan.framework]) if plan.framework in plan.releases else None
     if not taken or (settings.exact and known.was_read(plan.framework, release)):
         return []  # CFG113 has the answer
     if plan.framework == "verl" and not settings.exact:
         return []  # a config of one's own has keys of its own
     found = []
+    if copied and plan.framework == "verl" and settings.exact:
+        folder = plan.versions.copies["verl"]
+        why = "no config of it is there, so nobody can say which keys it takes"
+        found.append(NotJudged("the project's own copy of verl", why, "", folder))
     for value in known.options_of(settings):
-        if value.key in settings.own or known.takes(value.key, taken):
+        has = (
+            known.outside("verl", value.key, release)
+            if copied and release and plan.framework == "verl"
+            else None
+        )
+        if has is not None and settings.exact:
+            why = f"verl has it from {has[0]} to {has[1]}; whether the project's own copy, like {release}, has it"
+            found.append(NotJudged(value.key, f"{why} was not read", "", str(value.place)))
+        if value.key in settings.own or known.takes(value.key, taken, free=plan.framework != "verl"):
             continue
         near = known.nearest(value.key, taken)
-        if not near and not settings.exact:
+        if not near and (not settings.exact or (copied and plan.framework != "verl")):
             continue  # an option of the script's own, as far as anybody can tell
         why = f"no release of {SHOWN[plan.framework]} that was read has this option"
         remedy = f"did you mean {near}?" if near else ""
