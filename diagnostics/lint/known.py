@@ -119,6 +119,19 @@ def span(package: str, name: str) -> tuple[str, str] | None:
     return (found[0], found[1]) if found else None
 
 
+def together(package: str, wanted: Iterable[str]) -> tuple[list[str], str]:
+    """Of these names those that some release lacks, and the releases that have them all, in words."""
+    read = [Version(each) for each in _read(package).get("releases", ())]
+    spans = [(name, found) for name in wanted if (found := span(package, name))]
+    some = [
+        (name, found) for name, found in spans if Version(found[0]) > read[0] or Version(found[1]) < read[-1]
+    ]
+    if not some:
+        return [], ""
+    first, last = max(Version(found[0]) for _, found in some), min(Version(found[1]) for _, found in some)
+    return [name for name, _ in some], f"{first} to {last}" if first <= last else ""
+
+
 def outside(package: str, name: str, release: Version) -> tuple[str, str] | None:
     """The releases that have a name, where one like this is not among them."""
     found = span(package, name)

@@ -64,12 +64,15 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     if not taken or (settings.exact and known.was_read(plan.framework, release)):
         return []  # CFG113 has the answer
     if plan.framework == "verl" and not settings.exact:
-        return []  # a config of one's own has keys of its own
+        # A config of one's own has keys of its own.
+        return [_own_config(plan)] if settings.signs and not settings.own else []
     found = []
     if copied and plan.framework == "verl" and settings.exact:
         folder = plan.versions.copies["verl"]
         why = "no config of it is there, so nobody can say which keys it takes"
         found.append(NotJudged("the project's own copy of verl", why, "", folder))
+    if release is None and not copied and settings.exact:
+        found += _release(plan)
     for value in known.options_of(settings):
         has = (
             known.outside("verl", value.key, release)
@@ -88,6 +91,23 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
         remedy = f"did you mean {near}?" if near else ""
         found.append(NotJudged(value.key, why, remedy, str(value.place)))
     return found
+
+
+def _release(plan: RunPlan) -> list[NotJudged]:
+    """The release, where it is not known and some of these options are not in every one."""
+    settings = plan.settings
+    some, all_in = known.together(plan.framework, [value.key for value in known.options_of(settings)])
+    if not some:
+        return []
+    where = f"all of them are only in {all_in}" if all_in else "none has all of them"
+    why = f"it is not known, and {len(some)} of its options are not in every release: {where}"
+    remedy = f"give it: --{plan.framework} VERSION"
+    return [NotJudged(f"release of {SHOWN[plan.framework]}", why, remedy, str(settings.place))]
+
+
+def _own_config(plan: RunPlan) -> NotJudged:
+    why = "its config is not verl's own and was not read, so nobody can say which keys it takes"
+    return NotJudged(plan.settings.about or "the run", why, "", str(plan.settings.place))
 
 
 def of_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:

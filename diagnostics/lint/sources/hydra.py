@@ -45,6 +45,7 @@ def compose(made: Settings, *, needed: bool) -> None:
     missing: list[str] = []
     for key, value in _read(folder, stem, "", missing, 0):
         made.items.setdefault(key, value)
+    made.own = frozenset(made.own | keys(folder, stem))
     for each in missing:
         why = "its list of defaults names it, and it is not here"
         made.gaps.append(NotJudged(f"{each}.yaml", why, "", str(folder / f"{stem}.yaml")))
