@@ -9,9 +9,11 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
+
+from diagnostics import given
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -33,11 +35,9 @@ _LAUNCHER = re.compile(
 
 
 @cache
-def _read(package: str) -> Mapping[str, Mapping[str, list[str]]]:
+def _read(package: str) -> Mapping[str, Any]:
     path = FOLDER / f"{package}.json"
-    found: Mapping[str, Mapping[str, list[str]]] = (
-        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    )
+    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
 
 
@@ -66,16 +66,46 @@ def options_of(settings: Settings) -> list[Value]:
     ]
 
 
-def takes(name: str, among: Collection[str]) -> bool:
+def takes(name: str, among: Collection[str], *, free: bool = False) -> bool:
     """Tells whether a parser that knows these names takes this one: argparse takes a beginning, and `no_` of a switch.
 
     >>> takes("no_use_vllm", {"use_vllm"}), takes("vllm_mod", {"vllm_mode"}), takes("vlm_mode", {"vllm_mode"})
     (True, True, False)
+
+    Args:
+        name: Of an option.
+        among: The names that are known.
+        free: Whether an option that is a table may hold any key.
     """
     if name in among or name.removeprefix("no_") in among:
         return True
+    if free and any(name[:at] in among for at, char in enumerate(name) if char == "."):
+        return True
     # Of two that begin so it takes neither.
     return "." not in name and sum(each.startswith(name) for each in among) == 1
+
+
+@cache
+def of_copy(framework: str, folder: str, config: str) -> frozenset[str]:
+    """The options of a project's own copy of a framework, by its own files; none where they are not read.
+
+    Args:
+        framework: Whose copy.
+        folder: Of the copy's package.
+        config: The name of the config that the run takes, of those that take one.
+    """
+    if framework == "verl":
+        from diagnostics.lint.sources import hydra
+
+        main = Path(folder, "trainer/main_ppo.py")
+        text = given.text(main, 1_000_000) if main.is_file() else ""
+        named = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
+        return frozenset(hydra.keys(Path(folder, "trainer/config"), config or named[1]) if named else ())
+    if framework == "openrlhf":
+        from diagnostics.lint import scripts
+
+        return scripts.declared(Path(folder, "cli/train_ppo_ray.py"))
+    return frozenset()
 
 
 def was_read(package: str, release: Version | None) -> bool:
@@ -87,6 +117,29 @@ def span(package: str, name: str) -> tuple[str, str] | None:
     """The first and the last release that have a name."""
     found = _read(package).get("options", {}).get(name)
     return (found[0], found[1]) if found else None
+
+
+def together(package: str, wanted: Iterable[str]) -> tuple[list[str], str]:
+    """Of these names those that some release lacks, and the releases that have them all, in words."""
+    read = [Version(each) for each in _read(package).get("releases", ())]
+    spans = [(name, found) for name in wanted if (found := span(package, name))]
+    some = [
+        (name, found) for name, found in spans if Version(found[0]) > read[0] or Version(found[1]) < read[-1]
+    ]
+    if not some:
+        return [], ""
+    first, last = max(Version(found[0]) for _, found in some), min(Version(found[1]) for _, found in some)
+    return [name for name, _ in some], f"{first} to {last}" if first <= last else ""
+
+
+def outside(package: str, name: str, release: Version) -> tuple[str, str] | None:
+    """The releases that have a name, where one like this is not among them."""
+    found = span(package, name)
+    if found is None or Version(found[0]) <= Version(release.base_version) <= Version(found[1]):
+        return None
+    oldest, *_, newest = map(Version, _read(package)["releases"])
+    # Of what is older or newer than all that were read nothing is known.
+    return found if oldest <= release <= newest else None
 
 
 def lacks(package: str, name: str, release: Version) -> bool:

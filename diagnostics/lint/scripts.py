@@ -76,6 +76,15 @@ def read(path: Path) -> Script | None:
     return Script(path, frozenset(options), bool(_PARSES.search(text)), configs)
 
 
+def declared(path: Path) -> frozenset[str]:
+    """The options that a file declares; none where it can't be read."""
+    try:
+        tree = _tree(given.text(path, MAX_BYTES))
+    except OSError:
+        tree = None
+    return frozenset(_declared(tree)) if tree is not None else frozenset()
+
+
 def _tree(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():

@@ -57,22 +57,57 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     """Options that no release knows which was read: misspelt, of a fork, or of somebody's own script."""
     settings = plan.settings
     taken = known.names(plan.framework, plan.role) if known.packages(plan.framework) else set()
+    copied = plan.framework in plan.versions.copies
+    if copied and known.of_copy(plan.framework, plan.versions.copies[plan.framework], ""):
+        return []  # CFG113 asked the copy
     release = Version(plan.releases[plan.framework]) if plan.framework in plan.releases else None
     if not taken or (settings.exact and known.was_read(plan.framework, release)):
         return []  # CFG113 has the answer
     if plan.framework == "verl" and not settings.exact:
-        return []  # a config of one's own has keys of its own
+        # A config of one's own has keys of its own.
+        return [_own_config(plan)] if settings.signs and not settings.own else []
     found = []
+    if copied and plan.framework == "verl" and settings.exact:
+        folder = plan.versions.copies["verl"]
+        why = "no config of it is there, so nobody can say which keys it takes"
+        found.append(NotJudged("the project's own copy of verl", why, "", folder))
+    if release is None and not copied and settings.exact:
+        found += _release(plan)
     for value in known.options_of(settings):
-        if value.key in settings.own or known.takes(value.key, taken):
+        has = (
+            known.outside("verl", value.key, release)
+            if copied and release and plan.framework == "verl"
+            else None
+        )
+        if has is not None and settings.exact:
+            why = f"verl has it from {has[0]} to {has[1]}; whether the project's own copy, like {release}, has it"
+            found.append(NotJudged(value.key, f"{why} was not read", "", str(value.place)))
+        if value.key in settings.own or known.takes(value.key, taken, free=plan.framework != "verl"):
             continue
         near = known.nearest(value.key, taken)
-        if not near and not settings.exact:
+        if not near and (not settings.exact or (copied and plan.framework != "verl")):
             continue  # an option of the script's own, as far as anybody can tell
         why = f"no release of {SHOWN[plan.framework]} that was read has this option"
         remedy = f"did you mean {near}?" if near else ""
         found.append(NotJudged(value.key, why, remedy, str(value.place)))
     return found
+
+
+def _release(plan: RunPlan) -> list[NotJudged]:
+    """The release, where it is not known and some of these options are not in every one."""
+    settings = plan.settings
+    some, all_in = known.together(plan.framework, [value.key for value in known.options_of(settings)])
+    if not some:
+        return []
+    where = f"all of them are only in {all_in}" if all_in else "none has all of them"
+    why = f"it is not known, and {len(some)} of its options are not in every release: {where}"
+    remedy = f"give it: --{plan.framework} VERSION"
+    return [NotJudged(f"release of {SHOWN[plan.framework]}", why, remedy, str(settings.place))]
+
+
+def _own_config(plan: RunPlan) -> NotJudged:
+    why = "its config is not verl's own and was not read, so nobody can say which keys it takes"
+    return NotJudged(plan.settings.about or "the run", why, "", str(plan.settings.place))
 
 
 def of_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:

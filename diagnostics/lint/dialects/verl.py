@@ -102,7 +102,9 @@ def _shipped_config(settings: Settings) -> bool:
     if settings.about not in _ENTRY_POINTS or not settings.about:
         return False
     path, name = settings.items.get("--config-path"), settings.items.get("--config-name")
-    return path is None and (name is None or name.data in _SHIPPED)
+    if path is not None and str(path.data).strip("./'\"") != "config":
+        return False
+    return name is None or str(name.data).removesuffix(".yaml") in _SHIPPED
 
 
 def _mode(made: RunPlan) -> None:

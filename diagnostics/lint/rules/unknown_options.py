@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.frameworks import SHOWN
 from diagnostics.lint import known
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.rules.options import GONE
@@ -21,11 +22,11 @@ _SHOWN = 4
 @rule("CFG113", check="options")
 def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG113: options that the framework's own parser refuses in this release; one finding for all of them."""
+    if plan.framework in versions.copies:
+        return _copied(plan, versions.copies[plan.framework])
     release = versions.known.get(plan.framework)
     if not plan.settings.exact or release is None or not known.was_read(plan.framework, release):
         return []
-    if plan.framework in versions.copies:
-        return []  # a copy has options of its own
     taken = known.names(plan.framework, plan.role)
     told, gone = [], []
     for value in known.options_of(plan.settings):
@@ -34,7 +35,7 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
         if known.lacks(plan.framework, value.key, release):
             first, last = known.span(plan.framework, value.key) or ("", "")
             told.append(f"{value.key} is known from {first} to {last}")
-        elif not known.takes(value.key, taken):
+        elif not known.takes(value.key, taken, free=plan.framework != "verl"):
             near = known.nearest(value.key, taken)
             told.append(f"{value.key} in none" + (f" (did you mean {near}?)" if near else ""))
         else:
@@ -55,4 +56,26 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
     return found(
         plan, "CFG113", Severity.ERROR,
         f"{detail}, in {plan.framework} {release}: {'; '.join(told[:_SHOWN])}{more}.", gone, remedy=remedy,
+    )  # fmt: skip
+
+
+def _copied(plan: RunPlan, folder: str) -> list[Finding]:
+    """The same of a project's own copy, by the copy's own files."""
+    named = plan.settings.items.get("--config-name")
+    config = str(named.data).removesuffix(".yaml") if named is not None and named.known else ""
+    taken = known.of_copy(plan.framework, folder, config) if plan.settings.exact else frozenset()
+    gone = (
+        [value for value in known.options_of(plan.settings) if not known.takes(value.key, taken)]
+        if taken
+        else []
+    )
+    if not gone:
+        return []
+    told = [(value.key, known.nearest(value.key, taken)) for value in gone]
+    shown = "; ".join(key + (f" (did you mean {near}?)" if near else "") for key, near in told[:_SHOWN])
+    more = f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    return found(
+        plan, "CFG113", Severity.ERROR,
+        f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, does not know {shown}{more}, and refuses "
+        "what it does not know.", gone, remedy="Write the name that the copy has, or leave it out.",
     )  # fmt: skip

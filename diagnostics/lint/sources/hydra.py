@@ -31,7 +31,8 @@ def compose(made: Settings, *, needed: bool) -> None:
     path, name = made.items.get("--config-path"), made.items.get("--config-name")
     if path is None and name is None:
         return
-    if path is None and name is not None and str(name.data).removesuffix(".yaml") in SHIPPED:
+    own = path is None or str(path.data).strip("./'\"") == "config"
+    if own and (name is None or str(name.data).removesuffix(".yaml") in SHIPPED):
         return
     folder = _folder(path, made.place.file)
     stem = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
@@ -44,9 +45,19 @@ def compose(made: Settings, *, needed: bool) -> None:
     missing: list[str] = []
     for key, value in _read(folder, stem, "", missing, 0):
         made.items.setdefault(key, value)
+    made.own = frozenset(made.own | keys(folder, stem))
     for each in missing:
         why = "its list of defaults names it, and it is not here"
         made.gaps.append(NotJudged(f"{each}.yaml", why, "", str(folder / f"{stem}.yaml")))
+
+
+def keys(folder: Path, name: str) -> set[str]:
+    """Every key that a config has once it is composed, and the tables they are in; none where a part is not there."""
+    missing: list[str] = []
+    composed = f"_generated_{name}" if (folder / f"_generated_{name}.yaml").is_file() else name
+    found = {key for key, _value in _read(folder, composed, "", missing, 0)}
+    tables = {key.rsplit(".", count)[0] for key in found for count in range(1, key.count(".") + 1)}
+    return set() if missing else found | tables
 
 
 def _folder(path: Value | None, file: str) -> Path | None:
@@ -82,17 +93,21 @@ def _read(
         return
     tree = trees[0] if trees and isinstance(trees[0], dict) else {}
     listed = tree.pop("defaults", [])
+    every = [_entry(each) for each in listed] if isinstance(listed, list) else []
+    choices = dict(every)
     tree.pop("hydra", None)
     for key, value in flat(tree).items():
         whole = f"{package}.{key}".strip(".")
         yield whole, value.named(whole)
-    for each in reversed(listed if isinstance(listed, list) else []):
-        group, chosen = _entry(each)
-        if not chosen or chosen in SHIPPED or group.startswith(("override", "hydra")):
+    for group, chosen in reversed(every):
+        file = chosen
+        for other, its in choices.items():
+            file = file.replace(f"${{{other}}}", its)
+        if not file or file in SHIPPED or group.startswith(("override", "hydra")):
             continue
         where, _, at = group.partition("@")
         inner = f"{package}.{at}".strip(".") if at else f"{package}.{where.replace('/', '.')}".strip(".")
-        yield from _read(folder, f"{where}/{chosen}".strip("/"), inner, missing, depth + 1)
+        yield from _read(folder, f"{where}/{file}".strip("/"), inner, missing, depth + 1)
 
 
 def _entry(each: Any) -> tuple[str, str]:
