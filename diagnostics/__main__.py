@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from diagnostics.doctor import chosen
     from diagnostics.doctor import examine as doctor
     from diagnostics.facts import collection, compat
     from diagnostics.report import output
@@ -127,15 +129,7 @@ def _doctor(options: argparse.Namespace) -> int:
         from diagnostics.doctor.fleet import command as fleet
 
         return fleet.run(options)
-    prefix: Path | None = options.prefix
-    if options.python:
-        if not options.python.exists():
-            raise NoEnvironmentError(f"--python {options.python}: no such file")
-        if options.python.is_dir():
-            raise NoEnvironmentError(
-                f"--python {options.python}: a folder; expected an interpreter, or --prefix {options.python}"
-            )
-        prefix = options.python.absolute().parent.parent
+    prefix = chosen.prefix_of(options.python) if options.python else options.prefix
     facts = collection.collect(prefix)
     if options.facts_json:
         from diagnostics.report import clean
@@ -143,11 +137,13 @@ def _doctor(options: argparse.Namespace) -> int:
         print(json.dumps(clean.shareable(clean.own(facts.to_json())), indent=1))
         return FINE
     report = doctor.examine(facts.environment, doctor.load_catalogue(), compat.load(), facts.machine)
+    if none := chosen.nothing_to_run(facts.environment, named=prefix is not None, environ=os.environ):
+        report = replace(report, checks=(none, *report.checks))
     incomplete = False
     if options.tier != "static":
         from diagnostics.doctor.probe import command
 
-        python = options.python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
+        python = chosen.interpreter_of(options.python, prefix)
         report, incomplete = command.tried(report, options.tier, python, facts)
     report = output.filtered(report, options)
     if options.fix_plan:

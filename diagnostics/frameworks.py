@@ -24,6 +24,7 @@ class Framework:
         trains: Whether it is a trainer; what is none is an engine.
         configures: Packages that it brings along and that are then not configured by their own words.
         modules: What an import of it comes to, as `module` or `module:name`.
+        entries: Modules that a run begins with; of those with `vllm` in their name only where that is installed.
         log_texts: Texts, one of which is in every line that `log_marks` finds.
         log_marks: A pattern for lines of logs and paths of frames that are its own.
     """
@@ -34,6 +35,7 @@ class Framework:
     trains: bool = True
     configures: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
     log_texts: tuple[str, ...] = ()
     log_marks: str = ""
 
@@ -53,6 +55,7 @@ FRAMEWORKS = {
             "TRL",
             ("trl",),
             modules=("trl:GRPOTrainer",),
+            entries=("trl.trainer.grpo_trainer", "trl.scripts.vllm_serve"),
             log_texts=("trl vllm-serve", "trl grpo"),
             log_marks=r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b",
         ),
@@ -61,7 +64,8 @@ FRAMEWORKS = {
             "ms-swift",
             ("ms-swift",),
             configures=("trl",),
-            modules=("swift.llm",),
+            modules=("swift",),
+            entries=("swift.cli.rlhf",),
             log_texts=("[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli"),
             log_marks=r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b"
             r"|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b",
@@ -71,6 +75,7 @@ FRAMEWORKS = {
             "verl",
             ("verl",),
             modules=("verl",),
+            entries=("verl.trainer.main_ppo",),
             log_texts=("verl.trainer",),
             log_marks=r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b",
         ),
@@ -81,6 +86,7 @@ FRAMEWORKS = {
             "OpenRLHF",
             ("openrlhf",),
             modules=("openrlhf",),
+            entries=("openrlhf.cli.train_ppo_ray",),
             log_texts=("openrlhf.cli",),
             log_marks=r"\bopenrlhf[./](?:cli|trainer|models|utils)\b",
         ),
@@ -91,6 +97,8 @@ CONFIGURED = (*FRAMEWORKS, "own")
 SHOWN = {each.name: each.shown for each in FRAMEWORKS.values()}
 TRAINERS = tuple(name for each in FRAMEWORKS.values() if each.trains for name in each.packages)
 ENGINES = tuple(name for each in FRAMEWORKS.values() if not each.trains for name in each.packages)
+# What every trainer imports, and what that imports whenever it is.
+STOOD_ON = ("transformers", "accelerate", "datasets", "tokenizers", "huggingface-hub", "peft")
 # What decides whether a run works: engines, trainers, and what both stand on.
 PACKAGES = (*ENGINES, *TRAINERS, "torch", "transformers", "ray")
 

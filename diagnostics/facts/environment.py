@@ -7,26 +7,26 @@ import platform
 import re
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import frameworks, given
-from diagnostics.facts import extensions, variables
+from diagnostics.facts import extensions, installed_files, modules, search_path, variables
 from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
+from diagnostics.facts.modules import EntryPoint, Shadow
+from diagnostics.facts.search_path import SearchPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_MOST_DAMAGED = 20
 _MOST_PACKAGES = 20_000
 _MOST_REQUIRED = 5_000
 # Longer lines in the head of a package's metadata are nobody's name, version or requirement.
 _LONGEST_LINE = 4096
-# So far a list of installed files leads up: from lib/python3.11/site-packages to the prefix.
-_MOST_UP = 3
+_REQUIRED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # As the packaging specifications have them (names; PEP 440). A node has no `packaging` to ask.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,253}[a-z0-9])?", re.IGNORECASE | re.ASCII)
 _VERSION = re.compile(
@@ -36,7 +36,15 @@ _VERSION = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 # Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
-JUDGED = {*frameworks.ENGINES, *frameworks.TRAINERS, "torch", "ray", "flash-attn", "xformers"}
+JUDGED = {
+    *frameworks.ENGINES,
+    *frameworks.TRAINERS,
+    *frameworks.STOOD_ON,
+    "torch",
+    "ray",
+    "flash-attn",
+    "xformers",
+}
 
 
 class NoEnvironmentError(ValueError):
@@ -65,7 +73,9 @@ class Package:
     recorded: bool = True
     """Whether it lists the files it brought; a name without any has written none."""
     damaged: tuple[str, ...] = ()
-    """Of the packages in JUDGED: libraries that are gone or not as long as its list says; `__init__.py` gone."""
+    """Of what a run needs: libraries that are gone or not as long as its list says, modules that are gone."""
+    lost: bool = False
+    """Whether its module is nowhere: an editable install whose folder moved."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,15 @@ class Environment:
     """Names of variables that this vLLM reads; None where that was not looked up."""
     dangling: tuple[tuple[str, str], ...] = ()
     """(link, what it leads to) of interpreters that are links to nothing."""
+    misfits: tuple[tuple[str, str], ...] = ()
+    """(place, what is wrong) of an interpreter that is missing, or is not the one the packages are for."""
+    search: SearchPath = SearchPath()  # noqa: RUF009 - frozen
+    entry_points: tuple[EntryPoint, ...] = ()
+    shadows: tuple[Shadow, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
+    """(place, why) of metadata and lists of files that are there and could not be read."""
+    needed: tuple[str, ...] = ()
+    """The installed packages that what is in JUDGED needs, by name, itself among them."""
 
     def version(self, name: str) -> str | None:
         """The installed version of a package."""
@@ -120,11 +139,57 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     Raises:
         NoEnvironmentError: There is no Python environment at the prefix.
     """
-    folders = [Path(entry) for entry in sys.path if entry] if prefix is None else site_packages(prefix)
-    packages: dict[str, Package] = {}
-    places: dict[str, list[str]] = {}
-    broken = []
-    found = metadata.distributions(path=[str(folder) for folder in folders])
+    root = prefix or Path(sys.prefix)
+    search = search_path.collect(root, environ)
+    own = any(entry.kind == "own" for entry in search.entries)
+    misfits = _misfits(root, search)
+    if prefix is None:
+        folders = [Path(entry) for entry in sys.path if entry]
+    else:
+        folders = [*search.folders, *site_packages(prefix, anywhere=not own)]
+    found = _distributions(folders)
+    packages, unread = _needed(found, search, own=own)
+    vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
+    homes = {
+        module: os.path.dirname(found.packages[name].place)  # noqa: PTH120 - as text
+        for name, files in packages.files.items()
+        for module in files.modules
+    }
+    return Environment(
+        prefix=str(root),
+        python=_python(root) if prefix else platform.python_version(),
+        packages=found.packages,
+        broken=tuple(sorted(found.broken)),
+        duplicates=_twice(found.places),
+        variables=variables.collect(environ, vllm_variables or ()),
+        free_disk_gb=_gigabytes(root),
+        shared_memory_gb=_gigabytes(Path("/dev/shm")),  # noqa: S108 - its size is asked, nothing is written
+        extensions=extensions.collect(folders, root, environ) if folders else (),
+        dangling=_dangling(root),
+        vllm_variables=vllm_variables,
+        misfits=misfits,
+        search=search,
+        entry_points=modules.entry_points(search, found.packages) if own else (),
+        shadows=(*_hidden(found.places, search), *modules.shadows(search, homes, Path.cwd(), environ)),
+        unread=(*found.unread, *unread, *search.unread),
+        needed=tuple(sorted(packages.files)),
+    )
+
+
+@dataclass
+class _Found:
+    """The distributions of a search path."""
+
+    packages: dict[str, Package]
+    places: dict[str, list[str]]
+    requires: dict[str, tuple[str, ...]]
+    broken: list[str]
+    unread: list[tuple[str, str]]
+
+
+def _distributions(folders: Iterable[Path]) -> _Found:
+    seen = _Found({}, {}, {}, [], [])
+    found = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])
     for distribution in map(_bounded, islice(found, _MOST_PACKAGES)):
         place = str(getattr(distribution, "_path", ""))
         head = _head(distribution)
@@ -132,28 +197,128 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         version = _field(head, "Version")
         # Both become words of commands: what is no name and no version is not repeated anywhere.
         if not names_a_package(name, version):
-            broken.append(place)
+            # What could not be read is neither broken nor fine, and nobody is told to remove it.
+            if why := "" if head else _why_unread(Path(place)):
+                seen.unread.append((place, why))
+            else:
+                seen.broken.append(place)
             continue
-        if place not in places.setdefault(name, []):
-            places[name].append(place)
-        if name not in packages:
-            packages[name] = _package(distribution, name, version, place, head)
-    root = prefix or Path(sys.prefix)
-    vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
-    seen = variables.collect(environ, vllm_variables or ())
-    return Environment(
-        prefix=str(root),
-        python=_python(root) if prefix else platform.python_version(),
-        packages=packages,
-        broken=tuple(sorted(broken)),
-        duplicates=tuple((name, tuple(found)) for name, found in sorted(places.items()) if len(found) > 1),
-        variables=seen,
-        free_disk_gb=_gigabytes(root),
-        shared_memory_gb=_gigabytes(Path("/dev/shm")),  # noqa: S108 - its size is asked, nothing is written
-        extensions=extensions.collect(folders, root, environ) if folders else (),
-        dangling=_dangling(root),
-        vllm_variables=vllm_variables,
+        if place not in seen.places.setdefault(name, []):
+            seen.places[name].append(place)
+        if name not in seen.packages:
+            seen.packages[name] = _package(distribution, name, version, place, head)
+            seen.requires[name] = _required(head)
+    return seen
+
+
+def _why_unread(place: Path) -> str:
+    for file in (place / "METADATA", place / "PKG-INFO", place):
+        try:
+            if file == place and place.is_dir():
+                os.listdir(place)  # noqa: PTH208 - whether it can be
+            else:
+                given.read(file, given.METADATA)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return search_path.why(error)
+    return ""
+
+
+def _required(head: str) -> tuple[str, ...]:
+    """The requirements that are no extras, without reading them closer."""
+    lines = (line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:")
+    return tuple(line for line in lines if "extra ==" not in line and len(line) <= _LONGEST_LINE)
+
+
+@dataclass
+class _Needed:
+    files: dict[str, installed_files.InstalledFiles]
+
+
+def _needed(found: _Found, search: SearchPath, *, own: bool) -> tuple[_Needed, list[tuple[str, str]]]:
+    """What the judged packages need, each compared with its list of files; changes the packages found."""
+    there = modules.Modules(search)
+    files: dict[str, installed_files.InstalledFiles] = {}
+    unread = []
+    waiting = [name for name in JUDGED if name in found.packages]
+    while waiting:
+        name = waiting.pop()
+        if name in files or name not in found.packages:
+            continue
+        package = found.packages[name]
+        listed = files[name] = installed_files.read(package.place)
+        if listed.unread:
+            unread.append((f"{package.place}/RECORD", listed.unread))
+        lost = own and listed.there and not listed.unread and not listed.modules and not _module(name, there)
+        lost = lost and os.path.exists(f"{package.place}/direct_url.json")  # noqa: PTH110 - as text
+        asked = found.requires[name]
+        requires = package.requires if name in JUDGED else asked
+        found.packages[name] = replace(package, damaged=listed.damaged, lost=lost, requires=requires)
+        waiting += [
+            re.sub(r"[-_.]+", "-", match[0]).lower() for line in asked if (match := _REQUIRED.match(line))
+        ]
+    return _Needed(files), unread
+
+
+def _module(name: str, there: modules.Modules) -> str:
+    brought = next(
+        (
+            module.partition(".")[0].partition(":")[0]
+            for each in frameworks.FRAMEWORKS.values()
+            if name in each.packages
+            for module in each.modules
+        ),
+        name.replace("-", "_"),
     )
+    return there.find(brought)
+
+
+def _twice(places: Mapping[str, list[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Packages that one folder holds more than once; in two folders one hides the other, as in a venv on a system."""
+    found = []
+    for name, all_ in sorted(places.items()):
+        first = os.path.realpath(os.path.dirname(all_[0]))  # noqa: PTH120 - as text
+        same = [each for each in all_ if os.path.realpath(os.path.dirname(each)) == first]  # noqa: PTH120 - the same
+        if len(same) > 1:
+            found.append((name, tuple(same)))
+    return tuple(found)
+
+
+def _hidden(places: Mapping[str, list[str]], search: SearchPath) -> tuple[Shadow, ...]:
+    """Packages of the environment that PYTHONPATH or the user's own packages hide."""
+    kinds = {os.path.realpath(entry.path): entry for entry in search.entries}
+    found = []
+    for name, (first, *others) in sorted(places.items()):
+        entry = kinds.get(os.path.realpath(os.path.dirname(first)))  # noqa: PTH120 - as text
+        if entry is None or entry.kind not in {"user", "variable"} or not others:
+            continue
+        found.append(Shadow(name, first, others[0], entry.source, whole=True))
+    return tuple(found)
+
+
+def _misfits(prefix: Path, search: SearchPath) -> tuple[tuple[str, str], ...]:
+    """An interpreter that is not there, whose home is gone, or that looks elsewhere than where the packages are."""
+    found = []
+    bin_ = prefix / "bin"
+    venv = (prefix / "pyvenv.cfg").is_file()
+    if venv and not any(
+        os.path.lexists(place) for place in (bin_ / "python", bin_ / "python3", prefix / "Scripts")
+    ):
+        found.append((str(bin_ / "python"), "there is no interpreter"))
+    home = search.home
+    if home and not Path(home).is_dir():
+        found.append((str(prefix / "pyvenv.cfg"), f"home = {home}, which is not there"))
+    own = [entry for entry in search.entries if entry.kind == "own"]
+    others = sorted({match.parent.name for match in prefix.glob("lib/python3.*/site-packages")})
+    if search.release and others and not own:
+        found.append(
+            (
+                str(bin_ / "python"),
+                f"it is Python {search.release}; the packages are those of {', '.join(others)}",
+            )
+        )
+    return tuple(found)
 
 
 def names_a_package(name: str, version: str) -> bool:
@@ -178,7 +343,6 @@ def _package(distribution: metadata.Distribution, name: str, version: str, place
         requires=_requires(distribution),
         requires_python=_field(head, "Requires-Python"),
         recorded=_recorded(place),
-        damaged=_damaged(place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
     )
 
@@ -193,36 +357,6 @@ def _requires(distribution: metadata.Distribution) -> tuple[str, ...]:
     return tuple(islice((line for line in told if len(line) <= _LONGEST_LINE), _MOST_REQUIRED))
 
 
-def _damaged(place: str) -> tuple[str, ...]:
-    """Compares the lengths in a list of installed files with those on the disk; 20 at the most are named."""
-    try:
-        record = given.text(Path(place, "RECORD"), given.LIST)
-    except given.RefusedError as error:
-        return (f"RECORD: {error}",)
-    except OSError:  # an egg, or what is in a zip
-        return ()
-    site = os.path.dirname(place)  # noqa: PTH120 - as text, since the list is long
-    found = []
-    for line in record.splitlines():
-        path, _, size = line.rpartition(",")
-        path = path.rpartition(",")[0].strip('"')
-        if not path.endswith((".so", "/__init__.py")) or not size.isdecimal() or len(size) > 18:
-            continue
-        if path.startswith("/") or path.count("..") > _MOST_UP or "\0" in path:
-            continue  # no file of this environment
-        try:
-            length = os.stat(f"{site}/{path}").st_size  # noqa: PTH116 - the same
-        except (OSError, UnicodeError):
-            found.append(f"{path}: not there")
-        else:
-            # Two packages may bring the same `tests/__init__.py`; nobody shares a library.
-            if length != int(size) and path.endswith(".so"):
-                found.append(f"{path}: {length} bytes of {size}")
-        if len(found) == _MOST_DAMAGED:
-            break
-    return tuple(found)
-
-
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
     """Every name like a variable of vLLM's that its `envs.py` mentions."""
     for folder in folders:
@@ -234,8 +368,16 @@ def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
     return None
 
 
-def site_packages(prefix: Path) -> list[Path]:
-    """The folders of an environment that packages are installed in."""
+def site_packages(prefix: Path, *, anywhere: bool = True) -> list[Path]:
+    """The folders of an environment that packages are installed in, whichever Python they are for.
+
+    Args:
+        prefix: Of the environment.
+        anywhere: Without it, it is only asked whether there are any.
+
+    Raises:
+        NoEnvironmentError: There are none.
+    """
     if not prefix.exists():
         raise NoEnvironmentError(f"{prefix}: no such folder")
     found = [
@@ -249,7 +391,7 @@ def site_packages(prefix: Path) -> list[Path]:
     unique: dict[Path, Path] = {}
     for folder in found:
         unique.setdefault(folder.resolve(), folder)
-    return list(unique.values())
+    return list(unique.values()) if anywhere else []
 
 
 def _head(distribution: metadata.Distribution) -> str:

@@ -29,6 +29,7 @@ def diagnostics(*arguments, **environ):
         (["doctor", "--prefix", "/no/such/folder"], "/no/such/folder: no such folder"),
         (["doctor", "--python", "/no/such/python"], "--python /no/such/python: no such file"),
         (["doctor", "--python", "/usr"], "--python /usr: a folder; expected an interpreter"),
+        (["doctor", "--python", "/bin/ls"], "--python /bin/ls: no Python, by its name"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(arguments, message):
@@ -56,7 +57,6 @@ def test_doctor_looks_at_its_own_environment():
 def test_python_names_the_environment(environment):
     """--python PATH and --prefix DIR mean the same environment; the interpreter is not run."""
     environment.add("vllm", "0.7.3")
-    (environment.prefix / "bin").mkdir()
     python = environment.prefix / "bin" / "python"
     python.write_text("#!/bin/sh\nexit 1\n")
     by_python = diagnostics("doctor", "--python", python, "--format", "json")

@@ -337,7 +337,7 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False
     )
-    assert done.stderr.strip() == "0 [] True"
+    assert done.stderr.strip() == "3 [] True"
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.report.v1"
     assert {"SCH001", "SCH002"} <= {finding["code"] for finding in document["findings"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import pytest
 
 from diagnostics.doctor import examine
 from diagnostics.facts import compat, environment
@@ -19,7 +19,7 @@ def test_a_link_to_nothing_is_an_error_with_its_place(tmp_path):
     """Named with what it leads to; a link to a link to nothing is one, too."""
     made = Maker(tmp_path / "env").add("vllm", "0.10.2")
     folder = made.prefix / "bin"
-    folder.mkdir()
+    (folder / "python").unlink()
     (folder / "python").symlink_to("python3")
     (folder / "python3").symlink_to(tmp_path / "gone" / "python3.11")
     [finding] = findings(made.prefix)
@@ -30,10 +30,33 @@ def test_a_link_to_nothing_is_an_error_with_its_place(tmp_path):
     ]
 
 
-def test_an_interpreter_that_is_there_and_a_folder_without_one_are_left_alone(tmp_path):
+def test_an_interpreter_that_is_there_and_a_folder_that_is_no_environment_are_left_alone(tmp_path):
     """A folder made by `pip --prefix` has packages and no interpreter of its own."""
     made = Maker(tmp_path / "env").add("vllm", "0.10.2")
     assert findings(made.prefix) == []
-    (made.prefix / "bin").mkdir()
-    (made.prefix / "bin" / "python").symlink_to(sys.executable)
+    (made.prefix / "bin" / "python").unlink()
+    (made.prefix / "pyvenv.cfg").unlink()
     assert findings(made.prefix) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda made: (made.prefix / "bin" / "python").unlink(), "there is no interpreter"),
+        (
+            lambda made: (made.prefix / "pyvenv.cfg").write_text("home = /no/such/bin\nversion = 3.11.7\n"),
+            "home = /no/such/bin, which is not there",
+        ),
+        (
+            lambda made: (made.prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.12.1\n"),
+            "it is Python 3.12; the packages are those of python3.11",
+        ),
+    ],
+)
+def test_an_interpreter_that_starts_nothing_is_an_error(tmp_path, change, told):
+    """Missing, without its home, or another one than the packages are for."""
+    made = Maker(tmp_path / "env").add("vllm", "0.10.2")
+    change(made)
+    [finding] = findings(made.prefix)
+    assert finding.severity.word == "error"
+    assert [each.text for each in finding.evidence] == [told]

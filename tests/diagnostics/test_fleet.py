@@ -579,7 +579,6 @@ def test_no_ray_cluster_is_one_line(capsys):
 
 def test_an_environment_without_ray_is_one_line(environment, capsys):
     """It says which Python was tried; exit 2, since nothing was looked at."""
-    (environment.prefix / "bin").mkdir()
     python = environment.prefix / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)

@@ -100,18 +100,19 @@ def test_a_name_that_is_none_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
-def test_a_package_whose_metadata_is_no_file_is_broken_or_damaged(tmp_path, instead, name):
-    """Doctor answers, and says it of the one; the other packages are there as before."""
+def test_a_package_whose_metadata_is_no_file_is_not_judged(tmp_path, instead, name):
+    """Doctor answers, and says it of the one; what could not be read is not called broken, and nobody removes it."""
     made = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
     instead(made.site / "torch-2.8.0.dist-info" / name)
     found = environment.collect(made.prefix, {})
     assert found.version("trl") == "1.9.2"
     place = str(made.site / "torch-2.8.0.dist-info")
     if name == "METADATA":
-        assert found.broken == (place,)
+        assert (found.broken, [each for each, _ in found.unread]) == ((), [place])
     else:
         assert found.packages["torch"].requires == ("numpy>=1",)
-        assert bool(found.packages["torch"].damaged) == (name == "RECORD")
+        assert found.packages["torch"].damaged == ()
+        assert [each for each, _ in found.unread] == ([f"{place}/RECORD"] if name == "RECORD" else [])
 
 
 def test_other_files_of_an_environment_that_are_none(tmp_path, instead):

@@ -48,6 +48,8 @@ def furnish(folder):
         site = folder / name / "lib" / "python3.11" / "site-packages"
         site.mkdir(parents=True)
         (folder / name / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+        (folder / name / "bin").mkdir()
+        (folder / name / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
         for package, version, requires in distributions:
             info = site / f"{package}-{version}.dist-info"
             info.mkdir()
@@ -55,10 +57,7 @@ def furnish(folder):
             lines += [f"Requires-Dist: {item}" for item in requires]
             (info / "METADATA").write_text("\n".join(lines) + "\n")
             (info / "INSTALLER").write_text("pip")
-    python = folder / "env_old" / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text("#!/bin/sh\nexit 1\n")
-    python.chmod(0o755)
+    (folder / "env_old" / "bin" / "python").chmod(0o755)
 
 
 def observe(entry, folder):

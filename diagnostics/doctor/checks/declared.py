@@ -12,7 +12,7 @@ from diagnostics.catalogue.releases import within
 from diagnostics.doctor.checks.known_issues import nothing_to_judge
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
-from diagnostics.frameworks import ENGINES, SHOWN, TRAINERS
+from diagnostics.frameworks import ENGINES, SHOWN, STOOD_ON, TRAINERS
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy
 
@@ -30,13 +30,23 @@ _OPTIONAL = {
     "opencv-python-headless",
     "numba",
 }
+# What their own metadata ask for is imported, or looked up by its release, whenever they are; but not these.
+_UNASKED = {*_OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
+# transformers compares these with its own requirements before anything else, and raises.
+_COMPARED = {
+    "filelock", "huggingface-hub", "numpy", "packaging", "pyyaml", "regex", "safetensors", "tokenizers", "tqdm",
+}  # fmt: skip
 
 
-@check("declared requirements", skip=nothing_to_judge)
+def _nothing_needed(environment: Environment) -> str:
+    return "" if environment.needed else nothing_to_judge(environment)
+
+
+@check("declared requirements", skip=_nothing_needed)
 def declared(environment: Environment) -> list[Finding]:
     """Findings where a declared range is left: the trainers' of vLLM, and the requirements of all of them."""
     found = []
-    for name in (*TRAINERS, *ENGINES, "torch"):
+    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *STOOD_ON, *environment.needed)):
         package = environment.packages.get(name)
         if package is not None:
             found += _requirements(environment, package)
@@ -105,12 +115,16 @@ def _window(environment: Environment, trainer: Package, windows: list[Requiremen
 
 def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, str]]) -> Finding:
     told = ", ".join(f"{wanted} (installed: {version})" for wanted, version in unmet)
+    compared = [one for one in unmet if package.name == "transformers" and _name(one[0]) in _COMPARED]
     return finding(
         "CMP904",
-        Severity.WARNING,
+        Severity.ERROR if compared else Severity.WARNING,
         known_by="declared",
-        detail=f"{package.name} {package.version} asks for {told}.",
-        evidence=(Evidence(f"{len(unmet)} of its requirements are not met", f"{package.place}/METADATA"),),
+        detail=f"{package.name} {package.version} asks for {told}."
+        + (" It compares them when it is imported, and raises." if compared else ""),
+        evidence=(
+            Evidence(f"{package.name} {package.version} asks for {told}", f"{package.place}/METADATA"),
+        ),
         remedy=Remedy.of(
             f"Install what it asks for, or another {package.name}.",
             install(environment, *(wanted for wanted, _ in unmet)),
@@ -118,14 +132,24 @@ def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, st
     )
 
 
+def _name(wanted: str) -> str:
+    return canonicalize_name(Requirement(wanted).name)
+
+
 def _missing(environment: Environment, package: Package, names: list[str]) -> Finding:
     core = {"torch", "transformers", "ray"} & set(names)
+    if package.name in STOOD_ON and package.name != "huggingface-hub":
+        core = set(names) - _UNASKED
     return finding(
         "CMP904",
         Severity.ERROR if core else Severity.WARNING,
         known_by="declared",
         detail=f"{package.name} {package.version} asks for packages that are not installed: {', '.join(names)}.",
-        evidence=(Evidence(f"{len(names)} of its requirements are missing", f"{package.place}/METADATA"),),
+        evidence=(
+            Evidence(
+                f"{package.name} {package.version} lacks {', '.join(names)}", f"{package.place}/METADATA"
+            ),
+        ),
         remedy=Remedy.of(
             "Install it with its requirements.", install(environment, f"{package.name}=={package.version}")
         ),

@@ -16,18 +16,21 @@ if TYPE_CHECKING:
 
 @check("package metadata")
 def interpreter(environment: Environment) -> list[Finding]:
-    """ENV924 where the environment's interpreter is a link to nothing."""
-    if not environment.dangling:
+    """ENV924 where the environment's interpreter is a link to nothing, missing, or not the packages' own."""
+    if not environment.dangling and not environment.misfits:
         return []
     return [
         finding(
             "ENV924",
             Severity.ERROR,
             known_by="static",
-            detail="Nothing in this environment can be started.",
-            evidence=tuple(
-                Evidence(f"a link to {target}, which is not there", link)
-                for link, target in environment.dangling
+            detail="Nothing in this environment can be started, or nothing that is installed is found.",
+            evidence=(
+                *(
+                    Evidence(f"a link to {target}, which is not there", link)
+                    for link, target in environment.dangling
+                ),
+                *(Evidence(text, place) for place, text in environment.misfits),
             ),
             remedy=Remedy.of(
                 f"Install that Python again ({environment.python}), or make the environment anew and install into it.",

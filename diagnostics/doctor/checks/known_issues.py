@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import CONCERNED, UNREADABLE, affects
 from diagnostics.catalogue.offers import remedy
+from diagnostics.catalogue.releases import within
 from diagnostics.doctor.checks.registered import check
 from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
 from diagnostics.report.findings import Evidence, Finding, NotJudged, Severity
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from diagnostics.catalogue.affects import Concern
     from diagnostics.catalogue.model import Affected, Issue
     from diagnostics.facts.environment import Environment, Package
+
+# Of vLLM's V0 scheduler alone; V1 is the default from 0.8 on, and V0 left with 0.11.
+_V0_ALONE = {"SCH001", "SCH002"}
+_V1_DEFAULT = ">=0.8,<0.11"
+# Two releases that are each fine, and together surely not: the entry is by a setting, and the setting is the other one.
+_TOGETHER = {"CMP003": (("trl", "<0.29"), ("transformers", ">=5.0.dev0"))}
 
 
 def nothing_to_judge(environment: Environment) -> str:
@@ -54,7 +61,52 @@ def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Fin
         concern = affects(issue, releases)
         if concern.answer == CONCERNED and any(map(_tells_releases_apart, concern.own)):
             found.append(_finding(environment, issue, concern))
+    return found + _together(environment, issues)
+
+
+def _together(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
+    """Pairs of releases that a run died of."""
+    found = []
+    for code, ranges in _TOGETHER.items():
+        there = [environment.packages.get(name) for name, _ in ranges]
+        packages = [package for package in there if package is not None]
+        held = [
+            within(package.version, wanted) for package, (_, wanted) in zip(packages, ranges, strict=False)
+        ]
+        if len(packages) < len(ranges) or not all(held):
+            continue
+        issue = issues[code]
+        executed = any(package.version in claim.releases for package in packages for claim in issue.affected)
+        found.append(
+            Finding(
+                code=code,
+                title=issue.title,
+                severity=Severity.ERROR,
+                certainty="established" if executed else "supported",
+                known_by="executed" if executed else "static",
+                detail=issue.cause,
+                evidence=tuple(
+                    Evidence(f"{one.name} {one.version} is installed", one.place) for one in packages
+                ),
+                remedy=remedy(
+                    issue,
+                    frameworks=(*configured_in(environment.packages), "vllm"),
+                    releases=environment.releases,
+                ),
+                references=tuple(reference.ref for reference in issue.references),
+            )
+        )
     return found
+
+
+def _only_by_v0(environment: Environment, issue: Issue) -> str:
+    """Why an issue of the V0 engine is none by default here, or ""."""
+    vllm = environment.vllm
+    if issue.code not in _V0_ALONE or vllm is None or not within(vllm.version, _V1_DEFAULT):
+        return ""
+    return (
+        "" if environment.variables.get("VLLM_USE_V1") == "0" else f"V1 is the default of vLLM {vllm.version}"
+    )
 
 
 def _tells_releases_apart(claim: Affected) -> bool:
@@ -69,14 +121,21 @@ def _finding(environment: Environment, issue: Issue, concern: Concern) -> Findin
         Evidence(f"{package.name} {package.version} is installed", package.place) for package, _ in hits
     ]
     evidence += [Evidence(f"{claim.package}: {claim.evidence}", claim.source) for _, claim in hits]
+    elsewhere = _only_by_v0(environment, issue)
+    if elsewhere:
+        evidence.append(
+            Evidence(
+                f"{elsewhere}; V0 runs where VLLM_USE_V1=0 is set or V1 can't do what is asked", "VLLM_USE_V1"
+            )
+        )
     return Finding(
         code=issue.code,
         title=issue.title,
-        severity=Severity.WARNING,
+        severity=Severity.INFO if elsewhere else Severity.WARNING,
         # The versions say that it can happen; whether it does depends on what is run.
         certainty="supported",
         known_by=best,
-        detail=issue.cause,
+        detail=f"Only with the V0 engine. {issue.cause}" if elsewhere else issue.cause,
         evidence=tuple(dict.fromkeys(evidence)),
         remedy=remedy(
             issue,

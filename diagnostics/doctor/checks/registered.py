@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # In the order in which they are told.
 CHECKS = (
     "package metadata",
+    "search path",
+    "entry points",
     "known issues",
     "compatibility table",
     "declared requirements",

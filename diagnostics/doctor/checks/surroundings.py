@@ -9,15 +9,27 @@ from packaging.version import InvalidVersion, Version
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install, uninstall
-from diagnostics.report.findings import Evidence, Severity
+from diagnostics.report.findings import Evidence, NotJudged, Severity
 from diagnostics.report.remedies import Remedy, Run, Unset
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
     from diagnostics.report.findings import Finding
 
+_MOST_TOLD = 6
 
-@check("package metadata")
+
+def _unread(environment: Environment) -> list[NotJudged]:
+    """Metadata and lists of files that are there and could not be read."""
+    of_the_path = set(environment.search.unread)
+    return [
+        NotJudged("an installed package", f"its metadata could not be read: {why}", "make it readable", place)
+        for place, why in environment.unread
+        if (place, why) not in of_the_path
+    ]
+
+
+@check("package metadata", not_judged=_unread)
 def broken_metadata(environment: Environment) -> list[Finding]:
     """One finding for all broken metadata folders, one for each package that is there twice or not whole."""
     found = []
@@ -25,7 +37,10 @@ def broken_metadata(environment: Environment) -> list[Finding]:
         found.append(
             finding(
                 "ENV901",
-                Severity.ERROR,
+                # What an installer set aside under a tilde is in nobody's way.
+                Severity.ERROR
+                if any("/~" not in place for place in environment.broken)
+                else Severity.WARNING,
                 known_by="static",
                 detail="These metadata folders have no name or version.",
                 evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
@@ -35,7 +50,7 @@ def broken_metadata(environment: Environment) -> list[Finding]:
                 ),
             )
         )
-    found += [_damaged(environment, package) for package in environment.packages.values() if package.damaged]
+    found += [damaged(environment, package) for package in environment.packages.values() if package.damaged]
     for name, places in environment.duplicates:
         found.append(
             finding(
@@ -53,15 +68,18 @@ def broken_metadata(environment: Environment) -> list[Finding]:
     return found
 
 
-def _damaged(environment: Environment, package: Package) -> Finding:
+def damaged(environment: Environment, package: Package) -> Finding:
+    """ENV923 for a package that is not whole."""
     anew = ("--force-reinstall", "--no-deps")
     again = install(environment, f"{package.name}=={package.version}", options=anew)
+    rest = len(package.damaged) - _MOST_TOLD
+    more = f" {rest} more files of it, or others, are gone." if rest > 0 else ""
     return finding(
         "ENV923",
         Severity.ERROR,
         known_by="static",
-        detail=f"{package.name} {package.version} is not whole.",
-        evidence=tuple(Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:6]),
+        detail=f"{package.name} {package.version} is not whole.{more}",
+        evidence=tuple(Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:_MOST_TOLD]),
         remedy=Remedy.of(
             "See that the disk has room, then install it again; if it comes back, clear the installer's cache.",
             Run(("df", "-h", environment.prefix)),

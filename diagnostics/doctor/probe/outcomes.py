@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics import given
 from diagnostics.catalogue.own_codes import finding, known
-from diagnostics.doctor.installing import install
-from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.doctor.checks import search_paths, surroundings
+from diagnostics.doctor.installing import distribution_of, install, requirement
 from diagnostics.report.findings import CheckResult, Evidence, Severity
 from diagnostics.report.remedies import Explain, Install, Remedy, Run
 
@@ -30,15 +31,6 @@ _SAYS_NOTHING = (
     "<frozen ", "importlib/__init__.py", "/grpo-doctor-tried-", "_bootstrap._gcd_import", "importlib.import_module(",
     "Extension modules:",
 )  # fmt: skip
-# Modules that are called otherwise than what is installed.
-_DISTRIBUTIONS = {
-    module.partition(":")[0].partition(".")[0]: each.packages[0]
-    for each in FRAMEWORKS.values()
-    for module in each.modules
-} | {
-    "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
-    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,9 +84,12 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
     ended = tried.ended
     where = str(ended.answer.get("where") or ended.what)
     evidence = [Evidence(reason, where)]
-    if lacking := ended.answer.get("lacks"):
-        return _not_installed(tried, str(lacking), evidence[0], rules)
+    if known_here := _of_the_files(tried, evidence[0]):
+        return known_here
     guess = _triaged(ended, rules)
+    lacking = str(ended.answer.get("lacks") or "")
+    if lacking and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
+        return _not_installed(tried, lacking, evidence[0], rules)
     if guess is not None and guess.certainty != "hypothesis":
         detail = f"{ended.what}: {reason}. {guess.detail}"
         return replace(
@@ -116,11 +111,43 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
     )
 
 
+def _of_the_files(tried: Tried, evidence: Evidence) -> Finding | None:
+    """What the static checks know of the files that the root of the failure names: gone, hidden, or moved."""
+    here, root = tried.environment, str(tried.ended.answer.get("root") or "")
+    if here is None or not root:
+        return None
+    last = root.strip().rpartition("\n")[2]
+    for package in here.packages.values():
+        modules = {text.partition("/")[0].partition(".")[0] for text in package.damaged}
+        gone = any(re.search(rf"\b{re.escape(module)}\b", last) for module in modules)
+        if gone or any(f"{text.partition(': ')[0]}" in root for text in package.damaged):
+            return _seen_again(surroundings.damaged(here, package), tried, evidence)
+    for found in search_paths.shadows(here) + search_paths.lost(here):
+        names = {item.place for item in found.evidence}
+        modules = {shadow.module for shadow in here.shadows if shadow.place in names}
+        modules |= {package.name.replace("-", "_") for package in here.packages.values() if package.lost}
+        if any(name in root for name in names) or any(
+            re.search(rf"['\"]{re.escape(m)}\b", last) for m in modules
+        ):
+            return _seen_again(found, tried, evidence)
+    return None
+
+
+def _seen_again(found: Finding, tried: Tried, evidence: Evidence) -> Finding:
+    return replace(
+        found,
+        severity=Severity.ERROR,
+        certainty="established",
+        known_by="executed",
+        detail=f"{tried.ended.what}: {evidence.text}. {found.detail}",
+        evidence=(evidence, *found.evidence),
+    )
+
+
 def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) -> Finding:
     """ENV012: the one failure that says by itself what is to be done."""
-    top = module.partition(".")[0]
-    name = _DISTRIBUTIONS.get(top, top)
     here = tried.environment
+    name = requirement(here, distribution_of(module)) if here else distribution_of(module)
     return known(
         rules.issues["ENV012"],
         Severity.ERROR,
@@ -136,13 +163,19 @@ def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) 
 
 
 def _triaged(ended: ChildEnded, rules: Rules) -> Finding | None:
-    """What triage makes of the child's output."""
+    """What triage makes of the root of the failure; of all of the output where that alone says nothing."""
     from diagnostics.triage import command, report
     from diagnostics.triage.reading.logs import LogSource
 
-    verdict = command.triage([LogSource(ended.what, ended.log)], rules)
-    found = report.report(verdict, [ended.what]).findings
-    return found[0] if found else None
+    logs = [ended.log]
+    if root := str(ended.answer.get("root") or ""):
+        logs.insert(0, ended.log.with_name("root"))
+        logs[0].write_text(root, encoding="utf-8")
+    for log in logs:
+        verdict = command.triage([LogSource(ended.what, log)], rules)
+        if found := report.report(verdict, [ended.what]).findings:
+            return found[0]
+    return None
 
 
 def _tail(ended: ChildEnded) -> list[str]:

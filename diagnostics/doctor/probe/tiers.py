@@ -28,7 +28,11 @@ MODULES = (
     ("deepspeed", "deepspeed"),
     ("flash-attn", "flash_attn"),
     ("xformers", "xformers.ops"),
-    *((each.packages[0], module) for each in FRAMEWORKS.values() for module in each.modules),
+    *(
+        (each.packages[0], module)
+        for each in FRAMEWORKS.values()
+        for module in dict.fromkeys((*each.modules, *each.entries))
+    ),
 )
 
 
@@ -83,7 +87,9 @@ def _modules(environment: Environment) -> list[str]:
     found = []
     for distribution, module in MODULES:
         there = environment.vllm if distribution == "vllm" else environment.packages.get(distribution)
-        if there is not None and (module != "vllm._C" or "_C" in compiled):
+        # TRL's server is one of vLLM's.
+        served = distribution == "vllm" or "vllm" not in module or environment.vllm is not None
+        if there is not None and served and (module != "vllm._C" or "_C" in compiled):
             found.append(module)
     return found
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _SET_PDEATHSIG = 1
+_MOST_TOLD = 64_000
 
 
 def begin() -> None:
@@ -35,21 +36,36 @@ def answer(document: dict[str, Any]) -> None:
 def failure(error: BaseException) -> dict[str, Any]:
     """An exception as an answer; its traceback goes to standard error, as in any log."""
     traceback.print_exception(type(error), error, error.__traceback__)
+    root = _root(error)
     where = [
         f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
+        for frame in traceback.extract_tb(root.__traceback__)
         if not frame.filename.startswith("<")
         and "importlib" not in frame.filename
         and Path(frame.filename).parent != Path(__file__).parent
     ]
     text = (str(error).strip() or "no message").splitlines()[0][:500]
-    lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+    lacks = root.name if isinstance(root, ModuleNotFoundError) else None
+    alone = "".join(traceback.format_exception(type(root), root, root.__traceback__, chain=False))
+    if root is not error:
+        text += (
+            f", caused by {type(root).__name__}: {(str(root).strip() or 'no message').splitlines()[0][:500]}"
+        )
     told = {
         "error": f"{type(error).__name__}: {text}",
         "where": where[-1] if where else "",
         "lacks": lacks or "",
+        "root": alone[-_MOST_TOLD:],
     }
     return {"ok": False, **told}
+
+
+def _root(error: BaseException) -> BaseException:
+    """The exception that all others were raised from; one that came up while another was handled is its own."""
+    seen = [error]
+    while seen[-1].__cause__ is not None and seen[-1].__cause__ not in seen:
+        seen.append(seen[-1].__cause__)
+    return seen[-1]
 
 
 def end() -> None:

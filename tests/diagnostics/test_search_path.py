@@ -1,0 +1,179 @@
+"""Where an environment's Python looks, by its files alone: the answer of its own `site`, and what is in the way."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.doctor import examine
+from diagnostics.facts import compat, environment, search_path
+from diagnostics.facts.modules import Modules
+from tests.diagnostics.environments import Maker, issues
+
+
+def judged(made, environ=None, monkeypatch=None, working=None):
+    if working is not None:
+        monkeypatch.chdir(working)
+    report = examine.examine(environment.collect(made.prefix, environ or {}), issues(), compat.load())
+    return {finding.code: finding for finding in report.findings}, report
+
+
+def with_files(made, name, files, version="1.0", requires=()):
+    """A distribution with its files and its list of them."""
+    made.add(name, version, requires=requires)
+    module = name.replace("-", "_")
+    for file, text in files.items():
+        path = made.site / module / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    lines = [f"{module}/{file},sha256=x,{len(text)}" for file, text in files.items()]
+    (made.site / f"{module}-{version}.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
+    return made
+
+
+@pytest.fixture
+def made(tmp_path):
+    files = {"__init__.py": "", "trainer/__init__.py": "", "trainer/grpo_trainer.py": "import accelerate\n"}
+    maker = with_files(Maker(tmp_path / "env"), "trl", files, "1.9.2", ["accelerate>=1"])
+    return with_files(maker, "accelerate", {"__init__.py": "", "state.py": ""}, "1.2.0")
+
+
+def test_a_whole_environment_has_nothing_in_the_way(made, monkeypatch, tmp_path):
+    """Nothing found, and everything judged."""
+    found, report = judged(made, {}, monkeypatch, tmp_path)
+    assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(found)
+    mine = {"package metadata", "search path", "entry points", "declared requirements"}
+    assert {check.check: check.outcome for check in report.checks if check.check in mine} == dict.fromkeys(mine, "ok")
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
+    """A real venv, with PYTHONPATH, a `.pth` file and with or without the system's packages."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    options = ["--system-site-packages"] if system else []
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", *options, tmp_path / "v"], check=True)
+    prefix = (tmp_path / "v").resolve()
+    (extra := tmp_path / "extra").mkdir()
+    (named := tmp_path / "named").mkdir()
+    (site,) = prefix.glob("lib/python3*/site-packages")
+    (site / "more.pth").write_text(f"# a comment\n{extra}\n{tmp_path}/gone\nimport sys\n")
+    environ = {**os.environ, "PYTHONPATH": str(named), "HOME": str(tmp_path)}
+    told = subprocess.run(
+        [prefix / "bin" / "python", "-c", "import sys, json; print(json.dumps(sys.path[1:]))"],
+        env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    standard = (sys.base_prefix, sys.prefix)
+    theirs = [
+        os.path.realpath(path)
+        for path in json.loads(told.stdout)
+        if "-packages" in path or not path.startswith(standard)
+    ]
+    seen = search_path.collect(prefix, environ)
+    assert [os.path.realpath(folder) for folder in seen.folders] == theirs
+    assert [entry.source for entry in seen.entries if entry.state] == [f"{site}/more.pth:3"]
+
+
+def test_files_that_are_gone_are_a_finding_with_their_place(made):
+    """By the package's own list, also of what the trainer needs; tests that were left out are none."""
+    (made.site / "accelerate" / "state.py").unlink()
+    found, _ = judged(made)
+    assert found["ENV923"].severity.word == "error"
+    assert "accelerate/state.py: not there" in found["ENV923"].evidence[0].text
+
+
+def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(made):
+    """With the file and line that import it; what is imported under a condition is none."""
+    entry = made.site / "trl" / "trainer" / "grpo_trainer.py"
+    entry.write_text(
+        "import accelerate\nimport lacking\ntry:\n    import wished\nexcept ImportError:\n    pass\n"
+        "if accelerate:\n    import perhaps\nfrom ..helper import thing\n"
+    )
+    (made.site / "trl" / "helper.py").write_text("from . import other\nimport json, deeper.down\n")
+    found, _ = judged(made)
+    assert found["ENV012"].severity.word == "error"
+    assert [(each.text.split()[2].rstrip(","), each.place) for each in found["ENV012"].evidence] == [
+        ("deeper", f"{made.site}/trl/helper.py:2"),
+        ("lacking", f"{entry}:2"),
+    ]
+    assert found["ENV012"].remedy.actions[1].requirements == ("deeper", "lacking")
+
+
+def test_a_trainer_that_cannot_be_followed_is_not_judged(made):
+    """A file that is no Python: not fine, and not called broken."""
+    (made.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
+    _, report = judged(made)
+    assert "what trl.trainer.grpo_trainer imports" in report.not_judged
+    assert any(check.incomplete for check in report.checks)
+
+
+def test_what_pythonpath_and_the_working_folder_hide_is_named(made, monkeypatch, tmp_path):
+    """A file of a package's name hides it; another copy may be meant; a folder without a beginning hides nothing."""
+    named, working = tmp_path / "named", tmp_path / "working"
+    (named / "trl" / "trainer").mkdir(parents=True)
+    (working / "trl").mkdir(parents=True)
+    (named / "accelerate.py").touch()
+    (named / "trl" / "__init__.py").touch()
+    (working / "random.py").touch()
+    report = judged(made, {"PYTHONPATH": str(named)}, monkeypatch, working)[1]
+    found = [finding for finding in report.findings if finding.code == "ENV925"]
+    told = {item.place: each.severity.word for each in found for item in each.evidence}
+    assert told == {
+        str(named / "accelerate.py"): "error",
+        str(named / "trl"): "warning",
+        str(working / "random.py"): "warning",
+    }
+
+
+def test_an_editable_install_whose_folder_moved_is_an_error(made, tmp_path):
+    """By setuptools' finder, read and not run; one whose folder is there is found."""
+    info = made.site / "accelerate-1.2.0.dist-info"
+    source = tmp_path / "source" / "accelerate"
+    (made.site / "accelerate").rename(made.site / "away")
+    (info / "RECORD").write_text("__editable___accelerate_finder.py,,1\n__editable__.accelerate.pth,,1\n")
+    (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    (made.site / "__editable__.accelerate.pth").write_text(
+        "import __editable___accelerate_finder; __editable___accelerate_finder.install()"
+    )
+    (made.site / "__editable___accelerate_finder.py").write_text(
+        f"from __future__ import annotations\nMAPPING: dict[str, str] = {{'accelerate': {str(source)!r}}}\n1/0\n"
+    )
+    found, _ = judged(made)
+    assert found["ENV926"].severity.word == "error"
+    assert any(str(source) in each.text for each in found["ENV926"].evidence)
+    source.mkdir(parents=True)
+    (source / "__init__.py").touch()
+    assert "ENV926" not in judged(made)[0]
+
+
+def test_a_path_file_that_names_a_folder_that_is_gone_is_a_warning(made):
+    """With its line; who had nothing there loses nothing."""
+    (made.site / "old.pth").write_text("/no/such/folder\n")
+    found, _ = judged(made)
+    assert (found["ENV926"].severity.word, found["ENV926"].evidence[0].place) == (
+        "warning",
+        f"{made.site}/old.pth:1",
+    )
+
+
+def test_a_path_file_that_cannot_be_read_is_not_judged(made):
+    """And nobody waits for it."""
+    os.mkfifo(made.site / "odd.pth")
+    _, report = judged(made)
+    assert "search path" in report.not_judged
+
+
+def test_a_module_is_found_as_python_finds_it(tmp_path):
+    """A package before a file of its name, both before a folder without a beginning."""
+    for folder, names in {"a": ["one"], "b": ["one/__init__.py", "two.py"], "c": ["two/__init__.py"]}.items():
+        for name in names:
+            path = Path(tmp_path, folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch() if name.endswith(".py") else path.mkdir()
+    entries = tuple(search_path.SearchEntry(str(tmp_path / name), "", "own") for name in "abc")
+    modules = Modules(search_path.SearchPath(entries))
+    assert [modules.find(name) for name in ("one", "two", "three")] == [
+        str(tmp_path / "b" / "one"), str(tmp_path / "b" / "two.py"), ""
+    ]  # fmt: skip
