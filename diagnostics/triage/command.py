@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from diagnostics.triage.reading.logs import LogSource
 
-_EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE, "empty": INCOMPLETE}
+# What is not in it is incomplete: a failure without an answer, or something that was not judged.
+_EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,7 +63,7 @@ def triage(sources: Sequence[LogSource], rules: Rules) -> Diagnosis:
 
 def exit_code(verdict: Diagnosis) -> int:
     """0 no failure, 1 a known one, 3 an unknown one or a log that could not be read to its end."""
-    code = _EXIT[verdict.state]
+    code = _EXIT.get(verdict.state, INCOMPLETE)
     return INCOMPLETE if code == FINE and verdict.problems else code
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from diagnostics.triage.endings import TAIL
 from diagnostics.triage.reading import envelopes, wrapped
 from diagnostics.triage.reading.first_look import FirstLook
 from diagnostics.triage.reading.logs import SourceError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # Of a long line this much on each side of an anchor is looked at.
 _WINDOW = 4096
+# So much of its beginning is kept for the metrics.
+HEAD = 1 << 16
 _RANK_FILE = re.compile(
     r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)",
     re.IGNORECASE,
@@ -33,6 +36,8 @@ def scan(source: LogSource, rules: Rules) -> Seen:
     try:
         for block in source.blocks():
             walk.block(block.data, block.first_line)
+            seen.head = seen.head or block.data[:HEAD]
+            seen.tail = (seen.tail + block.data[-TAIL:])[-TAIL:]
     except SourceError as error:
         seen.problem = str(error)
     walk.stages.finish()
