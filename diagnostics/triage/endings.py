@@ -10,8 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics.triage import facts
+from diagnostics.triage.reading import envelopes
 from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.seen import Hit
+from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 # So many of the last lines are looked at, and at a terminal's width the pieces of progress bars in one.
 _LINES, _SHOWN = 120, 300
+# What Python ignored takes so many lines at the most.
+_IGNORED = 40
 # What trainers, trackers, servers, launchers, schedulers and test runners print last, and only then.
 _ENDED = re.compile(
     r"train_runtime|Final validation metrics|[Ff]inal (?:metrics|checkpoint saved)"
@@ -46,7 +51,7 @@ _BAR = re.compile(r"\d%\|")
 _FAILING = re.compile(
     r"(?i)\b(?:errors?|exception|failed|failure|fatal|cannot|can't|couldn't|could not|unable to|abort(?:ed|ing)?|killed"
     r"|not found|no such|denied|refused|timed? ?out|assert(?:ion)?|panic|traceback|not supported|unsupported|invalid"
-    r"|mismatch|missing|terminated|crash(?:ed)?|segfault|segmentation|out of memory|oom|cancelled|preempt\w*|not defined)\b"
+    r"|mismatch|missing|terminated|crash(?:ed)?|segfault|segmentation|out of memory|oom|preempt\w*|not defined)\b"
     r"|\b[A-Z]\w+(?:Error|Exception)\b"
 )
 # What speaks of failures and is none.
@@ -57,6 +62,9 @@ _NONE = re.compile(
 _WAITING = re.compile(
     r"(?i)\b(?:wait(?:ing)?|retry(?:ing)?|retries|not (?:yet )?(?:up|ready|available|reachable|responding)(?: yet)?"
     r"|still (?:not|in)|pending|polling|reconnect\w*|trying (?:again|to (?:connect|reach)))\b|No available shared memory"
+)
+_GIVEN_UP = re.compile(
+    r"(?i)\b(?:fail(?:ed|ure)|exceeded|gave up|giving up|timed? ?out|after \d+ (?:retries|attempts|tries))"
 )
 _VALUES = re.compile(r"\d+(?:\.\d+)*")
 # A message that was pasted, and no log.
@@ -103,17 +111,23 @@ def end_of(seen: Seen) -> End:
 
 def _lines(seen: Seen) -> Iterator[tuple[Hit, str]]:
     """The last lines that are not empty, each with what its logger calls it: `error`, `fine`, or nothing."""
-    raw = seen.tail.decode("utf-8", "replace").split("\n")
+    raw = seen.tail.split(b"\n")
     if raw and not raw[-1]:
         raw.pop()
     if len(seen.tail) >= TAIL:
         raw = raw[1:]
-    first = seen.lines - len(raw) + 1
-    for number, text in list(enumerate(raw, first))[-_LINES:]:
-        line = clean(text)
-        if line.text.strip():
-            level = "error" if line.error else "fine" if line.harmless else ""
-            yield Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None), level
+    ignored = 0
+    for number, data in list(enumerate(raw, seen.lines - len(raw) + 1))[-_LINES:]:
+        for line in envelopes.inside(data) or (clean(data.decode("utf-8", "replace")),):
+            text = line.text.strip()
+            if facts.IGNORED in text:
+                ignored = _IGNORED
+            if text:
+                level = "error" if line.error else "fine" if line.harmless or ignored else ""
+                yield Hit(seen.source, number, text[:_SHOWN], line.rank or seen.rank, None), level
+            # Its traceback ends with the exception, which is the first line that begins at the margin.
+            begun = text and line.text[0] != " " and not text.startswith((HEADER, facts.IGNORED))
+            ignored = 0 if begun else max(0, ignored - 1)
 
 
 TAIL = 1 << 14
@@ -129,6 +143,8 @@ def _is_end(text: str) -> bool:
 def _fails(text: str, level: str) -> bool:
     if level == "error":
         return True
+    if _WAITING.search(text) and not _GIVEN_UP.search(text):
+        return False
     return bool(_FAILING.search(text)) and not _NONE.search(text) and not _BAR.search(text)
 
 

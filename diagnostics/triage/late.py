@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from diagnostics.triage.seen import Hit, Seen
     from diagnostics.triage.symptoms import Symptom
 
+# A log of so few lines was chosen by somebody.
+_PASTED = 16
+
 
 @dataclass(frozen=True)
 class Late:
@@ -44,7 +47,9 @@ class Late:
 def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
     """Looks at heads and tails of logs that were read already."""
     ends = [(log, end_of(log)) for log in seen]
-    shown = symptoms.shown([row for log in seen for row in rows_of(log)])
+    shown = symptoms.shown(
+        [row for log in seen for row in rows_of(log)], pasted=sum(log.lines for log in seen) <= _PASTED
+    )
     failing = [*dict.fromkeys([*(hit for log in seen for hit in log.loud), *(hit for _, end in ends for hit in end.failing)])]
     wanted = bool(shown or failing) or any(end.waits or log.failures or log.errors or log.cut for log, end in ends)
     leads = rules.fragments.of(ends, shown) if wanted else []

@@ -60,12 +60,14 @@ class Lead:
     Attributes:
         why: What was seen, and that it is not all.
         settles: What would tell whether it is this.
+        cut: Whether it is the beginning of the very line that would show it.
     """
 
     issue: Issue
     why: str
     settles: str
     hit: Hit
+    cut: bool = False
 
 
 class Fragments:
@@ -104,7 +106,10 @@ class Fragments:
             for cause in symptom.causes
             if cause.code in self.issues
         ]
-        return list({lead.issue.code: lead for lead in reversed(found)}.values())[::-1]
+        firsts: dict[str, Lead] = {}
+        for lead in found:
+            firsts.setdefault(lead.issue.code, lead)
+        return list(firsts.values())
 
     def _cut_message(self, log: Seen, end: End) -> Iterable[Lead]:
         """The last line is the beginning of what an entry's exception says."""
@@ -117,7 +122,7 @@ class Fragments:
         if len(fitting) <= MOST_LEADS:
             for code, text in fitting.items():
                 yield Lead(
-                    self.issues[code], "a message that is cut off", f"the rest of that line: {text[:160]!r}?", last
+                    self.issues[code], "a message that is cut off", f"the rest of that line: {text[:160]!r}?", last, cut=True
                 )
 
     def _waits(self, end: End) -> Iterable[Lead]:

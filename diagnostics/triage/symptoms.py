@@ -56,8 +56,10 @@ class Rule:
     means: str
     shows: Callable[[Sequence[Row]], Sequence[tuple[Row, tuple[str, ...]]]]
     causes: tuple[Cause, ...]
+    at_once: bool = False
 
 
+_ENOUGH = 3
 # verl's FAQ: to be looked into above 0.01. NeMo-RL: at most 1.05. TRL: 0.85 to 1.15.
 _MOST_DIFF, _MOST_MULT, _LEAST_RATIO, _MOST_RATIO, _MOST_KL = 0.02, 1.05, 0.8, 1.25, 0.05
 _NEXT_TO_NOTHING = 1e-3
@@ -139,6 +141,7 @@ RULES = (
             Cause("CFG110", "num_generations, rollout.n, n_samples_per_prompt: is it 1?"),
             Cause("REW002", "a reward that is NaN or None itself: print what the reward function returns"),
         ),
+        at_once=True,
     ),
     Rule(
         "a metric of the update is no number (NaN or infinite)",
@@ -151,6 +154,7 @@ RULES = (
             Cause("CFG110", "reward_std: is it NaN, too? then groups of one"),
             Cause("NUM024", "the engine's log-probs: is one NaN or -inf?"),
         ),
+        at_once=True,
     ),
     Rule(
         "every completion ends at the length limit, and no group has any spread",
@@ -219,12 +223,19 @@ RULES = (
 )  # fmt: skip
 
 
-def shown(rows: Sequence[Row]) -> list[Symptom]:
-    """The symptoms that the metrics show, the one that explains most first; what another one says already is left out."""
+def shown(rows: Sequence[Row], *, pasted: bool = False) -> list[Symptom]:
+    """The symptoms that the metrics show, the one that explains most first; what another one says already is left out.
+
+    Args:
+        rows: Lines of metrics.
+        pasted: Whether somebody chose these lines, so that one is enough of what a run may well show for a step or two.
+    """
     found: list[Symptom] = []
     for rule in RULES:
         lines = rule.shows(rows)
-        if lines and not any(one.what.startswith(rule.what) for one in found):
+        if len(lines) < (1 if pasted or rule.at_once else _ENOUGH):
+            continue
+        if not any(one.what.startswith(rule.what) for one in found):
             hits = tuple(_hit(row, names) for row, names in lines)
             found.append(Symptom(rule.what, rule.means, hits, rule.causes))
     if any("no spread" in one.what or "spread" in one.what and "limit" in one.what for one in found[:1]):

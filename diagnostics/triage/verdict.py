@@ -31,6 +31,8 @@ _UNRESOLVED = {"unknown", "wrapper", HYPOTHESIS, NOT_JUDGED}
 # The entry that says no more of a NaN than that it is there; the metrics beside it may.
 _NAN = "NUM027"
 _MOST_FAILING = 3
+# Somebody stopped it: no failure by itself, and no good end.
+_BY_HAND = "KeyboardInterrupt"
 # `none` patterns count in the same traceback or so many lines around.
 _NEAR = 3
 _ENDING = {
@@ -151,7 +153,7 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(seen, _own(rest), late) if state in _UNRESOLVED else (),
+        anchors=_anchors(seen, _own(rest), late) if state in _UNRESOLVED - {HYPOTHESIS} else (),
         versions=versions,
         frameworks=tuple(
             name for name, _ in sorted(frameworks.items(), key=lambda item: (-item[1], item[0]))
@@ -173,8 +175,9 @@ def _unresolved(seen: Sequence[Seen], failures: Sequence[Traceback], late: Late,
     """What logs without a known root come to."""
     if not any(log.lines for log in seen):
         return "empty"
-    if failures:
-        return "unknown"
+    if failures and not any(lead.cut for lead in late.leads):
+        by_hand = all(one.type == _BY_HAND for one in failures)
+        return NOT_JUDGED if by_hand and not any(log.errors for log in seen) else "unknown"
     if late.leads:
         return HYPOTHESIS
     if any(log.errors for log in seen) or (late.failing and late.message):

@@ -31,7 +31,7 @@ from diagnostics.triage.rules import Rules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-NEGATIVE = ("clean", "unknown")
+NEGATIVE = ("clean", "unknown", "not_judged", "hypothesis", "empty")
 FIRST = "first_judgement.json"
 _DRAWS = 2000
 _HEAD = """\
@@ -54,8 +54,8 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """The first candidate is the label; of a clean or unknown log nothing was said."""
-        return self.said == self.label
+        """The first candidate is the label; of a clean or unknown log nothing was said, or that its end is not there."""
+        return self.said == self.label or (self.label in NEGATIVE and self.said == "not_judged")
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
             )
         ),
         "precision": asdict(wilson(_right(alarms), len(alarms))),
-        "false_alarms_on_clean": sum(outcome.said != "clean" for outcome in by_code.get("clean", ())),
+        "false_alarms_on_clean": sum(not outcome.right for outcome in by_code.get("clean", ())),
+        "said_to_have_ended": sum(outcome.said == "clean" for outcome in by_code.get("clean", ())),
         "families": {family: _family(family, outcomes) for family in FAMILIES},
         "wrong": [asdict(outcome) for outcome in outcomes if not outcome.right],
     }
@@ -197,7 +198,7 @@ def table(told: dict[str, object]) -> str:
     lines.append(
         f"{told['positive']} logs of {told['codes']} codes, {told['clean']} clean or unrelated, {told['unknown']} of"
         f" failures without an entry. Macro recall {told['macro_recall']:.3f} {_interval(told)}; false alarms on clean"
-        f" logs: {told['false_alarms_on_clean']}."
+        f" logs: {told['false_alarms_on_clean']}; {told['said_to_have_ended']} of them say themselves that they ended."
     )
     return "\n".join(lines)
 

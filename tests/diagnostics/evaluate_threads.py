@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LABELS = "labels.jsonl"
 WANTED = {"whole": 0.90, "tail, cut or message": 0.60, "precision": 0.95}
 _MOST = 3
+# Entries that came after the labels, which can't name them.
+AFTER_THE_LABELS = ("ENG013", "ENV021", "ENV022", "ENV023", "ENV024", "ENV025", "MEM013", "NUM027")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Thread:
         named: Codes that were given as the answer, the likeliest first.
         near: Known issues that were named as near, which is no answer.
         sure: Whether the first answer is more than a hypothesis.
+        shown: Whether lines were shown to look at first.
+        symptom: Whether a symptom was read from its metrics.
     """
 
     log: str
@@ -47,6 +51,8 @@ class Thread:
     named: tuple[str, ...]
     near: tuple[str, ...]
     sure: bool
+    shown: bool
+    symptom: bool
 
     @property
     def first(self) -> bool:
@@ -63,6 +69,16 @@ class Thread:
     def alarmed(self) -> bool:
         """A failure was spoken of: an answer, or an unknown one."""
         return bool(self.named) or self.state == "unknown"
+
+    @property
+    def looked_at(self) -> bool:
+        """Something of it was shown to look at, or an answer given."""
+        return self.alarmed or self.shown or self.symptom
+
+    @property
+    def by_hand(self) -> bool:
+        """Answered by an entry that was not there when the threads were labelled: a person holds it against the truth."""
+        return bool(self.named) and not self.label and self.named[0] in AFTER_THE_LABELS
 
 
 def judged(folder: Path) -> list[Thread]:
@@ -84,6 +100,8 @@ def judged(folder: Path) -> list[Thread]:
                 named=tuple(one.issue.code for one in verdict.candidates or getattr(verdict, "leads", ())),
                 near=tuple(one.code for one in getattr(verdict, "near", ())),
                 sure=bool(verdict.candidates) and verdict.candidates[0].certainty != "hypothesis",
+                shown=bool(verdict.anchors),
+                symptom=bool(getattr(verdict, "late", None) and verdict.late.symptoms),
             )
         )
     return found
@@ -106,13 +124,15 @@ def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
         labelled = [thread for thread in rows[name] if thread.label]
         told[f"{name}: named"] = _share(thread.first for thread in labelled)
         told[f"{name}: named or in the first three"] = _share(thread.in_three for thread in labelled)
-        told[f"{name}: a failure, and said so"] = _share(thread.alarmed for thread in rows[name])
+        told[f"{name}: a failure, and said so or shown"] = _share(thread.looked_at for thread in rows[name])
     fine = rows["no failure"]
-    answered = [thread for thread in threads if thread.named]
+    answered = [thread for thread in threads if thread.named and not thread.by_hand]
     told["precision of answers"] = _share(thread.first for thread in answered)
     told["precision of answers that are more than a hypothesis"] = _share(
         thread.first for thread in answered if thread.sure
     )
+    told["answers of entries that came after the labels"] = _share(thread.by_hand for thread in threads if thread.named)
+    told["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
     told["failures called clean"] = _share(thread.state == "clean" for thread in threads if thread.failure)
     told["no failure: no answer and no unknown failure"] = _share(not thread.alarmed for thread in fine)
     told["no failure: called clean"] = _share(thread.state == "clean" for thread in fine)
@@ -136,11 +156,11 @@ def misses(threads: Sequence[Thread]) -> str:
     """A line for each thread that was not answered as its label says."""
     return "\n".join(
         f"{thread.log} {thread.kind}: {thread.label or '-'} {list(thread.accepted)}"
-        f"{'' if thread.failure else ' no failure'}: said {thread.state} {list(thread.named)} near {list(thread.near)}"
+        f"{'' if thread.failure else ' no failure'}: said {thread.state} {list(thread.named)} near {list(thread.near)}{' BY HAND' if thread.by_hand else ''}"
         for thread in threads
         if (thread.label and not thread.first)
         or (thread.named and not thread.first)
-        or (thread.failure and not thread.alarmed)
+        or (thread.failure and not thread.looked_at)
         or (not thread.failure and thread.alarmed)
     )
 
