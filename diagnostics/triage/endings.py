@@ -32,10 +32,12 @@ _ENDED = re.compile(
     r"|\b(?:[Tt]raining|[Rr]un|[Jj]ob|[Tt]ask|[Ee]valuation|[Pp]ipeline|[Rr]ollouts?)"
     r"(?: (?:is|has|run|job|process|loop))?(?: now)? ?:? (?:complete[d]?|finished|done|ended|succeeded)\b"
     r"|\b(?:[Ff]inished|[Cc]ompleted|[Dd]one) (?:the )?(?:training|run|job)\b"
-    r"|(?:completed|finished|exited|ended|shut ?down|closed) (?:successfully|cleanly|gracefully)|[Ss]uccessfully (?:completed|finished)"
+    r"|(?:completed|finished|exited|ended|shut ?down|closed) (?:successfully|cleanly|gracefully)"
+    r"|[Ss]uccessfully (?:completed|finished)"
     r"|Job '[\w.-]+' succeeded|Job \S+ (?:COMPLETED|Succeeded)"
     r"|Application shutdown complete|Finished server process"
-    r"|wandb: (?:Synced |Run (?:history|summary):|Find logs at|.*[Vv]iew run .* at)|\bYou can sync this run to the cloud"
+    r"|wandb: (?:Synced |Run (?:history|summary):|Find logs at|.*[Vv]iew run .* at)"
+    r"|\bYou can sync this run to the cloud"
     r"|swanlab: .*(?:finished|[Rr]un is done)|End time of running main|best_model_checkpoint"
     r"|exit(?:ed)?(?:ing)? (?:with )?(?:code|status):? 0\b|\bEXIT(?:_CODE)?[ =:]+0\b|exitCode\W+0\b"
     r"|^={5,} .*\b\d+ passed\b.* in [\d.]+s|^\d+ passed in [\d.]+s|^OK$|^Successfully installed "
@@ -43,9 +45,7 @@ _ENDED = re.compile(
     r"|global_step/max_steps\W+(\d+)/\1\b|iteration +(\d+)/ *\2 "
 )
 # A bar of a whole run that is full; bars of loading, mapping and sampling are full all the time.
-_FULL = re.compile(
-    r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)"
-)
+_FULL = re.compile(r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)")
 _OF_A_RUN = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
 _BAR = re.compile(r"\d%\|")
 _FAILING = re.compile(
@@ -61,7 +61,8 @@ _NONE = re.compile(
 )
 _WAITING = re.compile(
     r"(?i)\b(?:wait(?:ing)?|retry(?:ing)?|retries|not (?:yet )?(?:up|ready|available|reachable|responding)(?: yet)?"
-    r"|still (?:not|in)|pending|polling|reconnect\w*|trying (?:again|to (?:connect|reach)))\b|No available shared memory"
+    r"|still (?:not|in)|pending|polling|reconnect\w*|trying (?:again|to (?:connect|reach)))\b"
+    r"|No available shared memory"
 )
 _GIVEN_UP = re.compile(
     r"(?i)\b(?:fail(?:ed|ure)|exceeded|gave up|giving up|timed? ?out|after \d+ (?:retries|attempts|tries))"
@@ -105,7 +106,9 @@ def end_of(seen: Seen) -> End:
         said[-1][0] if times >= min(_REPEATS, max(2, len(said))) else None,
         times,
         tuple(hit for hit, level in said if level != "fine" and _fails(hit.text, level)),
-        len(said) <= _A_MESSAGE and seen.lines <= 2 * _A_MESSAGE,
+        len(said) <= _A_MESSAGE
+        and seen.lines <= 2 * _A_MESSAGE
+        and any(level != "fine" and _fails(hit.text, "") and "\\n" not in hit.text for hit, level in said),
     )
 
 

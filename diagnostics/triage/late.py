@@ -1,4 +1,4 @@
-"""The second look, at logs in which no rule found a root: leads, the nearest issues, and whether the run ended at all."""
+"""The second look, at logs in which no rule found a root: leads, nearest issues, and whether the run ended at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.triage import nearest, symptoms
 from diagnostics.triage.endings import end_of
+from diagnostics.triage.leads import asks
 from diagnostics.triage.metrics import rows_of
 
 if TYPE_CHECKING:
@@ -50,8 +51,14 @@ def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
     shown = symptoms.shown(
         [row for log in seen for row in rows_of(log)], pasted=sum(log.lines for log in seen) <= _PASTED
     )
-    failing = [*dict.fromkeys([*(hit for log in seen for hit in log.loud), *(hit for _, end in ends for hit in end.failing)])]
-    wanted = bool(shown or failing) or any(end.waits or log.failures or log.errors or log.cut for log, end in ends)
+    failing = [
+        *dict.fromkeys(
+            [*(hit for log in seen for hit in log.loud), *(hit for _, end in ends for hit in end.failing)]
+        )
+    ]
+    wanted = bool(shown or failing) or any(
+        end.waits or asks(end) or log.failures or log.errors or log.cut for log, end in ends
+    )
     leads = rules.fragments.of(ends, shown) if wanted else []
     return Late(
         tuple(leads),
@@ -60,7 +67,7 @@ def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
         next((end.ended for _, end in ends if end.ended), None),
         tuple(end.last for _, end in ends if end.last),
         tuple(failing),
-        all(end.message for _, end in ends if end.last),
+        any(end.last for _, end in ends) and all(end.message for _, end in ends if end.last),
     )
 
 

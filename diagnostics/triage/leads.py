@@ -34,9 +34,12 @@ _TYPED = re.compile(r"^\(?(?:\\b)?(?:[\w.\\]|\(\?:[\w|]*\))*(?:Error|Exception|F
 _VALUES = re.compile(r"\d+")
 # What is waited for, by what the log says while it waits.
 _WAITS = (
-    ("NET012", r"(?i)server (?:is )?(?:not|isn't) (?:up|ready|reachable|available)|inference (?:server|pool)|rollout server|waiting for (?:the )?(?:\w+ )?(?:vllm|inference|rollout|http) ?(?:server|service)?|/health",
-     "the server's own log: does it end with an error, or with 'Application startup complete'? does `curl HOST:PORT/health` answer from here?"),
-    ("RAY016", r"(?i)placement group|pending (?:resource|demand)|insufficient resources|no available node types|cannot be scheduled",
+    ("NET012", r"(?i)server (?:is )?(?:not|isn't) (?:up|ready|reachable|available)"
+               r"|inference (?:server|pool)|rollout server"
+               r"|waiting for (?:the )?(?:\w+ )?(?:vllm|inference|rollout|http) ?(?:server|service)?|/health",
+     "the server's own log: does it end with an error, or with 'Application startup complete'? does"
+     " `curl HOST:PORT/health` answer from here?"),
+    ("RAY016", r"(?i)placement group|pending (?:resource|demand)|insufficient resources|cannot be scheduled",
      "ray status: which resources are asked for, and which are free?"),
     ("RAY015", r"(?i)connect to (?:the )?(?:remote )?gcs|ray (?:cluster|head|runtime)|raylet",
      "ray status from this machine; is the address in RAY_ADDRESS the head's?"),
@@ -50,6 +53,12 @@ _WAITS = (
      "how many ranks joined, and which machine is missing?"),
     ("HNG007", r"(?i)\block\b", "who holds the lock: fuser FILE, or lsof"),
 )  # fmt: skip
+# A question that somebody is to answer: nobody sees it where a job runs.
+_ASKS = re.compile(
+    r"(?i)enter your (?:choice|api key|password|token)|^wandb: \(\d\) |\[y(?:es)?/n(?:o)?\]|\(y/n\)"
+    r"|(?:password|passphrase)[^:]{0,40}: ?$"
+    r"|do you (?:wish|want) to .*\?|press (?:enter|any key)"
+)
 _COMPILED = tuple((code, re.compile(pattern), settles) for code, pattern, settles in _WAITS)
 
 
@@ -122,10 +131,21 @@ class Fragments:
         if len(fitting) <= MOST_LEADS:
             for code, text in fitting.items():
                 yield Lead(
-                    self.issues[code], "a message that is cut off", f"the rest of that line: {text[:160]!r}?", last, cut=True
+                    self.issues[code],
+                    "a message that is cut off",
+                    f"the rest of that line: {text[:160]!r}?",
+                    last,
+                    cut=True,
                 )
 
     def _waits(self, end: End) -> Iterable[Lead]:
+        if end.last and asks(end):
+            yield Lead(
+                self.issues["HNG008"],
+                "the log ends with a question",
+                "is the process still there, and does it read its input? WANDB_MODE=offline, a token, or < /dev/null",
+                end.last,
+            )
         if not end.waits:
             return
         for code, pattern, settles in _COMPILED:
@@ -144,7 +164,13 @@ class Fragments:
             for issue in self.issues.values():
                 if issue.signature and any(triggers.holds(frame, inner) for frame in issue.signature.frames):
                     path, function = traceback.frames[-1]
-                    hit = Hit(log.source, traceback.line, f"in {short_path(path)}, {function}", traceback.rank, traceback)
+                    hit = Hit(
+                        log.source,
+                        traceback.line,
+                        f"in {short_path(path)}, {function}",
+                        traceback.rank,
+                        traceback,
+                    )
                     yield Lead(
                         issue,
                         "a traceback without its end, in the code that this issue names",
@@ -161,6 +187,11 @@ class Fragments:
                     "the traceback above that line, and the name of the exception",
                     hit,
                 )
+
+
+def asks(end: End) -> bool:
+    """Whether a log ends with a question."""
+    return bool(end.last and not end.ended and _ASKS.search(end.last.text))
 
 
 def _shape(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from diagnostics.triage.reading.prefixes import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from diagnostics.triage.seen import Seen
 
@@ -26,7 +26,8 @@ _PAIRS = (
     re.compile(rf"^wandb:\s+(?P<name>{_NAME})\s+{_WRAPPED}\s*$"),
     # Step 3 | Loss: 0.1 | Mismatch KL: 0.2 of prime-rl,   • Loss: 0.1 of NeMo-RL, epoch: 3 loss: nan, loss nan
     re.compile(
-        rf"(?:^|[|•·*,;>\t]|\s-\s|\s{{1,}})\s*(?P<name>[A-Za-z][A-Za-z_./]*(?: [A-Za-z][A-Za-z_.]*){{0,3}})\s*[:=]\s+{_WRAPPED}"
+        r"(?:^|[|•·*,;>\t\s])\s*(?P<name>[A-Za-z][A-Za-z_./]*(?: [A-Za-z][A-Za-z_.]*){0,3})\s*[:=]\s+"
+        + _WRAPPED
     ),
     re.compile(rf"(?i)\b(?P<name>loss|grad[_ ]norm|reward|kl)\s+{_WRAPPED}"),
 )
@@ -34,15 +35,15 @@ _PAIRS = (
 _KNOWN = tuple(
     (meant, re.compile(pattern))
     for meant, pattern in (
-        ("probs_diff", r"probs?_diff(?:erence)?(?:[_/](?:mean|max))?$|logp(?:rob)?_diff(?:erence)?(?:/mean)?$|logprobs?_abs_diff"
-                       r"|sampling_logp_difference/mean"),
+        ("probs_diff", r"probs?_diff(?:erence)?(?:[_/](?:mean|max))?$|logp(?:rob)?_diff(?:erence)?(?:/mean)?$"
+                       r"|logprobs?_abs_diff|sampling_logp_difference/mean"),
         ("mult_error", r"token_mult_prob_error|mult(?:iplicative)?_prob_error"),
         ("mismatch_kl", r"mismatch[_ /]kl|kl[_ ]mismatch|rollout_corr/(?:k3_)?kl|rollout_kl"),
-        ("ratio", r"importance_sampling_ratio/mean|(?:rollout_)?is_(?:ratio|weights?)?/?_?mean|rollout_is_mean|importance_ratio"
-                  r"|sampling_ratio/mean"),
+        ("ratio", r"importance_sampling_ratio/mean|(?:rollout_)?is_(?:ratio|weights?)?/?_?mean|rollout_is_mean"
+                  r"|importance_ratio|sampling_ratio/mean"),
         ("all_alike", r"frac_reward_zero_std|zero_std_ratio|zero_advantage|solve_(?:all|none)$"),
         ("reward_std", r"rewards?[_/ ]std(?:[/_]mean)?$|reward/.*std$|std_reward|group_reward_std"),
-        ("capped", r"clipped_ratio$|response_length/clip_ratio|truncat\w*_?(?:ratio|rate|frac)|truncation|is_truncated"),
+        ("capped", r"clipped_ratio$|response_length/clip_ratio|truncat\w*_?(?:ratio|rate|frac)|is_truncated"),
         ("clip", r"clip_?frac(?:/mean)?$|clip_ratio(?:/region_mean|/high_mean|/low_mean)?$|clip(?:ped)?_fraction"),
         ("grad_norm", r"grad(?:ient)?[_. ]*norm(?:_mean)?$"),
         ("entropy", r"entropy(?:_loss|/mean|_mean)?$"),
@@ -157,6 +158,6 @@ def _is_number(cell: str) -> bool:
     return bool(re.fullmatch(_NUMBER, cell))
 
 
-def lines_with(rows: list[Row], *meant: str) -> Iterator[Row]:
+def lines_with(rows: Sequence[Row], *meant: str) -> Iterator[Row]:
     """The rows that have all of these."""
     return (row for row in rows if all(name in row.said for name in meant))

@@ -19,9 +19,67 @@ MOST_NEAR = 3
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _COMMON = frozenset(
-    "the and for not that with was are but from has have its one all any been can more than this which who will you"
-    " file line opt env lib python site packages usr local home user return self args kwargs none true false raise"
-    " error runtimeerror valueerror typeerror info warning debug error_ in_ most recent call last traceback".split()
+    [
+        "the",
+        "and",
+        "for",
+        "not",
+        "that",
+        "with",
+        "was",
+        "are",
+        "but",
+        "from",
+        "has",
+        "have",
+        "its",
+        "one",
+        "all",
+        "any",
+        "been",
+        "can",
+        "more",
+        "than",
+        "this",
+        "which",
+        "who",
+        "will",
+        "you",
+        "file",
+        "line",
+        "opt",
+        "env",
+        "lib",
+        "python",
+        "site",
+        "packages",
+        "usr",
+        "local",
+        "home",
+        "user",
+        "return",
+        "self",
+        "args",
+        "kwargs",
+        "none",
+        "true",
+        "false",
+        "raise",
+        "error",
+        "runtimeerror",
+        "valueerror",
+        "typeerror",
+        "info",
+        "warning",
+        "debug",
+        "error_",
+        "in_",
+        "most",
+        "recent",
+        "call",
+        "last",
+        "traceback",
+    ]
 )
 # Words of the log count for the entry's texts in this order: what it prints, what it is called, why it happens.
 _PRINTED, _TITLED, _EXPLAINED = 3.0, 2.0, 1.0
@@ -74,10 +132,10 @@ class Index:
         counts = Counter(word for word in said if word in self._worth)
         query = {word: (1 + math.log(count)) * self._worth[word] for word, count in counts.items()}
         length = math.sqrt(sum(value * value for value in query.values())) or 1.0
-        scores: Counter[str] = Counter()
+        scores: dict[str, float] = {}
         for word, value in query.items():
             for code, weight in self._entries[word].items():
-                scores[code] += value / length * weight
+                scores[code] = scores.get(code, 0.0) + value / length * weight
         ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         return [code for code, score in ordered[:MOST_NEAR] if score >= _LEAST]
 
@@ -89,7 +147,11 @@ def _weights(issue: Issue) -> dict[str, float]:
         printed = [sample.text for sample in issue.signature.samples if sample.matches]
         printed += [f"{frame.path} {frame.function}" for frame in issue.signature.frames]
         printed += list(issue.signature.any)
-    texts = ((_PRINTED, " ".join(printed)), (_TITLED, issue.title), (_EXPLAINED, f"{issue.cause} {issue.detail}"))
+    texts = (
+        (_PRINTED, " ".join(printed)),
+        (_TITLED, issue.title),
+        (_EXPLAINED, f"{issue.cause} {issue.detail}"),
+    )
     found: dict[str, float] = {}
     for weight, text in texts:
         for word, count in Counter(words(text)).items():

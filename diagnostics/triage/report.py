@@ -24,7 +24,7 @@ WHERE_ROOTS_ARE = (
     " traceback; with Ray in /tmp/ray/session_latest/logs/worker-*.err; with torchrun in the files of --log-dir, or at"
     " the rank whose failure has the earliest time; then run triage on all of them together"
 )
-UNENDED = "no failure in these logs that is known, and no end of the run either: who hangs or is killed prints nothing more"
+UNENDED = "no failure in these logs that is known, and no end of the run: who hangs or is killed prints nothing more"
 NOTES = {
     "hypothesis": "what would show the cause is not in these logs; what is there fits the following",
     "not_judged": UNENDED,
@@ -58,10 +58,14 @@ def _not_judged(verdict: Diagnosis) -> Iterator[NotJudged]:
         first = verdict.anchors[0] if verdict.anchors else None
         yield NotJudged("the failure", "no entry describes it", place=place(first) if first else "")
     elif verdict.state == "hypothesis":
-        yield NotJudged("the cause", "what would show it is not in these logs", place=place(verdict.leads[0].hit))
+        yield NotJudged(
+            "the cause", "what would show it is not in these logs", place=place(verdict.leads[0].hit)
+        )
     elif verdict.state == "not_judged":
         for hit in late.failing[:3]:
-            yield NotJudged("a line that speaks of a failure", f"no rule knows it: {hit.text[:160]}", "", place(hit))
+            yield NotJudged(
+                "a line that speaks of a failure", f"no rule knows it: {hit.text[:160]}", "", place(hit)
+            )
         if late.symptoms:
             one = late.symptoms[0]
             yield NotJudged("the metrics", f"{one.what}: {one.hits[0].text}", "", place(one.hits[0]))

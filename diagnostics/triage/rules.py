@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import anchors
 from diagnostics.triage import facts
-from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.leads import Fragments
 from diagnostics.triage.nearest import Index
+from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:

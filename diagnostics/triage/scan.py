@@ -78,7 +78,10 @@ class _BlockWalk:
 
     def _line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
         """Looks at one line, or at what is around an anchor in a very long one; tells whether it was the whole."""
-        if 2 * _WINDOW < end - start <= envelopes.LONGEST and (inner := envelopes.inside(data[start:end])) is not None:
+        if (
+            2 * _WINDOW < end - start <= envelopes.LONGEST
+            and (inner := envelopes.inside(data[start:end])) is not None
+        ):
             self.stages.take(inner, number)
             return True
         raw = data[max(start, anchor - _WINDOW) : min(end, anchor + 2 * _WINDOW)]

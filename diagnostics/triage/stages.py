@@ -257,7 +257,9 @@ class _Said:
         seen.frameworks.update(facts.frameworks(line.prefix + line.text))
         if line.harmless or not _is_fatal(line.text):
             if line.error and len(seen.loud) < _MOST_LOUD:
-                seen.loud.append(Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None))
+                seen.loud.append(
+                    Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None)
+                )
             return False
         self._error(Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None))
         return True

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
     from diagnostics.triage.metrics import Row
 
+    # Rows that show something, each with the metrics that do.
+    Shown = list[tuple[Row, tuple[str, ...]]]
+
 
 @dataclass(frozen=True)
 class Cause:
     """What may be behind a symptom.
 
     Attributes:
-        code: Of the known issue.
+        code: Of the known issue; empty where no entry describes it.
         settles: The metric, switch or line that tells whether it is this.
     """
 
@@ -54,7 +57,7 @@ class Rule:
 
     what: str
     means: str
-    shows: Callable[[Sequence[Row]], Sequence[tuple[Row, tuple[str, ...]]]]
+    shows: Callable[[Sequence[Row]], Shown]
     causes: tuple[Cause, ...]
     at_once: bool = False
 
@@ -78,15 +81,13 @@ _WEIGHTS_OR_TEMPERATURE = (
 )
 
 
-def _where(meant: str, holds: Callable[[float], bool]) -> Callable[[Sequence[Row]], list[tuple[Row, tuple[str, ...]]]]:
-    return lambda rows: [
-        (row, (meant,)) for row in lines_with(list(rows), meant) if holds(row.said[meant][1])
-    ]
+def _where(meant: str, holds: Callable[[float], bool]) -> Callable[[Sequence[Row]], Shown]:
+    return lambda rows: [(row, (meant,)) for row in lines_with(rows, meant) if holds(row.said[meant][1])]
 
 
-def _numbers_lost(rows: Sequence[Row]) -> list[tuple[Row, tuple[str, ...]]]:
+def _numbers_lost(rows: Sequence[Row]) -> Shown:
     """Rows in which a metric of the update is NaN, but for the spread of a single one."""
-    found = []
+    found: Shown = []
     for row in rows:
         names = tuple(
             name
@@ -98,37 +99,41 @@ def _numbers_lost(rows: Sequence[Row]) -> list[tuple[Row, tuple[str, ...]]]:
     return found
 
 
-def _all_at_the_cap(rows: Sequence[Row]) -> list[tuple[Row, tuple[str, ...]]]:
-    found: list[tuple[Row, tuple[str, ...]]] = [
-        (row, ("capped",)) for row in lines_with(list(rows), "capped") if 0.95 <= row.said["capped"][1] <= 1.0
+def _all_at_the_cap(rows: Sequence[Row]) -> Shown:
+    found: Shown = [
+        (row, ("capped",)) for row in lines_with(rows, "capped") if 0.95 <= row.said["capped"][1] <= 1.0
     ]
-    for row in lines_with(list(rows), "length_min", "length_max"):
+    for row in lines_with(rows, "length_min", "length_max"):
         low, high = row.said["length_min"][1], row.said["length_max"][1]
         if low == high >= 16:
             found.append((row, ("length_min", "length_max")))
     return found
 
 
-def _no_spread(rows: Sequence[Row]) -> list[tuple[Row, tuple[str, ...]]]:
+def _no_spread(rows: Sequence[Row]) -> Shown:
     """Where all rows that tell have no spread: single ones are ordinary."""
-    told = list(lines_with(list(rows), "reward_std"))
-    flat = [(row, ("reward_std",)) for row in told if row.said["reward_std"][1] == 0]
-    alike = [(row, ("all_alike",)) for row in lines_with(list(rows), "all_alike") if row.said["all_alike"][1] == 1]
+    told = list(lines_with(rows, "reward_std"))
+    flat: Shown = [(row, ("reward_std",)) for row in told if row.said["reward_std"][1] == 0]
+    alike: Shown = [
+        (row, ("all_alike",)) for row in lines_with(rows, "all_alike") if row.said["all_alike"][1] == 1
+    ]
     return [*flat, *alike] if flat and len(flat) == len(told) else alike if len(alike) > 1 else []
 
 
-def _no_gradient(rows: Sequence[Row]) -> list[tuple[Row, tuple[str, ...]]]:
+def _no_gradient(rows: Sequence[Row]) -> Shown:
     return [
         (row, ("grad_norm", "reward_std"))
-        for row in lines_with(list(rows), "grad_norm", "reward_std")
-        if row.said["grad_norm"][1] == 0 and row.said["reward_std"][1] > 0 and row.said.get("lr", ("", 1.0))[1] != 0
+        for row in lines_with(rows, "grad_norm", "reward_std")
+        if row.said["grad_norm"][1] == 0
+        and row.said["reward_std"][1] > 0
+        and row.said.get("lr", ("", 1.0))[1] != 0
     ]
 
 
-def _gone(rows: Sequence[Row]) -> list[tuple[Row, tuple[str, ...]]]:
+def _gone(rows: Sequence[Row]) -> Shown:
     """The entropy fell to nothing: from something, or it is nothing from the first line on."""
-    told = list(lines_with(list(rows), "entropy"))
-    low = [(row, ("entropy",)) for row in told if 0 <= row.said["entropy"][1] < _NEXT_TO_NOTHING]
+    told = list(lines_with(rows, "entropy"))
+    low: Shown = [(row, ("entropy",)) for row in told if 0 <= row.said["entropy"][1] < _NEXT_TO_NOTHING]
     return low if low and low[-1][0] is told[-1] else []
 
 
@@ -162,18 +167,18 @@ RULES = (
         " or the model never says its end token (chat template, eos_token_id, a base model).",
         lambda rows: [*at_cap] if (at_cap := _all_at_the_cap(rows)) and _no_spread(rows) else [],
         (
-            Cause("CFG121", "read three completions: do they stop in the middle? raise the limit once, or look for the end token"),
+            Cause("", "read three completions: do they stop in the middle? raise the limit, or look for the end token"),
             Cause("REW001", "are rewards 0 for right answers, too? score one of them by hand, in the main thread"),
             Cause("CFG115", "temperature: is it 0? then all of a group are one"),
         ),
     ),
     Rule(
         "every completion ends at the length limit",
-        "The limit is too short for the task, or the model never says its end token (chat template, eos_token_id, a base"
-        " model, a policy that has collapsed into repetition).",
+        "The limit is too short for the task, or the model never says its end token (chat template, eos_token_id, a"
+        " base model, a policy that has collapsed into repetition).",
         _all_at_the_cap,
         (
-            Cause("CFG121", "read three completions: do they stop in the middle, or repeat themselves? is the end token among them?"),
+            Cause("", "read three completions: do they stop in the middle, or repeat themselves? an end token?"),
             Cause("TOK013", "the prompt as it is sent: is the chat template there?"),
         ),
     ),
@@ -184,7 +189,7 @@ RULES = (
         _no_gradient,
         (
             Cause("CFG117", "LoRA or a frozen base with gradient checkpointing? run once with use_reentrant=False"),
-            Cause("CFG121", "completions/clipped_ratio with mask_truncated_completions: is everything masked?"),
+            Cause("", "completions/clipped_ratio with mask_truncated_completions: is everything masked?"),
             Cause("NUM004", "is it tiny rather than 0? steps_per_generation beside gradient_accumulation_steps"),
         ),
     ),
@@ -193,15 +198,15 @@ RULES = (
         "All completions of a group are worth the same: no advantage, no gradient, however long it runs.",
         _no_spread,
         (
-            Cause("REW001", "are all rewards 0? score a right answer by hand, in the main thread and in a worker thread"),
+            Cause("REW001", "are all rewards 0? score a right answer by hand, in the main thread and in another"),
             Cause("CFG115", "temperature: is it 0? are the completions of a group the same text?"),
             Cause("REW002", "does the reward function get the column with the answer? print its arguments once"),
         ),
     ),
     Rule(
         "trainer and engine do not agree on the probability of the same tokens",
-        "The ratio between them is to be near 1 from the first step on. The trainer learns from text that its policy would not"
-        " have written.",
+        "The ratio between them is to be near 1 from the first step on. The trainer learns from text that its policy"
+        " would not have written.",
         lambda rows: [
             *_where("ratio", lambda value: not _LEAST_RATIO <= value <= _MOST_RATIO)(rows),
             *_where("probs_diff", lambda value: value > _MOST_DIFF)(rows),
@@ -217,7 +222,7 @@ RULES = (
         _gone,
         (
             Cause("CFG115", "temperature: is it 0, or near it?"),
-            Cause("NUM028", "entropy and kl of the steps before: did it fall within a few, and kl rise with it?"),
+            Cause("", "entropy and kl of the steps before: did it fall within a few, and kl rise with it?"),
         ),
     ),
 )  # fmt: skip
@@ -238,7 +243,7 @@ def shown(rows: Sequence[Row], *, pasted: bool = False) -> list[Symptom]:
         if not any(one.what.startswith(rule.what) for one in found):
             hits = tuple(_hit(row, names) for row, names in lines)
             found.append(Symptom(rule.what, rule.means, hits, rule.causes))
-    if any("no spread" in one.what or "spread" in one.what and "limit" in one.what for one in found[:1]):
+    if any("no spread" in one.what or ("spread" in one.what and "limit" in one.what) for one in found[:1]):
         found = [one for one in found if one is found[0] or one.what != "no group has any spread of rewards"]
     return found
 

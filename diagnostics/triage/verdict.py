@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import FREE, NOT_LOOKED, affects
@@ -109,7 +109,7 @@ class Diagnosis:
     lines: int
     problems: tuple[str, ...]
     first_failed: tuple[tuple[str, str], ...] = ()
-    late: Late = Late()
+    late: Late = field(default_factory=Late)
 
     @property
     def leads(self) -> tuple[Lead, ...]:

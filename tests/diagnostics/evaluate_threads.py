@@ -77,7 +77,7 @@ class Thread:
 
     @property
     def by_hand(self) -> bool:
-        """Answered by an entry that was not there when the threads were labelled: a person holds it against the truth."""
+        """Answered by an entry that came after the labels: a person holds it against the truth."""
         return bool(self.named) and not self.label and self.named[0] in AFTER_THE_LABELS
 
 
@@ -131,7 +131,9 @@ def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
     told["precision of answers that are more than a hypothesis"] = _share(
         thread.first for thread in answered if thread.sure
     )
-    told["answers of entries that came after the labels"] = _share(thread.by_hand for thread in threads if thread.named)
+    told["answers of entries that came after the labels"] = _share(
+        thread.by_hand for thread in threads if thread.named
+    )
     told["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
     told["failures called clean"] = _share(thread.state == "clean" for thread in threads if thread.failure)
     told["no failure: no answer and no unknown failure"] = _share(not thread.alarmed for thread in fine)
@@ -156,7 +158,9 @@ def misses(threads: Sequence[Thread]) -> str:
     """A line for each thread that was not answered as its label says."""
     return "\n".join(
         f"{thread.log} {thread.kind}: {thread.label or '-'} {list(thread.accepted)}"
-        f"{'' if thread.failure else ' no failure'}: said {thread.state} {list(thread.named)} near {list(thread.near)}{' BY HAND' if thread.by_hand else ''}"
+        + ("" if thread.failure else " no failure")
+        + f": said {thread.state} {list(thread.named)} near {list(thread.near)}"
+        + (" BY HAND" if thread.by_hand else "")
         for thread in threads
         if (thread.label and not thread.first)
         or (thread.named and not thread.first)
@@ -181,6 +185,4 @@ def good(threads: Sequence[Thread]) -> bool:
         (told["tail, cut or message: named or in the first three"], WANTED["tail, cut or message"]),
         (told["precision of answers"], WANTED["precision"]),
     )
-    return not told["failures called clean"][0] and all(
-        hits >= least * of for (hits, of), least in pairs
-    )
+    return not told["failures called clean"][0] and all(hits >= least * of for (hits, of), least in pairs)

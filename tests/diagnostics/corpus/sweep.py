@@ -38,7 +38,7 @@ class Memory:
 def said(rules: Rules, lines: list[str]) -> tuple[str, str]:
     """State and first candidate; whether a run that shows no failure ended is lost where its last lines are."""
     verdict = triage([Memory(transforms.joined(lines))], rules)
-    state = "nothing" if verdict.state in {"clean", "not_judged"} else verdict.state
+    state = "nothing" if verdict.state in {"clean", "not_judged", "hypothesis"} else verdict.state
     return state, verdict.candidates[0].issue.code if verdict.candidates else ""
 
 
