@@ -88,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     triage = commands.add_parser(
         "triage",
         help="the known issue behind a failed run's logs",
-        description="Exit codes: 0 no failure, 1 a known one, 2 wrong usage, 3 a failure that no entry describes.",
+        description="Exit codes: 0 no failure and an end of the run, 1 a known failure, 2 wrong usage, 3 not judged: a"
+        " failure that no entry describes, a log without an end, or one that was not read.",
     )
     triage.add_argument(
         "logs", nargs="+", metavar="LOG", help="logs of one run, packed too; a folder of them; - for stdin"
@@ -96,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     output.add_options(triage)
     triage.add_argument(
         "--group", action="store_true", help="each log is a run of its own: group those that failed alike"
+    )
+    triage.add_argument(
+        "--excerpt", action="store_true", help="these are parts of logs: no end of the run is to be expected"
     )
     triage.set_defaults(command=_triage)
     from diagnostics.hang import command as hang

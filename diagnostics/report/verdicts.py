@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 _TOLD = {
     "unknown": "a failure that no entry of the catalogue describes",
+    "hypothesis": "what would show the cause is not in these logs",
+    "not_judged": "these logs show no failure that is known, and no end of the run",
     "empty": "there was nothing to read",
     "wrapper": "the root is not in these logs",
 }

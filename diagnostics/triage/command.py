@@ -16,7 +16,7 @@ from diagnostics.triage.reading.named import find
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
-from diagnostics.triage.verdict import Diagnosis, judge
+from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis, judge
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from diagnostics.triage.reading.logs import LogSource
 
-_EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "unknown": INCOMPLETE, "clean": FINE, "empty": INCOMPLETE}
+# What is not in it is incomplete: a failure without an answer, or something that was not judged.
+_EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"diagnostics: {clean.own(str(error))}", file=sys.stderr)
         return USAGE
     rules = Rules(catalogue.load())
-    verdict = triage(sources, rules)
+    verdict = triage(sources, rules, excerpt=options.excerpt)
     told = report(verdict, [source.name for source in sources], str(passed))
     told = output.filtered(told, options)
     output.write(told, options)
@@ -55,14 +56,14 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def triage(sources: Sequence[LogSource], rules: Rules) -> Diagnosis:
-    """Reads all logs of one run and judges them together."""
-    return judge([scan(source, rules) for source in sources], rules)
+def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
+    """Reads all logs of one run and judges them together; of an excerpt no end is expected."""
+    return judge([scan(source, rules) for source in sources], rules, excerpt=excerpt)
 
 
 def exit_code(verdict: Diagnosis) -> int:
-    """0 no failure, 1 a known one, 3 an unknown one or a log that could not be read to its end."""
-    code = _EXIT[verdict.state]
+    """0 no failure and an end, 1 a known one, 3 an unknown one, no end, or a log that could not be read to its end."""
+    code = _EXIT.get(verdict.state, INCOMPLETE)
     return INCOMPLETE if code == FINE and verdict.problems else code
 
 
@@ -128,4 +129,8 @@ def _title(verdict: Diagnosis) -> str:
         return f"{issue.code} {issue.title}" + (
             " (root not in the log)" if verdict.state == "wrapper" else ""
         )
+    if verdict.leads:
+        return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
+    if verdict.state == NOT_JUDGED:
+        return "not judged: no known failure, and no end of the run"
     return f"unknown: {verdict.anchors[0].text[:100]}" if verdict.anchors else "no failure"

@@ -48,6 +48,8 @@ ANCHORS = (
     "Error\x1b", "Exception\x1b", "m(most recent call last)",
     # Where a collector of logs keeps the parts of an exception apart.
     'Error"', 'Exception"', '"exc_type"', "exception.type", "exception.stacktrace",
+    # Levels, whose lines are no exceptions.
+    "ERROR", "CRITICAL", "FATAL", "Fatal error",
     "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
 )  # fmt: skip
 ANCHOR_PATTERNS = (

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
 from diagnostics.catalogue.offers import remedy
 from diagnostics.report import wording
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
+from diagnostics.triage.leads import MOST_LEADS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from diagnostics.triage.leads import Lead
     from diagnostics.triage.seen import Hit
+    from diagnostics.triage.symptoms import Symptom
     from diagnostics.triage.verdict import Candidate, Diagnosis
 
 WHERE_ROOTS_ARE = (
@@ -18,9 +24,12 @@ WHERE_ROOTS_ARE = (
     " traceback; with Ray in /tmp/ray/session_latest/logs/worker-*.err; with torchrun in the files of --log-dir, or at"
     " the rank whose failure has the earliest time; then run triage on all of them together"
 )
+UNENDED = "no failure in these logs that is known, and no end of the run: who hangs or is killed prints nothing more"
 NOTES = {
+    "hypothesis": "what would show the cause is not in these logs; what is there fits the following",
+    "not_judged": UNENDED,
     "empty": "nothing to read: the log is empty; look for the file that the run really wrote (nohup.out, one a rank)",
-    "clean": "no failure in these logs that is known, and no traceback",
+    "clean": "no failure in these logs that is known, no traceback, and the run says that it ended",
     "unknown": "a failure that no entry describes; below is where to look first",
     "wrapper": "root not in these logs, only what follows from it",
 }
@@ -32,18 +41,43 @@ NOT_READ = "nothing of these logs could be read, so nothing can be said of them"
 def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
     """The report of one run's logs; `passed` says what in folders was passed over."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
-    checks = [
-        CheckResult(
-            "known issues",
-            "findings" if findings else "skipped" if verdict.state == "empty" else "ok",
-            f"{verdict.lines} lines",
-            tuple(findings),
-        )
-    ]
+    findings += [_of_lead(lead, place) for place, lead in enumerate(verdict.leads[:MOST_LEADS])]
+    judged = CheckResult.of("known issues", findings, _not_judged(verdict))
+    outcome = "skipped" if verdict.state == "empty" else judged.outcome
+    checks = [replace(judged, outcome=outcome, reason=f"{verdict.lines} lines")]
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
     notes += [passed] if passed else []
     return Report(tool="triage", subject=_subject(verdict, logs), checks=tuple(checks), notes=tuple(notes))
+
+
+def _not_judged(verdict: Diagnosis) -> Iterator[NotJudged]:
+    """What of the logs was not judged, and what would let it be."""
+    late = verdict.late
+    if verdict.state == "unknown":
+        first = verdict.anchors[0] if verdict.anchors else None
+        yield NotJudged("the failure", "no entry describes it", place=place(first) if first else "")
+    elif verdict.state == "hypothesis":
+        yield NotJudged(
+            "the cause", "what would show it is not in these logs", place=place(verdict.leads[0].hit)
+        )
+    elif verdict.state == "not_judged":
+        for hit in late.failing[:3]:
+            yield NotJudged(
+                "a line that speaks of a failure", f"no rule knows it: {hit.text[:160]}", "", place(hit)
+            )
+        if late.symptoms:
+            one = late.symptoms[0]
+            yield NotJudged("the metrics", f"{one.what}: {one.hits[0].text}", "", place(one.hits[0]))
+        elif not late.failing:
+            last = late.last[-1] if late.last else None
+            yield NotJudged(
+                "how the run ended",
+                f"the log ends without an ending{f': {last.text[:160]}' if last else ''}",
+                "the log to its end, and the launcher's or the scheduler's; --excerpt if it is a part; if the run still"
+                " stands there: grpo-doctor hang",
+                place(last) if last else "",
+            )
 
 
 def _note(verdict: Diagnosis) -> str:
@@ -76,6 +110,28 @@ def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
         "candidates": [_summary(candidate) for candidate in verdict.candidates],
         "followed": [_summary(candidate) for candidate in verdict.followed],
         "anchors": [_hit(hit) for hit in verdict.anchors],
+        "leads": [
+            {
+                "code": lead.issue.code,
+                "title": lead.issue.title,
+                "why": lead.why,
+                "settles": lead.settles,
+                "place": place(lead.hit),
+            }
+            for lead in verdict.leads
+        ],
+        "near": [{"code": issue.code, "title": issue.title} for issue in verdict.near],
+        "symptoms": [_symptom(symptom) for symptom in verdict.late.symptoms],
+    }
+
+
+def _symptom(symptom: Symptom) -> dict[str, Any]:
+    return {
+        "what": symptom.what,
+        "means": symptom.means,
+        "first": _hit(symptom.hits[0]),
+        "count": len(symptom.hits),
+        "causes": [{"code": cause.code, "settles": cause.settles} for cause in symptom.causes],
     }
 
 
@@ -127,6 +183,20 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
             releases={name: version for name, (version, _) in verdict.versions.items()},
         ),
         references=tuple(reference.ref for reference in issue.references),
+    )
+
+
+def _of_lead(lead: Lead, number: int) -> Finding:
+    """A hypothesis: what fits, and what would settle it."""
+    return Finding(
+        code=lead.issue.code,
+        title=lead.issue.title,
+        severity=Severity.INFO if number else Severity.WARNING,
+        certainty="hypothesis",
+        known_by=max((claim.evidence for claim in lead.issue.affected), key=model.EVIDENCE.index),
+        detail=f"Seen: {lead.why}. What would settle it: {lead.settles}",
+        evidence=(Evidence(lead.hit.text, place(lead.hit)),),
+        references=tuple(reference.ref for reference in lead.issue.references),
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import anchors
 from diagnostics.triage import facts
+from diagnostics.triage.leads import Fragments
+from diagnostics.triage.nearest import Index
 from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.tracebacks import HEADER
 
@@ -36,6 +39,7 @@ class Rules:
         warned: Codes of issues that show in lines which a logger calls a warning, or less, by their own samples.
         by_anchor: The rules that may match where a text is found.
         anchors: RE2 patterns without groups; a line without any of them is of no interest.
+        texts: What the anchors among them find that are texts.
     """
 
     issues: dict[str, Issue] = field(repr=False)
@@ -43,6 +47,7 @@ class Rules:
     warned: set[str] = field(default_factory=set, repr=False)
     by_anchor: dict[str, list[int]] = field(default_factory=dict, repr=False)
     anchors: list[str] = field(default_factory=list, repr=False)
+    texts: frozenset[str] = field(default_factory=frozenset, repr=False)
 
     def __post_init__(self) -> None:
         for code, issue in self.issues.items():
@@ -62,7 +67,19 @@ class Rules:
             *map(_quoted, facts.ANCHORS),
             *facts.ANCHOR_PATTERNS,
         ]
+        self.texts = frozenset(map(unquoted, self.anchors)) - set(map(unquoted, facts.ANCHOR_PATTERNS))
         self.prefilter = anchors.union(self.anchors)
+        self.facts = anchors.union(list(facts.ANCHOR_PATTERNS))
+
+    @cached_property
+    def fragments(self) -> Fragments:
+        """The entries in pieces, made when a log first needs them."""
+        return Fragments(self.issues)
+
+    @cached_property
+    def index(self) -> Index:
+        """The entries by their words, made when a log first needs them."""
+        return Index(self.issues)
 
 
 def _in_a_warning(sample: LogSample) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from diagnostics.triage.endings import TAIL
 from diagnostics.triage.reading import envelopes, wrapped
 from diagnostics.triage.reading.first_look import FirstLook
 from diagnostics.triage.reading.logs import SourceError
@@ -14,11 +15,12 @@ from diagnostics.triage.stages import Stages
 
 if TYPE_CHECKING:
     from diagnostics.triage.reading.logs import LogSource
-    from diagnostics.triage.reading.prefixes import Line
     from diagnostics.triage.rules import Rules
 
 # Of a long line this much on each side of an anchor is looked at.
 _WINDOW = 4096
+# So much of its beginning is kept for the metrics.
+HEAD = 1 << 16
 _RANK_FILE = re.compile(
     r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)",
     re.IGNORECASE,
@@ -33,6 +35,8 @@ def scan(source: LogSource, rules: Rules) -> Seen:
     try:
         for block in source.blocks():
             walk.block(block.data, block.first_line)
+            seen.head = seen.head or block.data[:HEAD]
+            seen.tail = (seen.tail + block.data[-TAIL:])[-TAIL:]
     except SourceError as error:
         seen.problem = str(error)
     walk.stages.finish()
@@ -74,17 +78,20 @@ class _BlockWalk:
 
     def _line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
         """Looks at one line, or at what is around an anchor in a very long one; tells whether it was the whole."""
-        if 2 * _WINDOW < end - start <= envelopes.LONGEST and (inner := _opened(data[start:end])) is not None:
+        if (
+            2 * _WINDOW < end - start <= envelopes.LONGEST
+            and (inner := envelopes.inside(data[start:end])) is not None
+        ):
             self.stages.take(inner, number)
             return True
         raw = data[max(start, anchor - _WINDOW) : min(end, anchor + 2 * _WINDOW)]
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         if "\r" in text and len(parts := [part for part in text.split("\r") if part.strip()]) > 1:
             for part in parts[-20:]:
-                inner = _opened(part.encode())
+                inner = envelopes.inside(part.encode())
                 self.stages.take([clean(part)] if inner is None else inner, number)
         else:
-            inner = _opened(raw)
+            inner = envelopes.inside(raw)
             self.stages.take([clean(text)] if inner is None else inner, number)
         return len(raw) == end - start
 
@@ -94,17 +101,6 @@ class _BlockWalk:
         for index, text in wrapped.rejoined(lines):
             if self._first_look.search(text.encode(), 0):
                 self.stages.joined(text, lines[index], index + 1)
-
-
-def _opened(raw: bytes) -> list[Line] | None:
-    """The lines within a line, if it is of that kind."""
-    if b"\\n" not in raw and b'{"' not in raw[:400]:
-        return None
-    inner = envelopes.opened(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
-    if inner is None:
-        return None
-    # Docker's object around a logger's.
-    return [innermost for line in inner for innermost in envelopes.opened(line) or (line,)]
 
 
 def _line_end(data: bytes, position: int) -> int:

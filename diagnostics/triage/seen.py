@@ -57,6 +57,10 @@ class Seen:
         failures: Tracebacks that ended, the first of each shape; none that Python itself ignored.
         last: The traceback that ended last.
         errors: The first lines that speak of an error outside any traceback, and the last one.
+        cut: Tracebacks whose end is missing, and of those without their head, too, the last one.
+        loud: Lines that a logger calls an error, and that are no exception; the first ones.
+        head: The first bytes, whole where the log is no longer; for its metrics.
+        tail: The last bytes, which say how it ended.
         first_failed: What torchrun's table says of the rank that failed first.
         problem: Why the log could not be read to its end; empty if it was.
     """
@@ -72,3 +76,11 @@ class Seen:
     frameworks: Counter[str] = field(default_factory=Counter)
     first_failed: dict[str, str] = field(default_factory=dict)
     problem: str = ""
+    cut: list[Traceback] = field(default_factory=list)
+    loud: list[Hit] = field(default_factory=list)
+    head: bytes = field(default=b"", repr=False)
+    tail: bytes = field(default=b"", repr=False)
+
+    def failed_at(self, line: int) -> bool:
+        """Whether an exception ended in this line whose message is known."""
+        return any(line == hit.line for hits in self.hits.values() for hit in hits.kept)

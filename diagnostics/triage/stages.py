@@ -28,6 +28,7 @@ MOST_INSIDE = 200_000
 _SHOWN = 400
 # So far below "Exception ignored in" its traceback begins; further where ranks print between each other.
 _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
+_MOST_LOUD, _MOST_CUT = 4, 8
 _BAR = re.compile(r"\d%\|")
 _RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
 _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
@@ -88,7 +89,7 @@ class Stages:
 
     def finish(self) -> None:
         """Counts a traceback whose end is missing as an error, where nothing better is there."""
-        self._said.cut_off(self._tracebacks.unfinished())
+        self._said.cut_off(self._tracebacks.unfinished(), self._tracebacks.headless())
 
 
 class _Ignored:
@@ -174,6 +175,9 @@ class _Tracebacks:
     def unfinished(self) -> list[Traceback]:
         return [one for one in self.open.values() if one.headed and one.frames and not one.ignored]
 
+    def headless(self) -> list[Traceback]:
+        return [one for one in self.open.values() if not one.headed and one.frames and not one.ignored]
+
     def _give_up(self) -> None:
         self.open.clear()
         self._first_look.drop({HEADER, FRAME_PATTERN})
@@ -252,12 +256,17 @@ class _Said:
             return False
         seen.frameworks.update(facts.frameworks(line.prefix + line.text))
         if line.harmless or not _is_fatal(line.text):
+            if line.error and len(seen.loud) < _MOST_LOUD:
+                seen.loud.append(
+                    Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None)
+                )
             return False
         self._error(Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None))
         return True
 
-    def cut_off(self, unfinished: list[Traceback]) -> None:
+    def cut_off(self, unfinished: list[Traceback], headless: list[Traceback]) -> None:
         seen = self._seen
+        seen.cut = [*unfinished[:_MOST_CUT], *headless[-1:]]
         if unfinished and not seen.failures and not seen.errors:
             path, function = unfinished[0].frames[-1]
             text = f"a traceback without its end, in {short_path(path)}, {function}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import FREE, NOT_LOOKED, affects
 from diagnostics.catalogue.model import CONFIRMATION, KINDS, ROLES
 from diagnostics.triage import triggers
+from diagnostics.triage.late import Late, late_look
 from diagnostics.triage.seen import Hit, Hits
 from diagnostics.triage.tracebacks import short_path
 
@@ -19,11 +20,19 @@ if TYPE_CHECKING:
 
     from diagnostics.catalogue.affects import Concern
     from diagnostics.catalogue.model import Issue
+    from diagnostics.triage.leads import Lead
     from diagnostics.triage.rules import Rules
     from diagnostics.triage.seen import Seen
     from diagnostics.triage.tracebacks import Traceback
 
 MOST_CANDIDATES = 3
+HYPOTHESIS, NOT_JUDGED = "hypothesis", "not_judged"
+_UNRESOLVED = {"unknown", "wrapper", HYPOTHESIS, NOT_JUDGED}
+# The entry that says no more of a NaN than that it is there; the metrics beside it may.
+_NAN = "NUM027"
+_MOST_FAILING = 3
+# Somebody stopped it: no failure by itself, and no good end.
+_BY_HAND = "KeyboardInterrupt"
 # `none` patterns count in the same traceback or so many lines around.
 _NEAR = 3
 _ENDING = {
@@ -79,12 +88,15 @@ class Diagnosis:
     """What came of the logs of one run.
 
     Attributes:
-        state: `known`, `wrapper` (only what follows from a root that is not in these logs), `unknown` (a failure that
-            no entry describes), `clean`, or `empty` where there was nothing to read.
+        state: `known`, `wrapper` (only what follows from a root that is not in these logs), `hypothesis` (what is left
+            of the logs, or their metrics, fits known issues and shows none), `unknown` (a failure that no entry
+            describes), `clean` (no failure, and the run says that it ended), `not_judged` (no failure, and no end; or
+            lines that speak of one), or `empty` where there was nothing to read.
         candidates: At most three, the likeliest first.
         followed: What the root brought about.
         anchors: Where to look where the root is not known.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
+        late: What a second look found, where no root is known.
     """
 
     state: str
@@ -97,30 +109,51 @@ class Diagnosis:
     lines: int
     problems: tuple[str, ...]
     first_failed: tuple[tuple[str, str], ...] = ()
+    late: Late = field(default_factory=Late)
+
+    @property
+    def leads(self) -> tuple[Lead, ...]:
+        """Of a hypothesis, the issues that fit."""
+        return self.late.leads if self.state == HYPOTHESIS else ()
+
+    @property
+    def near(self) -> tuple[Issue, ...]:
+        """To look at where no answer is known: what fits, then what is nearest."""
+        if self.state not in {"unknown", "wrapper", NOT_JUDGED, HYPOTHESIS}:
+            return ()
+        named = {one.issue.code for one in self.candidates} | {one.issue.code for one in self.leads}
+        found = [*(lead.issue for lead in self.late.leads), *self.late.near]
+        return tuple({one.code: one for one in found if one.code not in named}.values())[:MOST_CANDIDATES]
 
 
-def judge(seen: Sequence[Seen], rules: Rules) -> Diagnosis:
-    """Judges all logs of one run together; their order makes no difference."""
+def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
+    """Judges all logs of one run together; their order makes no difference.
+
+    Args:
+        seen: What each log held.
+        rules: The catalogue's.
+        excerpt: Whether they are parts of logs, so that no end is to be expected.
+    """
     seen = sorted(seen, key=lambda log: log.source)
     versions = _versions(seen)
     found = sorted(_confirmed(_candidates(seen, rules, versions)), key=_order)
     roots = [candidate for candidate in found if candidate.role == "root"]
     rest = [candidate for candidate in found if candidate.role != "root"]
     failures = [failure for log in seen for failure in log.failures]
+    late = Late() if roots else late_look(seen, rules)
     if roots:
         state, candidates, followed = "known", roots[:MOST_CANDIDATES], rest
-    elif rest and not _others(failures, rest):
+    elif rest and not _others(failures, rest) and not _better(rest, late):
         state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
     else:
-        state = "unknown" if failures or any(log.errors for log in seen) else "clean"
-        state = "empty" if not any(log.lines for log in seen) else state
+        state = _unresolved(seen, failures, late, excerpt=excerpt)
         candidates, followed = [], rest
     frameworks: Counter[str] = sum((log.frameworks for log in seen), Counter())
     return Diagnosis(
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(seen, _own(rest)) if state in {"unknown", "wrapper"} else (),
+        anchors=_anchors(seen, _own(rest), late) if state in _UNRESOLVED - {HYPOTHESIS} else (),
         versions=versions,
         frameworks=tuple(
             name for name, _ in sorted(frameworks.items(), key=lambda item: (-item[1], item[0]))
@@ -129,7 +162,29 @@ def judge(seen: Sequence[Seen], rules: Rules) -> Diagnosis:
         lines=sum(log.lines for log in seen),
         problems=tuple(log.problem for log in seen if log.problem),
         first_failed=next((tuple(log.first_failed.items()) for log in seen if log.first_failed), ()),
+        late=late,
     )
+
+
+def _better(wrappers: Sequence[Candidate], late: Late) -> bool:
+    """Whether the metrics say more of a NaN than that it is there."""
+    return wrappers[0].issue.code == _NAN and bool(late.leads) and late.leads[0].issue.code != _NAN
+
+
+def _unresolved(seen: Sequence[Seen], failures: Sequence[Traceback], late: Late, *, excerpt: bool) -> str:
+    """What logs without a known root come to."""
+    if not any(log.lines for log in seen):
+        return "empty"
+    if failures and not any(lead.cut for lead in late.leads):
+        by_hand = all(one.type == _BY_HAND for one in failures)
+        return NOT_JUDGED if by_hand and not any(log.errors for log in seen) else "unknown"
+    if late.leads:
+        return HYPOTHESIS
+    if any(log.errors for log in seen) or (late.failing and late.message):
+        return "unknown"
+    if late.symptoms or late.failing or any(log.cut for log in seen):
+        return NOT_JUDGED
+    return "clean" if late.ended or excerpt else NOT_JUDGED
 
 
 def _others(failures: Iterable[Traceback], wrappers: Iterable[Candidate]) -> bool:
@@ -259,7 +314,7 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
     )
 
 
-def _anchors(seen: Sequence[Seen], own: set[int]) -> tuple[Hit, ...]:
+def _anchors(seen: Sequence[Seen], own: set[int], late: Late) -> tuple[Hit, ...]:
     """The first causes, then the last exceptions, then first lines that speak of errors; eight at the most.
 
     What merely follows comes last, and what many ranks say alike comes once.
@@ -273,6 +328,7 @@ def _anchors(seen: Sequence[Seen], own: set[int]) -> tuple[Hit, ...]:
     found.sort(key=lambda item: item[0])
     for log in seen:
         found += [(True, hit) for hit in log.errors[:1] + log.errors[-1:]]
+    found += [(True, hit) for hit in late.failing[: 0 if found else _MOST_FAILING]]
     said: dict[str, Hit] = {}
     for _, hit in found:
         said.setdefault(_VALUES.sub("_", hit.text), hit)
@@ -292,14 +348,14 @@ def _where(failure: Traceback) -> str:
 
 def _fingerprint(state: str, candidates: list[Candidate], seen: Sequence[Seen], own: set[int]) -> str:
     """The same for the same failure, whatever the ranks, paths, times and values: what jobs are grouped by."""
-    if state in {"clean", "empty"}:
+    if state in {"clean", "empty", NOT_JUDGED, HYPOTHESIS}:
         return ""
     if candidates:
         told = candidates[0].issue.code
     else:
         shapes = sorted(shape for shape in (_told(log, own) for log in seen) if shape)
         causes = [shape for shape in shapes if not shape[0]] or shapes
-        told = Counter(causes).most_common(1)[0][0][1]
+        told = Counter(causes).most_common(1)[0][0][1] if causes else ""
     return "v1:" + hashlib.sha256(f"{state}|{told}".encode()).hexdigest()[:16]
 
 
@@ -312,4 +368,5 @@ def _told(log: Seen, own: set[int]) -> tuple[bool, str] | None:
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
         told = "|".join([failure.type, _VALUES.sub("_", failure.message)[:200], *frames])
         return _follows(failure, own), told
-    return (True, _VALUES.sub("_", log.errors[0].text)) if log.errors else None
+    said = log.errors or log.loud
+    return (True, _VALUES.sub("_", said[0].text)) if said else None

@@ -69,7 +69,7 @@ def test_a_confirmation_is_never_a_verdict_alone(judge):
     """Nor one of a failure that it does not belong to; beside the one that it does, it is evidence."""
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."
     alone = judge(["step 1", wait, wait, "step 2"])
-    assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("clean", (), (), 0)
+    assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("not_judged", (), (), 3)
     unknown = judge([wait, *traceback_of("KeyError: 'reward'", "my_rewards.py")])
     assert (unknown.state, unknown.candidates, unknown.followed) == ("unknown", (), ())
     root = judge([wait, *traceback_of(ROOT)])
@@ -167,6 +167,7 @@ def test_a_clean_log_is_clean(judge):
         "[rank0]:[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called",
         "Exception ignored in: <function Pool.__del__ at 0x7f00>",
         *traceback_of("OSError: [Errno 9] Bad file descriptor", "own/pool.py", "__del__"),
+        "{'train_runtime': 12.3, 'train_loss': 0.01}",
     ]
     verdict = judge(lines)
     assert (verdict.state, verdict.fingerprint, exit_code(verdict)) == ("clean", "", 0)
@@ -285,7 +286,11 @@ def test_the_command(tmp_path):
         "known",
         "MEM005",
     )
+    done = run("-", stdin=b"all is well\nTraining completed.\n")
+    assert (done.returncode, b"clean" in done.stdout) == (0, True)
     done = run("-", stdin=b"all is well\n")
+    assert (done.returncode, b"ends without an ending" in done.stdout) == (3, True)
+    done = run("-", "--excerpt", stdin=b"all is well\n")
     assert (done.returncode, b"clean" in done.stdout) == (0, True)
     done = run(tmp_path / "none.log")
     assert (done.returncode, done.stdout) == (2, b"")
@@ -338,7 +343,7 @@ def test_a_log_cut_off_in_its_gzip_is_incomplete(tmp_path, rules):
     path = tmp_path / "a.log.gz"
     path.write_bytes(gzip.compress(b"all is well\n" * 1000)[:-12])
     verdict = triage(find([str(path)]), rules)
-    assert (verdict.state, exit_code(verdict)) == ("clean", 3)
+    assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
     assert "cut off" in verdict.problems[0]
 
 
@@ -547,14 +552,14 @@ def test_a_warning_of_rays_own_processes_is_no_failure(judge):
         "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
         " RPC Error message: failed to connect to all addresses"
     )
-    assert judge([line]).state == "clean"
+    assert judge([line, "Application shutdown complete."]).state == "clean"
 
 
 def test_a_traceback_without_its_end_is_not_clean(judge):
     """The log was cut off in the middle of it; frames that a program prints without a head are its own affair."""
     lines = traceback_of(ROOT)[:-1]
     assert judge(["step 1", *lines]).state == "unknown"
-    assert judge(["step 1", *lines[1:]]).state == "clean"
+    assert judge(["step 1", *lines[1:]]).state == "not_judged"
 
 
 def test_a_ray_sessions_folder(tmp_path, rules):
@@ -575,7 +580,7 @@ def test_a_ray_sessions_folder(tmp_path, rules):
 def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
     """A warning of a run that went on; the same as an error is one."""
     told = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
-    assert judge([f"WARNING:root:{told}", "{'train_loss': 0.1}"]).state == "clean"
+    assert judge([f"WARNING:root:{told}", "{'train_runtime': 0.1}"]).state == "clean"
     assert codes(judge([f"ERROR:root:{told}"])) == ["ENV004"]
 
 

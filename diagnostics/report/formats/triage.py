@@ -12,7 +12,7 @@ from diagnostics.facts.environment import redact
 from diagnostics.report.formats.terminal import write_finding
 
 if TYPE_CHECKING:
-    from typing import TextIO
+    from typing import Any, TextIO
 
     from rich.console import Console
 
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 _STYLES = {
     "known": "bold red",
     "wrapper": "bold yellow",
+    "hypothesis": "bold yellow",
     "unknown": "bold yellow",
+    "not_judged": "bold yellow",
     "clean": "green",
     "empty": "bold yellow",
 }
+
+
+_MOST_SYMPTOMS = 2
 
 
 def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
@@ -34,7 +39,7 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
     logs = subject["logs"]
     named = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
     head = Text(redact(f"triage: {named}, {subject['lines']} lines: "))
-    console.print(head.append(subject["verdict"], style=_STYLES[subject["verdict"]]))
+    console.print(head.append(subject["verdict"].replace("_", " "), style=_STYLES[subject["verdict"]]))
     packages = ", ".join(f"{name} {version}" for name, version in subject["packages"].items())
     if packages:
         console.print(Text(f"installed, says the log: {packages}"))
@@ -48,6 +53,7 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
         rank = f"rank {anchor['rank']}: " if anchor["rank"] else ""
         line = Text(redact(f"- {rank}{anchor['text']} [{anchor['place']}]"))
         console.print(Padding(line, (0, 0, 0, 2), expand=False))
+    _write_more(console, subject)
     console.print()
     for check in report.checks:
         _write_check(console, check)
@@ -55,6 +61,20 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
         console.print(Text(redact(f"note: {note}"), style="dim"))
     if subject["fingerprint"]:
         console.print(Text(f"fingerprint {subject['fingerprint']}", style="dim"))
+
+
+def _write_more(console: Console, subject: dict[str, Any]) -> None:
+    """What metrics show, and what is near where no answer is known."""
+    for symptom in subject["symptoms"][:_MOST_SYMPTOMS]:
+        times = f", {symptom['count']} lines" if symptom["count"] > 1 else ""
+        console.print()
+        console.print(Text(f"the metrics show that {symptom['what']}", style="bold"))
+        for text in (f"- {symptom['first']['text']} [{symptom['first']['place']}{times}]", symptom["means"]):
+            console.print(Padding(Text(redact(text)), (0, 0, 0, 2), expand=False))
+    if subject["near"]:
+        near = "; ".join(f"{issue['code']} {issue['title']}" for issue in subject["near"])
+        console.print()
+        console.print(Text(f"see also, near and not the answer: {near}"))
 
 
 def _write_check(console: Console, check: CheckResult) -> None:

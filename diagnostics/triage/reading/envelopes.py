@@ -45,6 +45,17 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\'": "'", "\\\\": "\\", "\\r
 _ESCAPE = re.compile(r"\\[nt\"'\\r]|\\u001[bB]|\\x1[bB]")
 
 
+def inside(raw: bytes) -> list[Line] | None:
+    """The lines within a line of a log, also two envelopes deep; None where it is an ordinary one."""
+    if b"\\n" not in raw and b'{"' not in raw[:400]:
+        return None
+    inner = opened(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
+    if inner is None:
+        return None
+    # Docker's object around a logger's.
+    return [innermost for line in inner for innermost in opened(line) or (line,)]
+
+
 def opened(line: Line) -> Iterator[Line] | None:
     r"""The lines within a line; None where it is an ordinary one.
 

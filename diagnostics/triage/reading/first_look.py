@@ -34,11 +34,12 @@ class FirstLook:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._anchors = list(rules.anchors)
-        self._texts = {unquoted(anchor) for anchor in rules.anchors if anchor not in facts.ANCHOR_PATTERNS}
+        # Made once for all logs: of 2,000 small ones it was half of the time.
+        self._texts = rules.texts
         self._raw: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._automaton: Any = rules.prefilter
-        self._facts: Any = anchors.union(list(facts.ANCHOR_PATTERNS))
+        self._facts: Any = rules.facts
 
     def search(self, data: bytes, position: int) -> Any:
         """The next match of an anchor, or None."""

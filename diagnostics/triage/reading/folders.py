@@ -111,7 +111,7 @@ def _is_text(path: Path, passed: Passed) -> bool:
                     break
     except (OSError, EOFError, kinds.NoLogError, *packed.ERRORS):
         return True
-    if head[:2] in kinds.UTF16 or head.startswith(kinds.PACKED_UNREAD) or kinds.is_text(head) is not False:
+    if kinds.utf16(head) or head.startswith(kinds.PACKED_UNREAD) or kinds.is_text(head) is not False:
         return True
     passed.kinds["binary"] += 1
     return False

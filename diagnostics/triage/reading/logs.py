@@ -89,9 +89,9 @@ class _Unclosed(io.RawIOBase):
 class _Recoded:
     """UTF-16, which PowerShell writes where a shell's `>` is used, as UTF-8."""
 
-    def __init__(self, raw: io.BufferedReader) -> None:
+    def __init__(self, raw: io.BufferedReader, encoding: str) -> None:
         self._raw = raw
-        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
 
     def read(self, size: int, /) -> bytes:
         while data := self._raw.read(size):
@@ -110,8 +110,8 @@ def _plain(raw: io.BufferedReader) -> Stream:
     for magic, (kind, unpacker) in packed.PACKERS.items():
         if head.startswith(magic):
             return packed.Unpacked(raw, kind, unpacker)
-    if head[:2] in kinds.UTF16:
-        return _Recoded(raw)
+    if encoding := kinds.utf16(head):
+        return _Recoded(raw, encoding)
     if head.startswith(kinds.ZIP):
         raise NoLogError("a zip in a pipe or in a zip is not unpacked here: name the file itself")
     if said := kinds.unread(head):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import importlib
 import io
 import lzma
 import os
@@ -32,7 +33,27 @@ _METHODS = (
     zipfile.ZIP_DEFLATED,
     zipfile.ZIP_BZIP2,
 )  # LZMA asks for the memory that it likes
-ERRORS = (zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, struct.error)
+
+
+def _zstd() -> Any:
+    """The module that unpacks zstd: of Python from 3.14 on, else one with the same manners, if it is installed."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None
+
+
+_ZSTD = _zstd()
+_ZSTD_ERROR: type[Exception] = zlib.error if _ZSTD is None else _ZSTD.ZstdError
+ERRORS = (
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+    struct.error,
+)
 
 
 class Stream(Protocol):
@@ -70,6 +91,8 @@ PACKERS: dict[bytes, tuple[str, Callable[[], Any]]] = {
     b"BZh": ("bzip2", bz2.BZ2Decompressor),
     b"\xfd7zXZ\0": ("xz", lambda: lzma.LZMADecompressor(memlimit=_MEMORY)),
 }
+if _ZSTD is not None:
+    PACKERS[b"\x28\xb5\x2f\xfd"] = ("zstd", _ZSTD.ZstdDecompressor)
 
 
 class Unpacked:

@@ -28,7 +28,7 @@ from tests.diagnostics.corpus.sweep import LOGS, Memory
 HEADER = b"Traceback (most recent call last):\n"
 FRAME = b'  File "/opt/env/lib/python3.12/site-packages/vllm/a.py", line 7, in f\n'
 CHAIN = b"During handling of the above exception, another exception occurred:\n\n"
-STATES = {"known", "wrapper", "unknown", "clean", "empty"}
+STATES = {"known", "wrapper", "hypothesis", "unknown", "not_judged", "clean", "empty"}
 
 
 def damaged_line(lines: list[bytes], numbers: random.Random) -> bytes:

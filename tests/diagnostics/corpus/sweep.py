@@ -36,9 +36,10 @@ class Memory:
 
 
 def said(rules: Rules, lines: list[str]) -> tuple[str, str]:
-    """State and first candidate."""
+    """State and first candidate; whether a run that shows no failure ended is lost where its last lines are."""
     verdict = triage([Memory(transforms.joined(lines))], rules)
-    return verdict.state, verdict.candidates[0].issue.code if verdict.candidates else ""
+    state = "nothing" if verdict.state in {"clean", "not_judged", "hypothesis"} else verdict.state
+    return state, verdict.candidates[0].issue.code if verdict.candidates else ""
 
 
 def cut(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:

@@ -1,0 +1,83 @@
+"""The second look, at logs in which no rule found a root: leads, nearest issues, and whether the run ended at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics.triage import nearest, symptoms
+from diagnostics.triage.endings import end_of
+from diagnostics.triage.leads import asks
+from diagnostics.triage.metrics import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from diagnostics.catalogue.model import Issue
+    from diagnostics.triage.endings import End
+    from diagnostics.triage.leads import Lead
+    from diagnostics.triage.rules import Rules
+    from diagnostics.triage.seen import Hit, Seen
+    from diagnostics.triage.symptoms import Symptom
+
+# A log of so few lines was chosen by somebody.
+_PASTED = 16
+
+
+@dataclass(frozen=True)
+class Late:
+    """What a second look found.
+
+    Attributes:
+        near: The nearest known issues, to look at.
+        ended: The line that says that the run came to its end.
+        last: The last lines of logs that do not say so.
+        failing: Lines that speak of a failure, or that a logger calls an error, and that no rule knows.
+        message: Whether those are a message that somebody pasted.
+    """
+
+    leads: tuple[Lead, ...] = ()
+    near: tuple[Issue, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    ended: Hit | None = None
+    last: tuple[Hit, ...] = ()
+    failing: tuple[Hit, ...] = ()
+    message: bool = False
+
+
+def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
+    """Looks at heads and tails of logs that were read already."""
+    ends = [(log, end_of(log)) for log in seen]
+    shown = symptoms.shown(
+        [row for log in seen for row in rows_of(log)], pasted=sum(log.lines for log in seen) <= _PASTED
+    )
+    failing = [
+        *dict.fromkeys(
+            [*(hit for log in seen for hit in log.loud), *(hit for _, end in ends for hit in end.failing)]
+        )
+    ]
+    wanted = bool(shown or failing) or any(
+        end.waits or asks(end) or log.failures or log.errors or log.cut for log, end in ends
+    )
+    leads = rules.fragments.of(ends, shown) if wanted else []
+    return Late(
+        tuple(leads),
+        _near(ends, failing, rules) if wanted else (),
+        tuple(shown),
+        next((end.ended for _, end in ends if end.ended), None),
+        tuple(end.last for _, end in ends if end.last),
+        tuple(failing),
+        any(end.last for _, end in ends) and all(end.message for _, end in ends if end.last),
+    )
+
+
+def _near(ends: Iterable[tuple[Seen, End]], failing: Iterable[Hit], rules: Rules) -> tuple[Issue, ...]:
+    said: list[str] = []
+    for log, _ in ends:
+        for one in [*log.failures[:3], *([log.last] if log.last else []), *log.cut[:2]]:
+            said += nearest.words_of(one)
+        for hit in log.errors[:3]:
+            said += nearest.words(hit.text)
+    for hit in list(failing)[:6]:
+        said += nearest.words(hit.text)
+    return tuple(rules.issues[code] for code in rules.index.near(said))

@@ -1,0 +1,188 @@
+"""How triage does on other people's threads, labelled before it saw them: a folder with `labels.jsonl`.
+
+A line of it: `file`, `kind` (whole, tail, cut, message only, metrics), `code` of the entry that explains the cause or
+null, `also_acceptable` codes, and whether it is a `failure` at all. The texts belong to who wrote them and are not kept
+here; figures are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics import catalogue
+from diagnostics.triage.command import triage
+from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.rules import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+LABELS = "labels.jsonl"
+WANTED = {"whole": 0.90, "tail, cut or message": 0.60, "precision": 0.95}
+_MOST = 3
+# Entries that came after the labels, which can't name them.
+AFTER_THE_LABELS = ("ENG013", "ENV021", "ENV022", "ENV023", "ENV024", "ENV025", "MEM013", "NUM027")
+
+
+@dataclass(frozen=True)
+class Thread:
+    """What triage said of one thread.
+
+    Attributes:
+        label: The code of the cause, or an empty string.
+        accepted: That code and those that are right as well.
+        named: Codes that were given as the answer, the likeliest first.
+        near: Known issues that were named as near, which is no answer.
+        sure: Whether the first answer is more than a hypothesis.
+        shown: Whether lines were shown to look at first.
+        symptom: Whether a symptom was read from its metrics.
+    """
+
+    log: str
+    kind: str
+    label: str
+    accepted: tuple[str, ...]
+    failure: bool
+    state: str
+    named: tuple[str, ...]
+    near: tuple[str, ...]
+    sure: bool
+    shown: bool
+    symptom: bool
+
+    @property
+    def first(self) -> bool:
+        """The first answer is right."""
+        return bool(self.named) and self.named[0] in self.accepted
+
+    @property
+    def in_three(self) -> bool:
+        """Among the first three codes that are shown, answers before what is near."""
+        shown = [*self.named, *(code for code in self.near if code not in self.named)]
+        return any(code in self.accepted for code in shown[:_MOST])
+
+    @property
+    def alarmed(self) -> bool:
+        """A failure was spoken of: an answer, or an unknown one."""
+        return bool(self.named) or self.state == "unknown"
+
+    @property
+    def looked_at(self) -> bool:
+        """Something of it was shown to look at, or an answer given."""
+        return self.alarmed or self.shown or self.symptom
+
+    @property
+    def by_hand(self) -> bool:
+        """Answered by an entry that came after the labels: a person holds it against the truth."""
+        return bool(self.named) and not self.label and self.named[0] in AFTER_THE_LABELS
+
+
+def judged(folder: Path) -> list[Thread]:
+    """Judges each labelled thread of a folder by itself."""
+    rules = Rules(catalogue.load())
+    found = []
+    for line in (folder / LABELS).read_text(encoding="utf-8").splitlines():
+        label = json.loads(line)
+        verdict = triage([LogSource(label["file"], folder / label["file"])], rules)
+        code = label["code"] or ""
+        found.append(
+            Thread(
+                log=label["file"],
+                kind=label["kind"],
+                label=code,
+                accepted=tuple(filter(None, [code, *label["also_acceptable"]])),
+                failure=label["failure"],
+                state=verdict.state,
+                named=tuple(one.issue.code for one in verdict.candidates or getattr(verdict, "leads", ())),
+                near=tuple(one.code for one in getattr(verdict, "near", ())),
+                sure=bool(verdict.candidates) and verdict.candidates[0].certainty != "hypothesis",
+                shown=bool(verdict.anchors),
+                symptom=bool(getattr(verdict, "late", None) and verdict.late.symptoms),
+            )
+        )
+    return found
+
+
+def group(thread: Thread) -> str:
+    """The row of the table that a thread belongs to."""
+    if not thread.failure:
+        return "no failure"
+    return thread.kind if thread.kind in {"whole", "metrics"} else "tail, cut or message"
+
+
+def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
+    """Hits and cases of each figure."""
+    rows: dict[str, list[Thread]] = defaultdict(list)
+    for thread in threads:
+        rows[group(thread)].append(thread)
+    told = {}
+    for name in ("whole", "tail, cut or message", "metrics"):
+        labelled = [thread for thread in rows[name] if thread.label]
+        told[f"{name}: named"] = _share(thread.first for thread in labelled)
+        told[f"{name}: named or in the first three"] = _share(thread.in_three for thread in labelled)
+        told[f"{name}: a failure, and said so or shown"] = _share(thread.looked_at for thread in rows[name])
+    fine = rows["no failure"]
+    answered = [thread for thread in threads if thread.named and not thread.by_hand]
+    told["precision of answers"] = _share(thread.first for thread in answered)
+    told["precision of answers that are more than a hypothesis"] = _share(
+        thread.first for thread in answered if thread.sure
+    )
+    told["answers of entries that came after the labels"] = _share(
+        thread.by_hand for thread in threads if thread.named
+    )
+    told["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
+    told["failures called clean"] = _share(thread.state == "clean" for thread in threads if thread.failure)
+    told["no failure: no answer and no unknown failure"] = _share(not thread.alarmed for thread in fine)
+    told["no failure: called clean"] = _share(thread.state == "clean" for thread in fine)
+    return told
+
+
+def _share(cases: Iterable[bool]) -> tuple[int, int]:
+    cases = list(cases)
+    return sum(cases), len(cases)
+
+
+def table(threads: Sequence[Thread]) -> str:
+    """The figures as a table of Markdown, and what was wrong."""
+    lines = ["| figure | threads | share |", "|---|---|---|"]
+    for name, (hits, of) in shares(threads).items():
+        lines.append(f"| {name} | {hits}/{of} | {f'{hits / of:.2f}' if of else '-'} |")
+    return "\n".join(lines)
+
+
+def misses(threads: Sequence[Thread]) -> str:
+    """A line for each thread that was not answered as its label says."""
+    return "\n".join(
+        f"{thread.log} {thread.kind}: {thread.label or '-'} {list(thread.accepted)}"
+        + ("" if thread.failure else " no failure")
+        + f": said {thread.state} {list(thread.named)} near {list(thread.near)}"
+        + (" BY HAND" if thread.by_hand else "")
+        for thread in threads
+        if (thread.label and not thread.first)
+        or (thread.named and not thread.first)
+        or (thread.failure and not thread.looked_at)
+        or (not thread.failure and thread.alarmed)
+    )
+
+
+def as_json(threads: Sequence[Thread]) -> dict[str, object]:
+    """Figures and threads as a document."""
+    return {
+        "threads": [asdict(thread) for thread in threads],
+        "shares": {name: list(share) for name, share in shares(threads).items()},
+    }
+
+
+def good(threads: Sequence[Thread]) -> bool:
+    """Whether what is wanted is met."""
+    told = shares(threads)
+    pairs = (
+        (told["whole: named"], WANTED["whole"]),
+        (told["tail, cut or message: named or in the first three"], WANTED["tail, cut or message"]),
+        (told["precision of answers"], WANTED["precision"]),
+    )
+    return not told["failures called clean"][0] and all(hits >= least * of for (hits, of), least in pairs)

@@ -1,0 +1,285 @@
+"""The second look: silence is no good end, and what is left of a failure gives a hypothesis and never a verdict."""
+
+import codecs
+import importlib
+import sys
+
+import pytest
+
+from diagnostics import catalogue
+from diagnostics.triage.command import exit_code, triage
+from diagnostics.triage.metrics import pairs
+from diagnostics.triage.reading import packed
+from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.report import report
+from diagnostics.triage.rules import Rules
+from tests.diagnostics.corpus.sweep import Memory
+
+STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
+LAUNCHED = "INFO starting the run"
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return Rules(catalogue.load())
+
+
+@pytest.fixture
+def judge(rules):
+    def judge(*lines, **options):
+        return triage([Memory("\n".join(lines).encode())], rules, **options)
+
+    return judge
+
+
+def leads(verdict):
+    return [lead.issue.code for lead in verdict.leads]
+
+
+def named(verdict):
+    return [candidate.issue.code for candidate in verdict.candidates]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "{'train_runtime': 7.7, 'train_loss': 0.1}",
+        "100%|##########| 30/30 [00:07<00:00,  4.00it/s]",
+        "Training Progress: 100%|##########| 30/30 [00:07<00:00,  4.00it/s]",
+        "wandb: Find logs at: ./wandb/run-1/logs",
+        "INFO:     Application shutdown complete.",
+        "Job 'raysubmit_0a1b' succeeded",
+        "Max number of steps has been reached, stopping training early",
+        "===== 7 passed in 0.67s =====",
+        "done",
+    ],
+)
+def test_a_run_that_says_that_it_ended_is_clean(judge, last):
+    """And without that line it is not judged, which is exit code 3."""
+    verdict = judge(LAUNCHED, *STEPS, last)
+    assert (verdict.state, exit_code(verdict)) == ("clean", 0)
+    silent = judge(LAUNCHED, *STEPS)
+    assert (silent.state, exit_code(silent)) == ("not_judged", 3)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "Loading checkpoint shards: 100%|##########| 4/4 [00:07<00:00,  4.00it/s]",
+        "Processed prompts: 100%|##########| 50/50 [00:00<00:00, 14756.21it/s]",
+        " 50%|#####     | 15/30 [00:07<00:07,  4.00it/s]",
+        "evaluation 7 of 30 is done soon",
+    ],
+)
+def test_what_is_full_in_the_middle_of_a_run_is_no_end(judge, last):
+    """Loading and sampling come to their ends all the time."""
+    assert judge(LAUNCHED, *STEPS, last).state == "not_judged"
+
+
+def test_an_excerpt_needs_no_end(judge):
+    """Whoever says that it is a part asks for no more than its lines."""
+    assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
+    assert (
+        judge(LAUNCHED, *STEPS, "ERROR:trainer:no checkpoint was written", excerpt=True).state == "not_judged"
+    )
+
+
+def test_a_line_at_error_that_no_rule_knows_is_not_judged(judge):
+    """Also where the run says that it ended; the line and its place are told."""
+    verdict = judge(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
+    told = report(verdict, ["a.log"])
+    assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
+    [open_one] = told.checks[0].not_judged
+    assert (open_one.place, "no checkpoint was written" in open_one.text) == ("log:2", True)
+
+
+def test_a_run_that_was_stopped_by_hand_has_not_failed(judge):
+    """Nor did it end well."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/opt/run/a.py", line 7, in wait',
+        "KeyboardInterrupt",
+    ]
+    assert judge(*STEPS, *lines).state == "not_judged"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (["run.sh: line 3:   777 Killed                  python train.py"], "ENV009"),
+        (["Error: process exited with exit code 137"], "ENV009"),
+        (["exited with exit code 139"], "ENG011"),
+        (["container exited with exit code 143"], "ENV025"),
+        (["      Reason:       OOMKilled", "      Exit Code:    137"], "ENV020"),
+        (
+            ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO TIME LIMIT ***"],
+            "ENV021",
+        ),
+        (
+            ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO PREEMPTION ***"],
+            "ENV022",
+        ),
+        (["srun: error: Node failure on node7"], "ENV023"),
+        (["srun: error: node1: task 3: Exited with exit code 1"], "ENG010"),
+        (["NVRM: Xid (PCI:0000:3b:00): 94, pid=77, name=python"], "ENV017"),
+        (["RuntimeError: can't start new thread"], "ENV024"),
+        (["ERR02200 DIST call hccl api failed."], "NET020"),
+        (["RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507014"], "ENG013"),
+        (["RuntimeError: HIP error: an illegal memory access was encountered"], "ENV013"),
+        (["INFO Sleep mode freed 0.00 GiB memory, 70.10 GiB memory is still in use."], "MEM013"),
+        (["{'loss': 0.0, 'grad_norm': nan, 'reward': 0.25}"], "NUM027"),
+    ],
+)
+def test_deaths_outside_python_are_named(judge, lines, code):
+    """By who saw them: a shell, a container, a scheduler, the kernel, a runtime."""
+    assert named(judge(*STEPS, *lines))[:1] == [code]
+
+
+@pytest.mark.parametrize(
+    ("wait", "code"),
+    [
+        ("INFO - Server is not up yet. Retrying in {}.0 seconds...", "NET012"),
+        ("INFO Waiting for placement group to be ready, {} s so far", "RAY016"),
+        ("INFO No available shared memory broadcast block found in {} seconds.", "HNG002"),
+    ],
+)
+def test_a_wait_that_repeats_is_a_lead(judge, wait, code):
+    """As long as nothing comes after it."""
+    waits = [wait.format(number) for number in range(4)]
+    verdict = judge(*STEPS, *waits)
+    assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [code], 3)
+    assert judge(*STEPS, *waits, "Server is up!").state == "not_judged"
+
+
+def test_a_question_at_the_end_is_a_lead(judge):
+    """A job has nobody who answers."""
+    assert leads(judge(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
+
+
+def test_a_message_that_is_cut_off_gives_a_hypothesis(judge):
+    """With the entry whose message begins so, and the rest of the line as what would settle it; shorter, nothing."""
+    frames = ["Traceback (most recent call last):", '  File "/opt/own/a.py", line 7, in run', "    wake()"]
+    verdict = judge(*frames, "RuntimeError: CUDA Error: out of mem")
+    assert (verdict.state, leads(verdict)[:1]) == ("hypothesis", ["MEM001"])
+    [first, *_] = report(verdict, ["a.log"]).findings
+    assert (first.certainty, "cumem_allocator" in first.detail) == ("hypothesis", True)
+    assert judge(*frames, "RuntimeError: CUD").state == "unknown"
+
+
+def test_frames_alone_give_a_hypothesis(judge):
+    """Where the innermost are those that an entry names; others do not."""
+    head = ["Traceback (most recent call last):"]
+    frame = '  File "/opt/env/lib/python3.12/site-packages/{}", line 7, in {}'
+    driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
+    assert leads(judge(*driver)) == ["RAY010"]
+    assert judge(*head, frame.format("own/loop.py", "run")).state == "unknown"
+
+
+def test_a_message_without_the_exceptions_name_gives_a_hypothesis(judge):
+    """As it is told by who caught it."""
+    verdict = judge("Failed to start: cannot import name 'CPOConfig' from 'trl' (/opt/env/trl/__init__.py)")
+    assert (verdict.state, leads(verdict)[:1]) == ("hypothesis", ["CMP026"])
+
+
+def test_near_issues_are_no_verdict(judge):
+    """Of an unknown failure: named beside it, and in no finding."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/opt/env/lib/python3.12/site-packages/vllm/device_allocator/cumem.py", line 7, in wake_up',
+        "RuntimeError: the sleeping engine found no memory of the GPU when it was to wake up",
+    ]
+    verdict = judge(*lines)
+    assert (verdict.state, named(verdict), leads(verdict)) == ("unknown", [], [])
+    assert "MEM001" in [issue.code for issue in verdict.near]
+    assert report(verdict, ["a.log"]).findings == []
+
+
+@pytest.mark.parametrize(
+    ("line", "metric", "value"),
+    [
+        ("{'loss': 0.0, 'reward_std': 0.5, 'completions/clipped_ratio': 1.0}", "capped", 1.0),
+        ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),
+        ("step:4 - training/rollout_probs_diff_mean:0.2 - critic/score/mean:0.1", "probs_diff", 0.2),
+        ("  • Token Mult Prob Error: 464.0 token_mult_prob_error: 464.0", "mult_error", 464.0),
+        (
+            "Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100",
+            "mismatch_kl",
+            0.01,
+        ),
+        ("{'sampling/importance_sampling_ratio/mean': 0.02}", "ratio", 0.02),
+        ("wandb:      train/grad_norm 0.25", "grad_norm", 0.25),
+        ("Train:   7%|7   | 7/100 [00:07<01:33, loss=0.125]", "loss", 0.125),
+    ],
+)
+def test_metrics_by_the_names_of_the_frameworks(line, metric, value):
+    """TRL and ms-swift, verl, NeMo-RL, prime-rl, W&B, a bar."""
+    assert pairs(line)[metric][1] == value
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("{'grad_norm': 0.1, 'reward_std': nan, 'reward': 0.25}", "CFG110"),
+        ("{'reward': 0.0, 'reward_std': 0.0, 'completions/clipped_ratio': 1.0}", "REW001"),
+        ("{'grad_norm': 0.0, 'reward_std': 0.5}", "CFG117"),
+        ("{'sampling/importance_sampling_ratio/mean': 0.02}", "SYN003"),
+        ("step:4 - training/rollout_probs_diff_mean:0.2", "SYN003"),
+        ("train/token_mult_prob_error: 464.0", "SYN003"),
+        ("step:4 - actor/entropy:0.00001", "CFG115"),
+    ],
+)
+def test_symptoms_in_pasted_metrics(judge, line, first):
+    """Their causes are hypotheses, the likeliest first, each with what would settle it."""
+    verdict = judge(line)
+    assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [first], 3)
+    assert all(lead.settles for lead in verdict.leads)
+
+
+def test_ordinary_metrics_are_no_symptom(judge):
+    """One step without spread among others, a small difference, a ratio near 1."""
+    lines = [
+        f"{{'loss': 0.01, 'grad_norm': 0.3, 'reward_std': {number % 3 / 10}, 'completions/clipped_ratio': 0.1,"
+        " 'sampling/importance_sampling_ratio/mean': 1.02, 'sampling/sampling_logp_difference/mean': 0.004}"
+        for number in range(30)
+    ]
+    verdict = judge(*lines, "{'train_runtime': 7.0}")
+    assert (verdict.state, verdict.late.symptoms) == ("clean", ())
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+def test_utf16_without_its_mark(tmp_path, rules, encoding):
+    """As an editor saves it."""
+    (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode(encoding))
+    assert named(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
+
+
+def zstd_of(data):
+    """A frame with one block, not compressed."""
+    head = (len(data) << 3 | 1).to_bytes(3, "little")
+    return b"\x28\xb5\x2f\xfd\x20" + bytes([len(data)]) + head + data
+
+
+def test_zstd_is_read_or_refused_by_name(tmp_path, rules):
+    """By the standard library or backports.zstd; without either it says what to do, and nothing is clean."""
+    (tmp_path / "a.log.zst").write_bytes(zstd_of(b"RuntimeError: can't start new thread\n"))
+    verdict = triage([LogSource("a.log.zst", tmp_path / "a.log.zst")], rules)
+    if any(map(has, ("compression.zstd", "backports.zstd"))):
+        assert named(verdict) == ["ENV024"]
+    else:
+        assert (verdict.state, exit_code(verdict)) == ("empty", 3)
+        assert "pip install backports.zstd" in verdict.problems[0]
+
+
+def has(name):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+def test_a_packer_that_is_not_there_is_looked_for_once(monkeypatch):
+    """By name, in order."""
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    monkeypatch.setitem(sys.modules, "backports.zstd", codecs)
+    assert packed._zstd() is codecs
