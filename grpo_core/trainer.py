@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
     from grpo_core.rollout.engine import Engine
-    from grpo_core.show.watchdog import Watchdog
     from grpo_core.types import Completion, Rollout
 
 
@@ -105,7 +104,7 @@ class Trainer:
             self._restore(found)
         elif self.world.first:
             checkpoint.clear(folder / "checkpoints")
-        self._watchdog: Watchdog | None = None
+        self._watchdog: Any = None
         if config.train.stall_s:
             from grpo_core.extras import extra
 
