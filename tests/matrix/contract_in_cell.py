@@ -187,6 +187,7 @@ class Core:
 def engine() -> Any:
     """Puts the stand-in behind vLLM's V1 front; its samples are where a way ends."""
     import vllm
+    from vllm.model_executor.models import registry
     from vllm.v1.engine import core_client
 
     made: list[Core] = []
@@ -199,6 +200,8 @@ def engine() -> Any:
         raise Reached
 
     with (
+        # Looked at here, not in a process that imports all of vLLM once more.
+        mock.patch.object(registry, "_run_in_subprocess", lambda look: look()),
         mock.patch.object(core_client.EngineCoreClient, "make_client", staticmethod(make)),
         mock.patch.object(vllm.LLM, "generate", sampled),
     ):
