@@ -96,7 +96,10 @@ def settings(command: Command, file: str, nested: Callable[[Word], list[Settings
             for index, word in enumerate(words[:-1])
             if word.clean in {"-c", "-lc"} and any(w.clean.endswith("sh") for w in words[:index])
         ]
-        return [each for word in inner for each in nested(word)]
+        found_inside = [each for word in inner for each in nested(word)]
+        for each in found_inside:
+            each.environ = {**command.environ, **_given(words, file), **each.environ}
+        return found_inside
     made = Settings(found.framework, Place(file, command.line), role=found.role, about=found.about)
     made.exact = found.exact
     for word in command.unread:
@@ -171,7 +174,9 @@ def _tasks(words: list[Word], file: str, launcher: str, found: dict[str, Value])
     _flags(words, file, made)
     said = {_TASKS[launcher][key]: value for key, value in made.items.items() if key in _TASKS[launcher]}
     for name, value in said.items():
-        number = scalar(str(value.data)) if value.known else UNKNOWN
+        # What follows the number is the program.
+        first = value.data[0] if isinstance(value.data, list) else value.data
+        number = scalar(str(first)) if value.known else UNKNOWN
         found["processes_per_node" if name == "per_node" else name] = value.but(number)
     if "processes" not in found and "processes_per_node" not in found:
         found["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {launcher}")

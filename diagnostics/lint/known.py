@@ -122,7 +122,8 @@ def span(package: str, name: str) -> tuple[str, str] | None:
 def together(package: str, wanted: Iterable[str]) -> tuple[list[str], str]:
     """Of these names those that some release lacks, and the releases that have them all, in words."""
     read = [Version(each) for each in _read(package).get("releases", ())]
-    spans = [(name, found) for name in wanted if (found := span(package, name))]
+    beside = {name for other in _BESIDE.get(package, ()) for name in _read(other)["options"]}
+    spans = [(name, found) for name in wanted if name not in beside and (found := span(package, name))]
     some = [
         (name, found) for name, found in spans if Version(found[0]) > read[0] or Version(found[1]) < read[-1]
     ]

@@ -61,7 +61,7 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     if copied and known.of_copy(plan.framework, plan.versions.copies[plan.framework], ""):
         return []  # CFG113 asked the copy
     release = Version(plan.releases[plan.framework]) if plan.framework in plan.releases else None
-    if not taken or (settings.exact and known.was_read(plan.framework, release)):
+    if not taken or (settings.exact and not copied and known.was_read(plan.framework, release)):
         return []  # CFG113 has the answer
     if plan.framework == "verl" and not settings.exact:
         # A config of one's own has keys of its own.

@@ -54,7 +54,8 @@ def defaults(made: RunPlan, table: Iterable[Default], versions: Versions, label:
     for default in table:
         if made.values.get(default.name) is None and versions.within(made.framework, default.versions):
             place = Place(f"default of {label}")
-            outside = made.settings.passes
+            # A project's own copy of a framework may have other defaults.
+            outside = made.settings.passes or made.framework in versions.copies
             made.put(default.name, Value(default.data, place, default.key, soft=True, outside=outside))
 
 
