@@ -74,16 +74,19 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--base", action="append", default=[])
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="every Nth case, from the Ith")
     options = parser.parse_args()
     cases = [Case(*each) for each in real_cases.CASES]
     cases = [
         case for case in cases
         if (not options.names or case.name in options.names) and (not options.base or case.base in options.base)
     ]  # fmt: skip
+    number, parts = map(int, options.part.split("/"))
+    cases = cases[number - 1 :: parts]
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="doctor-real-") as folder:
         for name in dict.fromkeys(case.base for case in cases):
-            _install(Path(folder, name), *real_cases.BASES[name][:2])
+            _install(Path(folder, name), *real_cases.BASES[name])
         for case in cases:
             seen.append(_case(case, Path(folder)))
             print(f"{seen[-1].outcome:<24} {case.name}: {seen[-1].truth} | {seen[-1].findings}", flush=True)
@@ -95,9 +98,12 @@ def main() -> int:
     return 1 if wrong or any(_contradicts(each) for each in seen) else 0
 
 
-def _install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...]) -> None:
+def _install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...], program: str) -> None:
     subprocess.run(["uv", "venv", "-q", "--python", sys.executable, place], check=True)
     subprocess.run(["uv", "pip", "install", "-q", "--python", place, *options, *requirements], check=True)
+    # The first import writes the bytecode, which all copies share.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([place / "bin" / "python", "-c", program], check=True, env=kept, cwd=place)
 
 
 def _case(case: Case, folder: Path) -> Seen:
