@@ -46,7 +46,9 @@ def test_a_whole_environment_has_nothing_in_the_way(made, monkeypatch, tmp_path)
     found, report = judged(made, {}, monkeypatch, tmp_path)
     assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(found)
     mine = {"package metadata", "search path", "entry points", "declared requirements"}
-    assert {check.check: check.outcome for check in report.checks if check.check in mine} == dict.fromkeys(mine, "ok")
+    assert {check.check: check.outcome for check in report.checks if check.check in mine} == dict.fromkeys(
+        mine, "ok"
+    )
 
 
 @pytest.mark.parametrize("system", [True, False])
