@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from diagnostics.frameworks import FRAMEWORKS, TRAINERS
 from diagnostics.report.remedies import Install, Uninstall
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from diagnostics.facts.environment import Environment
 
 # Modules that are called otherwise than what is installed.
@@ -50,9 +53,55 @@ def requirement(environment: Environment, name: str) -> str:
     return name
 
 
+# What an installer allows together and no run survives: (package, its releases, who dies of them, whose releases,
+# what is asked for beside it). Wheels of pyarrow from 24 on are built for numpy 2.
+_CLASHES = (
+    ("numpy", "<2", "pyarrow", ">=24", "pyarrow<24"),
+    ("transformers", ">=5", "trl", "<0.29", "trl>=0.29"),
+)
+
+
+def without_clashes(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
+    """Requirements, and what has to be asked for beside them so that what stays does not die of them."""
+    asked = tuple(requirements)
+    named = {canonicalize_name(each.name): each.specifier for one in asked if (each := _read(one))}
+    added = []
+    for name, releases, other, its, beside in _CLASHES:
+        there = environment.version(other)
+        moved = name in named and _only(named[name], releases)
+        if (
+            moved
+            and other not in named
+            and there is not None
+            and SpecifierSet(its).contains(there, prereleases=True)
+        ):
+            added.append(beside)
+    return (*asked, *added)
+
+
+def _read(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
+
+
+def _only(asked: SpecifierSet, releases: str) -> bool:
+    """Whether a range holds releases of the other one alone, by the bounds that are usual in either.
+
+    >>> _only(SpecifierSet("<2"), "<2"), _only(SpecifierSet("==1.26.4"), "<2"), _only(SpecifierSet(">=1"), "<2")
+    (True, True, False)
+    """
+    bound = SpecifierSet(releases)
+    inside = [one.version.removesuffix(".*") for one in asked if one.operator in {"==", "~=", "===", "<="}]
+    return str(bound) in {str(one) for one in asked} or any(
+        bound.contains(version, prereleases=True) for version in inside
+    )
+
+
 def install(environment: Environment, *requirements: str, options: tuple[str, ...] = ()) -> Install:
     """What installs something here, by the installer in use."""
-    return Install(requirements, environment.installer("install"), options)
+    return Install(without_clashes(environment, requirements), environment.installer("install"), options)
 
 
 def uninstall(environment: Environment, *names: str) -> Uninstall:

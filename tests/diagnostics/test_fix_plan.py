@@ -9,6 +9,7 @@ import pytest
 from diagnostics import catalogue
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine as doctor
+from diagnostics.doctor import installing
 from diagnostics.doctor.fixplan import build, fix_plan, installers
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
@@ -455,3 +456,34 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
     ]
     does = fix_plan(replace(report, checks=tuple(sure)), seen, replace(TABLE, breadth=BREADTH), issues)
     assert commands(step(does, "packages"))[1].endswith("'verl>=0.6'")
+
+
+@pytest.mark.parametrize(
+    ("asked", "added"),
+    [
+        (["numpy<2"], ("pyarrow<24",)),
+        (["numpy==1.26.4"], ("pyarrow<24",)),
+        (["numpy<2", "pyarrow==23.0.0"], ()),
+        (["numpy>=2"], ()),
+        (["transformers>=5"], ("trl>=0.29",)),
+        (["transformers<5", "not a requirement!"], ()),
+    ],
+)
+def test_what_dies_of_a_remedy_is_moved_with_it(environment, asked, added):
+    """Installers allow it, and no run survives it: doctor's own remedies and the plan's ask for the same."""
+    environment.add("pyarrow", "24.0.0").add("trl", "0.25.1")
+    seen = facts.collect(environment.prefix, {})
+    assert installing.without_clashes(seen, asked) == (*asked, *added)
+    assert installing.install(seen, *asked).requirements == (*asked, *added)
+
+
+def test_the_plan_and_the_finding_ask_for_the_same_beside_a_remedy(environment):
+    """An unmet numpy<2 beside a pyarrow that is built for numpy 2."""
+    environment.add("trl", "1.9.2", requires=["numpy<2"]).add("numpy", "2.4.0").add("pyarrow", "24.0.0")
+    seen = facts.collect(environment.prefix, {})
+    report = doctor.examine(seen, catalogue.load(), Compat(problem="no table"))
+    (finding,) = [one for one in report.findings if one.code == "CMP904"]
+    own = [one.requirements for one in finding.remedy.actions if isinstance(one, Install)]
+    plan = fix_plan(report, seen, Compat(problem="no table"))
+    planned = [one.requirements for step in plan.steps for one in step.commands if isinstance(one, Install)]
+    assert own == planned == [("numpy<2", "pyarrow<24")]

@@ -11,9 +11,10 @@ from diagnostics.catalogue.affects import CONCERNED, FREE, affects, claims_of, f
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan import installers, packages, settings, surroundings
 from diagnostics.doctor.fixplan import sets as pinned
+from diagnostics.doctor.installing import without_clashes
 from diagnostics.report.findings import USAGE, Severity
 from diagnostics.report.plans import KINDS, Conflict, Plan, Step
-from diagnostics.report.remedies import Run
+from diagnostics.report.remedies import Install, Run
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -71,7 +72,9 @@ def fix_plan(
     again = [demand for finding in case.installs for demand in wants.of_finding(finding)]
     sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
     wanted = packages.merged(environment, case.found, [*mitigations, *again], sets)
-    ordered = tuple(sorted(_steps(case, wanted, sets), key=_order))
+    ordered = tuple(
+        _without_clashes(environment, step) for step in sorted(_steps(case, wanted, sets), key=_order)
+    )
     outcome = _outcome(case.found, ordered)
     return Plan(
         subject=report.subject,
@@ -87,6 +90,19 @@ def fix_plan(
         ),
         unseen=_unseen(report),
         help=_help(case.found, sets, outcome, compat),
+    )
+
+
+def _without_clashes(environment: Environment, step: Step) -> Step:
+    """The step with what a finding's own remedy would ask for beside it, too."""
+    return replace(
+        step,
+        commands=tuple(
+            replace(action, requirements=without_clashes(environment, action.requirements))
+            if isinstance(action, Install)
+            else action
+            for action in step.commands
+        ),
     )
 
 

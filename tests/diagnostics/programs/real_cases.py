@@ -15,9 +15,9 @@ DATA = "import datasets; datasets.Dataset.from_list([{'prompt': 'a'}])"
 TRL = "from trl import GRPOConfig, GRPOTrainer"
 # Requirements, options of the installer, and the first lines of a run.
 BASES = {
-    "small": (("transformers==4.57.6", "pip"), ("--compile-bytecode",), SMALL),
-    "data": (("datasets==4.4.1",), ("--compile-bytecode",), DATA),
-    "trl": (("trl==1.16.0", "torch==2.13.0+cpu", "peft"), ("--compile-bytecode",), TRL),
+    "small": (("transformers==4.57.6", "pip"), (), SMALL),
+    "data": (("datasets==4.4.1",), (), DATA),
+    "trl": (("trl==1.16.0", "torch==2.13.0+cpu", "peft"), (), TRL),
 }
 
 
