@@ -81,7 +81,7 @@ class Thread:
     @property
     def by_hand(self) -> bool:
         """Answered by an entry that came after the labels: a person holds it against the truth."""
-        return bool(self.named) and not self.label and self.named[0] in AFTER_THE_LABELS
+        return bool(self.failure and self.named and not self.label and self.named[0] in AFTER_THE_LABELS)
 
 
 def judged(folder: Path) -> list[Thread]:
