@@ -2,6 +2,7 @@
 
     python benchmarks/triage.py --megabytes 1000 --ripgrep rg
     python benchmarks/triage.py --megabytes 1000 --ripgrep rg --kind anchors
+    python benchmarks/triage.py --ranks 2000
 
 The log is made here: lines of training and engine as they look, with the ranks' and Ray's prefixes, a failure now and
 then. Both read it from the page cache, in one thread, and the best of three counts.
@@ -89,6 +90,25 @@ def write_log(path: Path, megabytes: int, kind: str) -> None:
                 log.write("".join(text.format(numbers.randrange(10**6)) for _ in range(100_000)))
 
 
+def write_ranks(folder: Path, count: int) -> None:
+    """Writes logs of 100 lines, one a rank; every second one ends with a failure."""
+    for rank in range(count):
+        text = "\n".join(lines(random.Random(rank), 100)) + "\n"
+        (folder / f"rank_{rank}.log").write_text(text + (FAILURE if rank % 2 else ""))
+
+
+def ranks(count: int, folder: str | None, repeats: int) -> dict[str, float]:
+    """CPU time of many small logs, judged together; the start of the program is measured by itself and taken off."""
+    command = [sys.executable, "-m", "diagnostics", "triage"]
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        write_ranks(Path(made), count)
+        _, cpu = best([*command, made], repeats)
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        write_ranks(Path(made), 2)
+        _, start = best([*command, made], repeats)
+    return {"logs": count, "cpu_s": cpu, "start_s": start, "ms_a_log": (cpu - start) / count * 1000}
+
+
 def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
     """Wall and CPU seconds of the fastest run, of the children alone."""
     runs = []
@@ -110,8 +130,12 @@ def main() -> None:
     parser.add_argument("--kind", choices=("mixed", "anchors", "hits", "line", "frames"), default="mixed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", help="where the log is made (default: the folder for temporary files)")
+    parser.add_argument("--ranks", type=int, help="so many small logs instead, and how long each takes")
     parser.add_argument("--ripgrep", default=shutil.which("rg"), help="the program (default: from PATH)")
     options = parser.parse_args()
+    if options.ranks:
+        print(json.dumps(ranks(options.ranks, options.folder, options.repeats), indent=1))
+        return
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         log, patterns = Path(folder) / "run.log", Path(folder) / "patterns"
         write_log(log, options.megabytes, options.kind)

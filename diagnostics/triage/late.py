@@ -34,6 +34,7 @@ class Late:
         last: The last lines of logs that do not say so.
         failing: Lines that speak of a failure, or that a logger calls an error, and that no rule knows.
         message: Whether those are a message that somebody pasted.
+        recovered: Whether metrics were NaN and are numbers again.
     """
 
     leads: tuple[Lead, ...] = ()
@@ -43,14 +44,14 @@ class Late:
     last: tuple[Hit, ...] = ()
     failing: tuple[Hit, ...] = ()
     message: bool = False
+    recovered: bool = False
 
 
 def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
     """Looks at heads and tails of logs that were read already."""
     ends = [(log, end_of(log)) for log in seen]
-    shown = symptoms.shown(
-        [row for log in seen for row in rows_of(log)], pasted=sum(log.lines for log in seen) <= _PASTED
-    )
+    rows = [row for log in seen for row in rows_of(log)]
+    shown = symptoms.shown(rows, pasted=sum(log.lines for log in seen) <= _PASTED)
     failing = [
         *dict.fromkeys(
             [*(hit for log in seen for hit in log.loud), *(hit for _, end in ends for hit in end.failing)]
@@ -68,6 +69,7 @@ def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
         tuple(end.last for _, end in ends if end.last),
         tuple(failing),
         any(end.last for _, end in ends) and all(end.message for _, end in ends if end.last),
+        symptoms.recovered(rows),
     )
 
 

@@ -29,6 +29,7 @@ _SHOWN = 400
 # So far below "Exception ignored in" its traceback begins; further where ranks print between each other.
 _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
 _MOST_LOUD, _MOST_CUT = 4, 8
+_RUN, _SPACES = " " * 12, re.compile(r" {2,}")
 _BAR = re.compile(r"\d%\|")
 _RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
 _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
@@ -76,6 +77,9 @@ class Stages:
                 self._tracebacks.keep(traceback)
                 self._box.begin(traceback, line)
         matching = self._signatures.matching(line.text)
+        if not matching and _RUN in line.text.strip():
+            # A terminal that was copied from pads what it broke.
+            matching = self._signatures.matching(_SPACES.sub(" ", line.text))
         if matching:
             about = traceback or self._tracebacks.before(line, number)
             self._signatures.keep(matching, line, number, self._part, about)

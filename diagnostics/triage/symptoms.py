@@ -96,16 +96,35 @@ def _numbers_lost(rows: Sequence[Row]) -> Shown:
         )
         if names:
             found.append((row, names))
-    return found
+    # A loss scaler's first steps: a number again in the next line, and nothing was lost.
+    return found if found and _stays(rows, found[-1]) else []
+
+
+def _stays(rows: Sequence[Row], last: tuple[Row, tuple[str, ...]]) -> bool:
+    row, names = last
+    return not any(
+        name in one.said and math.isfinite(one.said[name][1])
+        for one in rows
+        if one.line > row.line
+        for name in names
+    )
+
+
+def recovered(rows: Sequence[Row]) -> bool:
+    """Whether metrics were NaN, and are numbers again."""
+    was = any(math.isnan(value) for row in rows for _, value in row.said.values())
+    return was and not _numbers_lost(rows) and not any(math.isnan(v) for _, v in rows[-1].said.values())
 
 
 def _all_at_the_cap(rows: Sequence[Row]) -> Shown:
-    found: Shown = [
-        (row, ("capped",)) for row in lines_with(rows, "capped") if 0.95 <= row.said["capped"][1] <= 1.0
-    ]
+    """Where at least half of the rows that tell say so: a step or two of a long run are ordinary."""
+    told = list(lines_with(rows, "capped"))
+    found: Shown = [(row, ("capped",)) for row in told if 0.95 <= row.said["capped"][1] <= 1.0]
+    if 2 * len(found) < len(told):
+        return []
     for row in lines_with(rows, "length_min", "length_max"):
         low, high = row.said["length_min"][1], row.said["length_max"][1]
-        if low == high >= 16:
+        if low == high >= 16 and not told:
             found.append((row, ("length_min", "length_max")))
     return found
 
@@ -117,7 +136,10 @@ def _no_spread(rows: Sequence[Row]) -> Shown:
     alike: Shown = [
         (row, ("all_alike",)) for row in lines_with(rows, "all_alike") if row.said["all_alike"][1] == 1
     ]
-    return [*flat, *alike] if flat and len(flat) == len(told) else alike if len(alike) > 1 else []
+    shares = list(lines_with(rows, "all_alike"))
+    if flat and len(flat) == len(told):
+        return [*flat, *alike]
+    return alike if len(alike) > 1 and len(alike) == len(shares) else []
 
 
 def _no_gradient(rows: Sequence[Row]) -> Shown:

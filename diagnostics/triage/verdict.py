@@ -141,6 +141,8 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
     rest = [candidate for candidate in found if candidate.role != "root"]
     failures = [failure for log in seen for failure in log.failures]
     late = Late() if roots else late_look(seen, rules)
+    if late.recovered:
+        rest = [candidate for candidate in rest if candidate.issue.code != _NAN]
     if roots:
         state, candidates, followed = "known", roots[:MOST_CANDIDATES], rest
     elif rest and not _others(failures, rest) and not _better(rest, late):

@@ -35,6 +35,8 @@ class Thread:
     Attributes:
         label: The code of the cause, or an empty string.
         accepted: That code and those that are right as well.
+        failure: None where the log just stops, and nobody can tell.
+        decidable: Whether the piece itself shows the cause, and not the rest of the thread alone.
         named: Codes that were given as the answer, the likeliest first.
         near: Known issues that were named as near, which is no answer.
         sure: Whether the first answer is more than a hypothesis.
@@ -46,7 +48,8 @@ class Thread:
     kind: str
     label: str
     accepted: tuple[str, ...]
-    failure: bool
+    failure: bool | None
+    decidable: bool
     state: str
     named: tuple[str, ...]
     near: tuple[str, ...]
@@ -78,7 +81,7 @@ class Thread:
     @property
     def by_hand(self) -> bool:
         """Answered by an entry that came after the labels: a person holds it against the truth."""
-        return bool(self.named) and not self.label and self.named[0] in AFTER_THE_LABELS
+        return bool(self.failure and self.named and not self.label and self.named[0] in AFTER_THE_LABELS)
 
 
 def judged(folder: Path) -> list[Thread]:
@@ -96,6 +99,7 @@ def judged(folder: Path) -> list[Thread]:
                 label=code,
                 accepted=tuple(filter(None, [code, *label["also_acceptable"]])),
                 failure=label["failure"],
+                decidable="undecidable" not in str(label.get("sure", "")),
                 state=verdict.state,
                 named=tuple(one.issue.code for one in verdict.candidates or getattr(verdict, "leads", ())),
                 near=tuple(one.code for one in getattr(verdict, "near", ())),
@@ -110,7 +114,7 @@ def judged(folder: Path) -> list[Thread]:
 def group(thread: Thread) -> str:
     """The row of the table that a thread belongs to."""
     if not thread.failure:
-        return "no failure"
+        return "no failure" if thread.failure is False else "just stops"
     return thread.kind if thread.kind in {"whole", "metrics"} else "tail, cut or message"
 
 
@@ -126,7 +130,7 @@ def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
         told[f"{name}: named or in the first three"] = _share(thread.in_three for thread in labelled)
         told[f"{name}: a failure, and said so or shown"] = _share(thread.looked_at for thread in rows[name])
     fine = rows["no failure"]
-    answered = [thread for thread in threads if thread.named and not thread.by_hand]
+    answered = [thread for thread in threads if thread.named and not thread.by_hand and thread.decidable]
     told["precision of answers"] = _share(thread.first for thread in answered)
     told["precision of answers that are more than a hypothesis"] = _share(
         thread.first for thread in answered if thread.sure
@@ -135,8 +139,13 @@ def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
         thread.by_hand for thread in threads if thread.named
     )
     told["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
-    told["failures called clean"] = _share(thread.state == "clean" for thread in threads if thread.failure)
+    told["failures called clean"] = _share(
+        thread.state == "clean" for thread in threads if thread.failure is not False
+    )
     told["no failure: no answer and no unknown failure"] = _share(not thread.alarmed for thread in fine)
+    told["just stops: not judged, as it is"] = _share(
+        thread.state == "not_judged" for thread in rows["just stops"]
+    )
     told["no failure: called clean"] = _share(thread.state == "clean" for thread in fine)
     return told
 

@@ -246,6 +246,14 @@ def test_ordinary_metrics_are_no_symptom(judge):
     assert (verdict.state, verdict.late.symptoms) == ("clean", ())
 
 
+def test_a_nan_that_passes_is_no_verdict(judge):
+    """A loss scaler's first steps; one that stays is."""
+    rows = [f"epoch {number} loss: 0.{number}5, grad_norm: 1.{number}" for number in range(1, 30)]
+    end = "{'train_runtime': 7.0}"
+    assert judge("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
+    assert named(judge(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
 def test_utf16_without_its_mark(tmp_path, rules, encoding):
     """As an editor saves it."""

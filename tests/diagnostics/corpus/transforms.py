@@ -195,7 +195,7 @@ def json_lines(lines: list[str], numbers: random.Random) -> list[str]:
 def shown(lines: list[str], numbers: random.Random) -> list[str]:
     """As Python shows a text that somebody printed with `repr`."""
     del numbers
-    return ["remote worker failed:", repr("\n".join(lines))]
+    return ["the remote worker printed:", repr("\n".join(lines))]
 
 
 def escaped_twice(lines: list[str], numbers: random.Random) -> list[str]:
