@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 # What the extra of that name brings.
 _TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
 _SERVE_FLAGS = ("--exit-with-stdin", "--allow-unauthenticated")
+# Controls but newline, tab and colours; marks of direction; separators of lines; tags that nobody sees.
+_ACTING = re.compile(
+    r"\x1b(?!\[[0-9;]{0,16}m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# The last `#` of `##[error]`, wherever it stands, and the first colon of `::error` behind nothing but blanks.
+_COMMAND_OF_CI = re.compile(r"##(?=\w{0,32}\[)|(?m:^)[^\S\n]*:(?=:)")
 _FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 
 
@@ -53,12 +61,21 @@ def main(arguments: list[str]) -> int:
         except Exception as error:  # noqa: BLE001 - a fault of this program: shown whole, and exit code 2
             code, outcome, text = 2, "error", _not_installed(error)
             if not text:
-                traceback.print_exc()
+                print(_visible(traceback.format_exc()), file=sys.stderr)
                 text = f"{type(error).__name__}: {error}"
-        print(f"grpo_core: {text}", file=sys.stderr)
+        print(f"grpo_core: {_visible(text)}", file=sys.stderr)
         if "--json" in flags:
             answer(json.dumps({"outcome": outcome, "error": text}))
         return code
+
+
+def _visible(text: str) -> str:
+    """The text with all that a terminal or a CI runner would obey spelled out; colours are our own curves'."""
+    return _COMMAND_OF_CI.sub(_spelled, _ACTING.sub(_spelled, text))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    return f"{match[0][:-1]}\\u{{{ord(match[0][-1]):04x}}}"
 
 
 def _not_installed(error: Exception) -> str:
@@ -80,7 +97,7 @@ def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
     finally:
         progress.close()
     if document["error"]:
-        print(f"grpo_core: {document['error']}", file=sys.stderr)
+        print(f"grpo_core: {_visible(document['error'])}", file=sys.stderr)
     if document["rank"] == 0:  # under torchrun one process speaks for all
         answer(json.dumps(document) if "--json" in flags else _in_words(document))
     return run.EXIT_CODES[document["outcome"]]
@@ -105,7 +122,7 @@ def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
         flag = {name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS}
         serve(config, answer, **flag)
     except EngineError as error:
-        print(f"grpo_core: {error}", file=sys.stderr)
+        print(f"grpo_core: {_visible(str(error))}", file=sys.stderr)
         return 1
     return 0
 
@@ -144,7 +161,7 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
     os.dup2(2, 1)
 
     def answer(text: str) -> None:
-        os.write(kept, (text + "\n").encode())
+        os.write(kept, (_visible(text) + "\n").encode())
 
     try:
         yield answer

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _COMMAND_LINE = "command line"
+_LARGEST = 1 << 20
 
 
 def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = lambda _: None) -> Config:
@@ -79,6 +80,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except ImportError:  # Python 3.10
         import tomli as tomllib  # type: ignore[no-redef]
     try:
+        # Settings are a page; a pipe would be waited for, and a device has no end.
+        if path.exists() and (not path.is_file() or path.stat().st_size > _LARGEST):
+            raise ConfigError(
+                f"{path}: expected a regular file of at most {_LARGEST >> 20} MiB, with settings"
+            )
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a TOML file with settings") from error

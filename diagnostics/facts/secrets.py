@@ -16,44 +16,113 @@ MASK = "<secret>"
 # Who issued it shows at its beginning.
 _ISSUED = re.compile(
     r"(?<![A-Za-z0-9])(?:"
-    r"(?:hf|api_org|gh[oprsu]|github_pat|gl(?:pat|dt|ptt|rt|soat)|xox[abeoprs]|xapp|sk|rk|gsk|nvapi|pypi|npm|r8|dckr_pat"
-    r"|shp(?:at|ss|ca)|dop_v1|doo_v1|wandb_v\d|tskey|lin_api|fw|pplx|xai|ATATT3x\w{4})[_-][A-Za-z0-9_-]{16,}"
-    r"|AIza[A-Za-z0-9_-]{20,}|(?:AKIA|ASIA|ABIA|ACCA|AROA)[0-9A-Z]{16}|dapi[0-9a-f]{32}(?:-\d)?|ya29\.[A-Za-z0-9._-]{16,}"
+    r"(?:hf|api_org|gh[oprsu]|github_pat|gl(?:pat|dt|ptt|rt|soat|cbt|ft|oas|sa|c)|xox[a-z]|xapp|sk|rk|gsk|nvapi"
+    r"|pypi|npm"
+    r"|r8|dckr_pat|shp(?:at|ss|ca)|dop_v1|doo_v1|wandb_v\d|tskey|lin_api|fw|pplx|xai|ATATT3x\w{4}|GOCSPX|rpa|csk|tvly"
+    r"|pcsk|lsv2_[a-z]{2}|jina|whsec|HRKU|ntn|figd|PMAK|pscale_tkn|rubygems|KGAT|NRAK|sntrys|nfp)"
+    r"[_-][A-Za-z0-9_-]{16,}|(?:secret|sess)[_-](?=[\w-]{0,24}\d)[A-Za-z0-9_-]{24,}"
+    r"|(?:hvs|dp\.[a-z]{2}|pat\w{14})\.[A-Za-z0-9_-]{24,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{24,}"
+    r"|(?:key-|SK)[0-9a-f]{32}(?![0-9a-f])|v1\.0-[0-9a-f]{24}-[0-9a-f]{64,}|LTAI[A-Za-z0-9]{12,28}(?![A-Za-z0-9])"
+    r"|AIza[A-Za-z0-9_-]{20,}|(?:AKIA|ASIA|ABIA|ACCA|AROA)[0-9A-Z]{16}|dapi[0-9a-f]{32}(?:-\d)?"
+    r"|ya29\.[A-Za-z0-9._-]{16,}"
     r"|SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,64}|[0-9a-f]{40}(?![A-Za-z0-9])|AGE-SECRET-KEY-1[0-9A-Z]{40,}"
-    r"|eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,8192}(?:\.[A-Za-z0-9_-]{8,4096})?)"
+    r"|eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{0,8192}(?:\.[A-Za-z0-9_-]{4,4096}){1,3}"
+    r"|eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,8192}|\$(?:apr1|2[abxy]|[156y]|argon2\w{1,2})\$[\w./$=,+-]{8,256}"
+    r"|\d{6,12}:AA[A-Za-z0-9_-]{30,})"
+)
+# A revision is what a diagnosis needs, and as long as a key of W&B's; its digits stand behind one of these.
+_REVISION = re.compile(
+    r"(?:\b(?:commit|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|\.git@)\W{0,4}\Z",
+    re.IGNORECASE,
 )
 _WORDS = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|pass(?=\s{0,4}[=:])|[_-]pwd(?=\s{0,4}[=:])|api[_-]?key|access[_-]?key"
-    r"|account[_-]?key|private[_-]?key|wandb[._]key|credential|x-(?:amz|goog)-(?:signature|credential|security-token)"
-    r"|(?<=[?&;])sig(?:nature)?(?==)|(?<![a-z])cookie)(?!s\b|s?iz|_id|\w{0,32}length)"
+    r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|passphrase|pass(?=\s{0,4}[=:])|(?<=[_;-])pwd(?=\s{0,4}[=:])|bindpw"
+    r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle)[ _-]?key"
+    r"|client-(?:key|certificate)-data|wandb[._]key|credential|x-(?:amz|goog|oss)-(?:signature|credential"
+    r"|security-token)"
+    r"|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])|contrase\xf1a|mot de passe|\u5bc6\u7801"
+    r"|\u5bc6\u94a5|\u53e3\u4ee4"
+    r"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie)(?!s\b|s?iz|_id|\w{0,32}length)"
 )
 # What a value of such a name is when it is none: a switch, a number, what this tool says itself, a call.
 _HARMLESS = r"(?!true\b|false\b|null\b|none\b|\d{1,19}\b|\(not known|\(set;|<)"
+_VALUE = r"[^\s,;&`'\"\])\\]{4,}"
+# What stands between a name and its value: in a list as vLLM prints its arguments, escaped within a text, in bytes.
+_QUOTE = r"(?:\\{0,3}['\"])?"
 _NAMED = re.compile(
-    rf"({_WORDS}[\w.-]{{0,64}}['\"]?\s{{0,4}}[=:]\s{{0,4}}['\"]?){_HARMLESS}[^\s,;&`'\"\])]{{4,}}",
+    rf"({_WORDS}[\w.-]{{0,64}}{_QUOTE}\s{{0,4}}(?:=>|[=:\uff1d\uff1a])\s{{0,4}}(?:["
+    rf"|>\\][+-]?\s{{1,16}})?[\[({{]?b?{_QUOTE}){_HARMLESS}{_VALUE}",
     re.IGNORECASE,
+)
+# `password is hunter2`, `password -> hunter2`, `password%3Dhunter2`: only where the value is no word of a sentence.
+_SAID = re.compile(
+    rf"({_WORDS}[\w.-]{{0,64}}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|%3[ad]|&#(?:61|58);)\s{{0,4}}"
+    r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
+    rf"{_HARMLESS}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
+    re.IGNORECASE,
+)
+# As `['--api-key', 'value']` and `('password', 'value')`: the words of a command, the pairs of a header.
+_PAIR = re.compile(
+    rf"((?:['\"]--?(?=[\w-]{{0,64}}?{_WORDS})[\w-]{{1,96}}|\(b?['\"](?=[\w-]{{0,64}}?{_WORDS})[\w-]{{1,96}})['\"],\s{{0,4}}b?['\"])"
+    rf"{_HARMLESS}(?!--)[^\n'\"]{{4,}}",
+    re.IGNORECASE,
+)
+_ELEMENT = re.compile(
+    rf"(<(?=[\w:-]{{0,64}}?{_WORDS})[\w:-]{{1,96}}>){_HARMLESS}[^<\n]{{4,}}(?=</)", re.IGNORECASE
 )
 # `--hub_token VALUE`; a flag is read from its dashes on.
 _FLAG = re.compile(
     rf"((?<![\w-])--(?=([\w.-]{{1,96}}))(?=[\w.-]{{0,64}}?{_WORDS})\2\s{{1,4}}['\"]?){_HARMLESS}(?!-)[^\s,;&`'\"\])]{{4,}}",
     re.IGNORECASE,
 )
-# Whatever the scheme: all behind it, up to the quote that closes it.
+# A program that is given a password by a letter of its own.
+_GIVEN = re.compile(
+    r"(\bcurl\b[^\n|;]{0,200}?\s(?:-u|--user)[\s=]{1,4}['\"]?[^\s:'\"]{1,64}:"
+    r"|\b(?:sshpass|docker login|mysql(?:dump|admin)?|unzip|7z|swanlab login|openssl|ssh-keygen)\b[^\n|;]{0,120}?"
+    r"\s(?:-[pPkN]\s?|-p(?=\w)|-pass(?:in|out)?\s{1,4}pass:)['\"]?|\bAUTH\s(?=[^\s]{0,64}?\d)"
+    r"|\b(?:IDENTIFIED BY|PASSWORD)\s{1,4}')"
+    rf"(?![-<]){_VALUE}"
+)
+# Under a name that says little: only what cannot be a word.
+_OPAQUE = re.compile(
+    r"((?<![\w-])[\w-]{0,48}?(?:key|auth|session(?:_?id)?|sid|sk|ak|pat|credentials?)['\"]?\s{0,4}[=:]\s{0,4}['\"]?)"
+    r"([A-Za-z0-9_+=-]{16,512})(?![\w.])",
+    re.IGNORECASE,
+)
+# Whatever the scheme, and whatever the cookie: all behind it, up to the quote that closes it.
 _HEADER = re.compile(
-    r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token)\\?['\"]?\s{0,4}[:=,]\s{0,4}\\?['\"]?)"
+    r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}\\?['\"]?)"
     r"(?!<secret>)[^\s'\"][^\n'\"]{0,4096}(?:\"[^\"\n]{0,512}\"[^\n'\"]{0,512}){0,32}",
     re.IGNORECASE,
 )
+_COOKIES = re.compile(r"(\bcookies\s{0,4}=\s{0,4}\{)(?!<secret>)[^}\n]{1,4096}", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer\s{1,4})(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}", re.IGNORECASE)
 _PRIVATE = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
     r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)"
 )
-_URL = re.compile(r"(?<=://)[^/\s@'\"]{1,512}@")
+# Up to the last @ of its authority: a password may hold one. With a slash or a hash in it: behind a name and a colon.
+_URL = re.compile(
+    r"(?<=://)[^/\s'\"]{1,512}@|(?<=://)[^\s'\"/:@]{1,64}:(?!\d{1,5}(?:[/?#]))[^\s'\"<>@]{1,256}@(?=[\w\[])"
+)
+# The same written for a query: `https%3A%2F%2Fuser%3Apassword%40host`.
+_ENCODED = re.compile(r"(?<=%3A%2F%2F)[\w.~-]{1,64}%3A[\w.~-]{1,128}%40", re.IGNORECASE)
+# Whoever has the address of a hook may post to it.
+_HOOK = re.compile(
+    r"(://(?:hooks?|maker|sctapi|api\.day|outlook|[\w-]{1,64}\.webhook)\.[\w.-]{1,64}/|/bot(?=\d{6})"
+    r"|/webhooks?(?:b2)?/"
+    r"|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}"
+)
 # As `user:password@host`, without a scheme before it; a digest behind an image's tag is none.
 _LOGIN = re.compile(r"(?<![\w:/.+-])[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)")
 # A line of a key without its head: long, and of all three kinds of letters.
 _LONG = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}")
+# What nobody could say; but names of C++ as compilers write them, hashes of files, folders of uv's cache.
+_RANDOM = re.compile(
+    r"(?<![A-Za-z0-9])(?:_Z\w{1,4096}|sha(?:1|256|512)[=:-][\w+/=-]{1,128}|archive-v\d/[\w-]{1,64}|[A-Za-z0-9]{20,})",
+)
+_SWITCH = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
+_SPOKEN = re.compile(r"[a-z]{3,}")
 
 
 def mask(text: str) -> str:
@@ -77,13 +146,42 @@ def settled(change: Callable[[str], str], text: str) -> str:
 def _masked(text: str) -> str:
     text = _PRIVATE.sub(MASK, text)
     text = _HEADER.sub(rf"\1{MASK}", text)
+    text = _COOKIES.sub(rf"\1{MASK}", text)
+    text = _HOOK.sub(rf"\1{MASK}", text)
     text = _URL.sub(f"{MASK}@", text)
+    text = _ENCODED.sub(f"{MASK}@", text)
     text = _LOGIN.sub(f"{MASK}@", text)
-    text = _ISSUED.sub(MASK, text)
+    text = _ISSUED.sub(_issued, text)
     text = _BEARER.sub(rf"\1{MASK}", text)
-    text = _NAMED.sub(rf"\1{MASK}", text)
-    text = _FLAG.sub(rf"\1{MASK}", text)
-    return _LONG.sub(_long, text)
+    for named in (_NAMED, _PAIR, _ELEMENT, _FLAG, _GIVEN, _SAID):
+        text = named.sub(rf"\1{MASK}", text)
+    text = _OPAQUE.sub(_opaque, text)
+    return _RANDOM.sub(_random, _LONG.sub(_long, text))
+
+
+def _issued(match: re.Match[str]) -> str:
+    revision = len(match[0]) == 40 and _REVISION.search(
+        match.string, max(0, match.start() - 24), match.start()
+    )
+    return match[0] if revision else MASK
+
+
+def _opaque(match: re.Match[str]) -> str:
+    value = match[2]
+    digits = len(value) >= 32 and not value.strip("0123456789abcdef")
+    return match[1] + MASK if digits or any(map(_unspoken, re.split(r"[_+=-]+", value))) else match[0]
+
+
+def _random(match: re.Match[str]) -> str:
+    return MASK if _unspoken(match[0]) else match[0]
+
+
+def _unspoken(word: str) -> bool:
+    """Whether a word is long, of all three kinds of letters, and has none of the syllables that a name has."""
+    if len(word) < 16 or not all(any(map(kind, word)) for kind in (str.isdigit, str.isupper, str.islower)):
+        return False
+    spoken = sum(map(len, _SPOKEN.findall(word)))
+    return word.isalnum() and len(_SWITCH.findall(word)) >= 0.4 * len(word) and spoken <= len(word) / 3
 
 
 def _long(match: re.Match[str]) -> str:

@@ -280,7 +280,11 @@ def short(path: str) -> str:
     for mark in ("/site-packages/", "/dist-packages/"):
         if mark in path:
             return path.rpartition(mark)[2]
-    parts = path.split("/")
+    from diagnostics.report.personal import (
+        folders,  # late: a snapshot is taken where nothing but this room is
+    )
+
+    parts = folders(path).split("/")  # before what tells a user's name is cut off
     if len(parts) > 2 and parts[-2].startswith("python3."):
         return parts[-1]
     if len(parts) > 3 and parts[-3].startswith("python3."):

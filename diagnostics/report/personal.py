@@ -12,19 +12,31 @@ from diagnostics.facts.environment import redact
 from diagnostics.facts.secrets import mask, settled
 from diagnostics.frameworks import FRAMEWORKS
 
-_NAME = r"[^/\\\s:`'\",;()\[\]]++"
+_NAME = r"[^/\\\s:`'\",;()\[\]<>%]++"
+# A folder of homes may lie anywhere; what lies beside one on the same disk is found before its own name is taken for a
+# user's. A file of Python below `users` is a program's.
 _HOMES = re.compile(
-    rf"(/(?:home|Users|scratch|lustre|nfs|(?:mnt|data|fs|fsx|gpfs|nfs|work|lustre|shared)/(?:home|users?))/"
-    rf"|\b[A-Z]:\\+Users\\+){_NAME}"
+    rf"((?<![\w.-])(?:[A-Za-z]:)?[/\\]{{1,4}}(?:home\d{{0,2}}|Users)[/\\]{{1,4}}(?!\.)"
+    rf"|(?<=[\w-])[/\\]{{1,4}}home\d{{0,2}}[/\\]{{1,4}}(?!\.)"
+    rf"|[/\\]{{1,4}}users?[/\\]{{1,4}}(?=[^/\\\s:]++[/\\\s'\"]|[^/\\\s:.]++\Z)(?:[a-z]/[a-z]{{2}}/)?"
+    rf"|(?<![\w.-])/(?:scratch\d?|lustre|nfs|afs|dfs/scratch\d?)/(?!(?:home\d{{0,2}}"
+    rf"|users?)/)(?![\w.-]+\.(?:edu|org|com)/)"
+    r"|%(?:2F|5C)(?:home|users)%(?:2F|5C)(?=\w)"
+    rf"|/tmp/(?:torchinductor|triton|hsperfdata|pytest-of|ray|krb5cc)[_-](?!session))(?![\w.-]*+\.py\b){_NAME}",
+    re.IGNORECASE,
 )
 # Folders in which each user has one, where other things lie, too: a file stays, and so does what no user is called.
 _USUAL = (
     rf"(?:{'|'.join(FRAMEWORKS)}|models?|datasets?|checkpoints?|ckpts?|data|cache|\.cache|huggingface|hub|logs?|runs?"
     r"|outputs?|results?|shared|tmp|users?|home|src|code|train|test|eval|envs?|\.?venv|projects?|repos?|scripts?"
-    r"|configs?|examples?|grpo|rlhf|conda|miniconda3?|lib|bin|opt|<user>)(?![\w.-])"
+    r"|configs?|examples?|grpo|rlhf|conda|miniconda3?|lib|bin|opt|mnt|fsx|nfs|efs|nvme\d*|ssd\d*|disks?\d*"
+    r"|local|scratch\d*"
+    r"|volumes?|storage|workspace|weights|home\d*|[a-z]|wheels|verl|trl|vllm|<user>)(?![\w.-])"
 )
 _SHARED = re.compile(
-    rf"(?<![\w.-])(/(?:u|fsx|workspace|data|efs|gpfs|work|storage|projects|mnt/(?:data|fsx|nfs))/)(?!{_USUAL})"
+    rf"(?<![\w.-])(/(?:u|fsx|workspace|data|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"
+    rf"|jfs|dfs"
+    rf"|mnt(?:/(?:data|fsx|nfs|efs))?)/)(?!{_USUAL})"
     rf"(?:{_NAME}(?=/)|[^/\\\s:`'\",;()\[\].]++(?![\w.]))"
 )
 _TILDE = re.compile(r"(?<![\w/.~-])~[A-Za-z_][\w.-]*+(?=/)")
@@ -39,7 +51,24 @@ _MAC = re.compile(r"(?<![\w:-])(?:[0-9a-f]{2}([:-]))(?:[0-9a-f]{2}\1){4}[0-9a-f]
 _LOGIN = re.compile(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[\w-]++:)")
 _DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4,12}){1,4}", re.IGNORECASE)
 _UUID = re.compile(r"(?<![\w-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![\w-])", re.IGNORECASE)
-_MAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)++")
+_MAIL = re.compile(
+    r"(?:(?<![\w.+%-])[\w.+%-]++|\"[^\"\n@]{1,64}\")@[\w-]++(?:\.[\w-]++)++"
+    r"|(?<![\w.+%-])[\w.+-]{1,64}%40[\w-]++(?:\.[\w-]++)++"
+)
+# Who runs it: variables and fields that say so, what `id` and `git log` print, prompts, the user of another machine.
+_WHO = re.compile(
+    r"((?<![a-z])(?:USER|LOGNAME|USERNAME|[A-Z]{2,16}(?:_[A-Z]{2,16})?_USER)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
+    r"|(?<![\w])(?i:user_?name)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
+    r"|['\"]user['\"]\s{0,2}:\s{0,2}['\"](?=[\w.-]{1,32}['\"])"
+    r"|\b[ug]id=\d{1,9}\(|\blogged in as:?\s|\bsudo: {1,4}(?=[\w.-]{1,32} :)|(?:wandb\.ai"
+    r"|git@[\w.-]{1,64}:)/?(?!<))"
+    r"(?!<|none\b|null\b|assistant\b|user\b|system\b)[\w.-]{1,64}"
+)
+_AUTHOR = re.compile(r"(\bAuthor:\s{1,4})[^<\n]{1,80}(?= <)")
+_AT = re.compile(
+    r"(\b(?:ssh|scp|rsync|sftp)\b(?:\s-{1,2}[\w=-]{1,32}(?:\s\d{1,5})?){0,8}\s(?:[^\s@]{1,64}\s)?|(?<=\[)|(?<=\) ))"
+    r"[a-z_][\w.-]{0,31}@[\w.-]{1,64}(?![\w.@-])"
+)
 _HOST = re.compile(
     r"(?<=//)(?!localhost\b|127\.|0\.0\.0\.0|<|(?:[\w-]++\.){0,4}(?:github|huggingface|pytorch|readthedocs)\b)"
     r"[A-Za-z0-9][\w.-]*(?=[:/])"
@@ -49,13 +78,55 @@ _HOST_NAMED = re.compile(
     r"(?!\[?['\"]?(?:localhost|127\.|0\.0\.0\.0|<))\S++",
     re.IGNORECASE,
 )
+# Words of programs that name a machine without a sign that says so.
+_MACHINE = re.compile(
+    r"(--(?:master|head|node|server)[_-](?:addr(?:ess)?|host|ip)[ =]|--rdzv[_-]endpoint[ =]|NODELIST="
+    r"|\b(?:resolve|added) '"
+    r"|connect to host |failed to connect to \[|\b(?:srun|mpirun|prun): (?:error: )?|\bSTEP [\d.]{1,24} ON "
+    r"|Last login: [^\n]{1,60} from "
+    r"|(?m:^)[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d )(?!localhost\b|127\.|0\.0\.0\.0|<|Job\b"
+    r"|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
+)
+# NCCL begins each line with machine, process and thread.
+_NCCL = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )")
+_SHARES = re.compile(
+    r"(?<=\\\\)[A-Za-z0-9][\w.-]{0,62}(?=\\)|(?<![\w.:/-])(?=[\w-]{0,32}\d"
+    r"|[\w-]{1,32}\.)[A-Za-z][\w.-]{1,64}(?=:/(?:export|home|vol|mnt)\b)"
+)
+_GUID = re.compile(
+    r"(?<![\w.])(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}(?![\w.])|(?i:(?<=serial number: )|(?<=machine-id: ))\w{6,40}"
+)
 _DOTTED = re.compile(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?")
 # Endings of names that a cloud or an office gives its machines.
 _MACHINES = (
     ".internal", ".local", ".lan", ".intranet", ".corp", ".localdomain", ".amazonaws.com", ".cloudapp.net",
     ".cloudapp.azure.com", ".windows.net", ".azureml.ms", ".googleusercontent.com", ".oraclevcn.com", ".aliyuncs.com",
-    ".runpod.net", ".vast.ai", ".lambdalabs.com", ".coreweave.cloud", ".cluster",
+    ".onion", ".runpod.net", ".vast.ai", ".lambdalabs.com", ".coreweave.cloud", ".cluster",
 )  # fmt: skip
+# Of three parts and more, and not where the field's own pages are.
+_OFFICES = (
+    ".com",
+    ".edu",
+    ".net",
+    ".org",
+    ".gov",
+    ".cn",
+    ".de",
+    ".fr",
+    ".jp",
+    ".uk",
+    ".ch",
+    ".kr",
+    ".in",
+    ".au",
+    ".ca",
+)
+_KNOWN = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
+_RELEASE = re.compile(
+    r"(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
+    r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z",
+    re.IGNORECASE,
+)
 # As Amazon's and others' machines are called by their addresses.
 _BY_ADDRESS = re.compile(r"(?<![\w.-])(?:ip|ec2|domU|node|host)-(?:\d{1,3}-){3}\d{1,3}(?!\d)")
 
@@ -70,24 +141,47 @@ def strip(text: str) -> str:
 
 
 def _stripped(text: str) -> str:
-    text = _HOMES.sub(r"\1<user>", text)
-    text = _SHARED.sub(r"\1<user>", text)
-    text = _TILDE.sub("~<user>", text)
-    text = _MAIL.sub("<mail>", text)
+    text = _AUTHOR.sub(r"\1<user>", _WHO.sub(r"\1<user>", text))
+    text = _NCCL.sub("<host>", _AT.sub(r"\1<user>@<host>", text))
+    text = _MACHINE.sub(r"\1<host>", text)
+    text = _SHARES.sub("<host>", text)
+    text = folders(text)
+    text = _MAIL.sub(_mail, text)
     text = _HOST.sub("<host>", text)
     text = _HOST_NAMED.sub(r"\1\2<host>", text)
     text = _DOTTED.sub(_machine, text)
     text = _BY_ADDRESS.sub("<host>", text)
-    text = _MAC.sub("<address>", text)
-    text = _ADDRESS_SET.sub("<address>", _ADDRESS.sub("<address>", text))
+    text = _GUID.sub("<address>", _MAC.sub("<address>", text))
+    text = _ADDRESS_SET.sub("<address>", _ADDRESS.sub(_address, text))
     text = _ADDRESS6.sub(_address6, text)
     text = _LOGIN.sub("<user>@", text)
     return _UUID.sub("<uuid>", _DEVICE.sub(r"\1-<uuid>", text))
 
 
+def folders(path: str) -> str:
+    """A path with placeholders for users alone: before it is cut to its end, in which a name looks like any other.
+
+    >>> folders("/home/ada/run/train.py")
+    '/home/<user>/run/train.py'
+    """
+    return _TILDE.sub("~<user>", _SHARED.sub(r"\1<user>", _HOMES.sub(r"\1<user>", path)))
+
+
+def _mail(match: re.Match[str]) -> str:
+    """A release behind a name (`numpy@1.26`) is no machine, nor is an attribute of one letter (`A@B.T`)."""
+    return "<mail>" if len(last := match[0].rpartition(".")[2]) > 1 and not last.isdigit() else match[0]
+
+
+def _address(match: re.Match[str]) -> str:
+    """Four numbers behind the name of a library are its release."""
+    before = match.string[max(0, match.start() - 32) : match.start()]
+    return match[0] if _RELEASE.search(before) else "<address>"
+
+
 def _machine(match: re.Match[str]) -> str:
     name = match[0].lower().rstrip(".")
-    return "<host>" if name.endswith(_MACHINES) else match[0]
+    named = name.endswith(_OFFICES) and name.count(".") > 1 and not any(map(name.__contains__, _KNOWN))
+    return "<host>" if named or name.endswith(_MACHINES) else match[0]
 
 
 def _address6(match: re.Match[str]) -> str:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from diagnostics.report import personal
+
 if TYPE_CHECKING:
     from diagnostics.triage.reading.prefixes import Line
 
@@ -91,7 +93,8 @@ def short_path(path: str) -> str:
     for mark in ("site-packages/", "dist-packages/"):
         if mark in path:
             return path.rpartition(mark)[2]
-    parts = path.split("/")
+    # A user's name is told by the folder before it, which is about to be cut off.
+    parts = personal.folders(path).split("/")
     if "python3." in path:
         return parts[-1]
     return "/".join(parts[-2:])

@@ -24,7 +24,10 @@ def read(path: Path, *, inside: Path | None = None) -> bytes:
         OSError: It is not there, or can't be read.
         ValueError: It is no regular file, too large, or lies elsewhere.
     """
-    place = path.resolve()
+    try:
+        place = path.resolve()
+    except RuntimeError:  # links in a circle, as Python says it before 3.13
+        raise ValueError(f"{path}: links that lead in a circle") from None
     if inside is not None and not place.is_relative_to(inside.resolve()):
         raise ValueError(f"{path}: outside of {inside}")
     # What is no file is not even opened: a pipe would be waited for, and opening a device may do something.

@@ -14,6 +14,7 @@ from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.distributed import World
+from grpo_core.records import given
 from grpo_core.records.recording import Recorded, as_arguments, read_step
 from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
 from grpo_core.settings import load
@@ -86,7 +87,11 @@ def replay(
 def _kept(folder: Path, version: int) -> Path | None:
     """The parameters of a policy version, if one of the run's checkpoints has them."""
     for path in sorted(folder.glob("checkpoints/step-*/state.json")):
-        if json.loads(path.read_text(encoding="utf-8")).get("version") == version:
+        try:
+            state = json.loads(given.read(path, inside=folder))
+        except (OSError, ValueError):
+            continue
+        if isinstance(state, dict) and state.get("version") == version:
             return path.parent / "policy.safetensors"
     return None
 

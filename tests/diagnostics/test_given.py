@@ -514,3 +514,60 @@ def test_a_zip_whose_file_has_no_name(run, tmp_path):
     )
     code, _told = run(tmp_path / "a.log")
     assert code in {2, 3}
+
+
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def a_hole(path):
+    with path.open("wb") as file:
+        file.truncate(100 << 30)
+
+
+def a_bomb(path):
+    """A gibibyte of nothing, in a megabyte: a dump that is packed, as `--save` of others writes it."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(1024):
+            file.write(bytes(1 << 20))
+
+
+@pytest.mark.parametrize("put", [a_pipe, a_device, a_hole, a_bomb])
+def test_a_dump_for_hang_is_a_file_of_a_size(put, tmp_path):
+    """A pipe was waited for, a device read until memory ended, and what was packed unpacked without an end."""
+    path = tmp_path / "dump"
+    put(path)
+    done = run_bounded("hang", "--from", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("diagnostics: hang: ")
+    assert "fault of its own" not in done.stderr
+
+
+@pytest.mark.parametrize("put", [a_pipe, a_device, a_hole])
+@pytest.mark.parametrize(
+    "module", [("diagnostics.matrix", "check", "--file"), ("grpo_core", "train")], ids=lambda words: words[0]
+)
+def test_a_matrix_file_and_settings_are_files_of_a_size(put, module, tmp_path):
+    """Both were read whole, whatever they were."""
+    path = tmp_path / "given.toml"
+    put(path)
+    done = run_bounded(*module[1:], str(path), module=module[0])
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "fault of its own" not in done.stderr
+
+
+def test_links_in_a_circle_are_no_dump(tmp_path):
+    """`check` named the error of Python and showed where in our code it was."""
+    (tmp_path / "a.jsonl").symlink_to("a.jsonl")
+    done = run_bounded("check", str(tmp_path / "a.jsonl"), module="grpo_core")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def run_bounded(*words, module="diagnostics"):
+    """The program, with 3 GiB of memory: what has no end ends by an error, not by the machine's."""
+    words = ["-c", 'ulimit -v 3145728; exec "$@"', "sh", sys.executable, "-m", module, *words]
+    return subprocess.run(
+        ["/bin/bash", *words], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
+    )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import string
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diagnostics import __main__ as command
 from diagnostics.report.filters import BaselineError, fingerprint, select, without_known
 from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
 from diagnostics.report.formats import github, json_report, jsonl, junit, markdown, sarif, terminal
@@ -322,3 +324,16 @@ def test_the_first_screen_is_short(capsys):
     whole = capsys.readouterr().out
     assert whole.startswith("lint: 1 error, 1 info\n")
     assert all(part in whole for part in ("why why", "value 8 [run.sh:8]", "Or that.", "$ pip install b==2"))
+
+
+def test_no_address_of_a_log_becomes_a_link_in_markdown(capsys, tmp_path):
+    """GitHub links an address by itself, and tells an issue that it was named."""
+    log = tmp_path / "run.log"
+    text = "https://github.com/a/b/issues/1 www.evil.example http://evil.example"
+    log.write_text(
+        f'Traceback (most recent call last):\n  File "/opt/a.py", line 3, in f\n    x()\nOwnError: {text}\n'
+    )
+    command.main(["triage", "--format", "markdown", str(log)])
+    prose = re.sub(r"(?ms)^```.*?^```", "", capsys.readouterr().out)
+    assert "github.com/a/b/issues/1" in prose
+    assert not re.search(r"://|www\.", prose)

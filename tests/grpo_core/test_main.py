@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -131,3 +132,11 @@ def test_probe_names_an_engine_that_is_not_installed():
         pytest.skip("vLLM is installed here")
     assert document["outcome"] == "failed"
     assert "vllm engine, start" in document["error"]
+
+
+def test_what_an_argument_holds_acts_on_nothing(capfd):
+    """An error names what was given: neither a terminal nor a CI runner obeys it."""
+    assert main(["train", "\x1b]52;c;x\x07\x9b31m\u202e\n \u00a0::error::x ##[command]y ##vso[a]b"]) == 2
+    told = capfd.readouterr().err
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]|##|(?m:^)\\s*::", told)
+    assert "\\u{001b}]52;c;x" in told

@@ -203,3 +203,11 @@ def test_what_must_be_said_has_no_default(model):
         missing
         == {GenerateBody: params | requests, CompletionsBody: {"prompt"}, TrlGenerateBody: {"prompts"}}[model]
     )
+
+
+def test_a_header_that_is_no_object_is_named():
+    """It was refused by what Python's list said of itself."""
+    head = b"[1]     "
+    body = torch.frombuffer(bytearray(len(head).to_bytes(8, "little") + head), dtype=torch.uint8)
+    with pytest.raises(FlatError, match="a header that is no object"):
+        tensors_in(body)

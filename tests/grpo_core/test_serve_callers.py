@@ -149,3 +149,9 @@ def test_no_text_is_taken_for_the_token(text):
     """Whatever stands in the header, it is an answer and not an error."""
     wanted = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
     assert refused(Callers(TOKEN, "127.0.0.1"), authorization=[text]) == wanted
+
+
+@pytest.mark.parametrize("name", ["x-policy-version", "x-content-sha256"])
+def test_what_weights_are_is_said_once(name):
+    """Of two versions, or two checksums, one was taken."""
+    assert refused(Callers(TOKEN, "127.0.0.1"), "/weights", **BEARER, **{name: ["1", "2"]}) == 400

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from diagnostics.matrix import report
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Grid, Outcome
 from diagnostics.matrix.records.events import Event
@@ -306,3 +307,30 @@ def test_changes_are_those_of_the_last_run(make):
     assert (new.layer, new.words) == ("install", "first answer: pass")
     timeout = replace(again[1], answer=replace(again[1].answer, outcome=Outcome.TIMEOUT))
     assert changes([*first, again[0], timeout]).found == ()
+
+
+def test_what_is_written_acts_on_nothing_and_gives_nobody_away(make, tmp_path):
+    """A store's texts are upstream's words: CI shows the Markdown and keeps the rest, and people paste both."""
+    secret, user = "hf_" + "aB3dE5gH7jK9mN1pQ4rS6tU8vW0x", "qzoltan"
+    acting = "\x1b]52;c;x\x07\x9b31m\u202e\n::error::x\n##vso[a]b @someone #3 <img src=x>"
+    text = f"{acting} https://github.com/a/b/issues/1 {secret} /home/{user}/x.py"
+    answer = Answer(
+        Outcome.FAIL,
+        text,
+        BY_NAME["import"].evidence,
+        signs=(text,),
+        details=(text,),
+        excerpt=text,
+        grids=(Grid(text, (text, "b"), ((text, text),)),),
+        ran_with=((text, text),),
+    )
+    report.write(tmp_path / "report", make({"resolve": "pass", "install": "pass", "import": answer}))
+    written = {path.name: path.read_text() for path in (tmp_path / "report").iterdir()}
+    assert set(written) == {"index.html", "report.md", "junit.xml", "report.json"}
+    for told in written.values():
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]|##vso", told)
+        assert secret not in told
+        assert user not in told
+    json.loads(written["report.json"])
+    ET.fromstring(written["junit.xml"])
+    assert not re.search(r"@someone|#3|(?<!\\)<img|https://|^::", written["report.md"], re.MULTILINE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from diagnostics import door
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan.surroundings import reasons
 from diagnostics.report.findings import Severity
@@ -98,7 +99,7 @@ def repairs(found: list[Finding], environment: Environment, installer: Installer
             why=tuple(f"ENV901: {finding.detail}" for finding in mine),
             known_by="static",
             cost="nothing that works uses a folder without a name; a package there twice is installed again",
-            undo=(Advice(f"move the folders back out of {aside}"),)
+            undo=(Advice(f"move the folders back out of {door.line(aside)}"),)
             if environment.broken
             else (installer.install(again),),
             commands=tuple(commands),

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import door
 from diagnostics.hang.read import ReadError
 from diagnostics.hang.snapshot import SCHEMA, Snapshot, SnapshotError
 from diagnostics.report.personal import strip
@@ -20,7 +21,8 @@ _TITLE = 120
 
 def write(snapshot: Snapshot, path: Path) -> None:
     """Keeps a snapshot."""
-    path.write_text(json.dumps(stripped(snapshot.to_json()), indent=0, ensure_ascii=False), encoding="utf-8")
+    text = json.dumps(stripped(snapshot.to_json()), indent=0, ensure_ascii=False)
+    path.write_text(door.visible(text), encoding="utf-8")
 
 
 def stripped(document: dict[str, Any]) -> dict[str, Any]:

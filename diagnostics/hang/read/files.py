@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.hang import roles
 from diagnostics.hang.read import ReadError, bundle, pyspy, recorder, tracebacks
 from diagnostics.hang.snapshot import Process, Snapshot, joined
@@ -36,10 +39,14 @@ def read(names: Sequence[str]) -> Snapshot:
 
 def _bytes(name: str) -> bytes:
     try:
-        data = sys.stdin.buffer.read(MOST_BYTES + 1) if name == "-" else Path(name).read_bytes()
+        piped = name == "-"
+        data = (
+            sys.stdin.buffer.read(MOST_BYTES + 1) if piped else given.read(Path(name), MOST_BYTES, pipes=True)
+        )
         if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+                data = packed.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise ReadError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > MOST_BYTES:
         raise ReadError(f"{name}: larger than any dump")

@@ -6,7 +6,7 @@ from typing import Any
 
 from diagnostics.hang.show import groups
 from diagnostics.report.formats.markdown import _block as block
-from diagnostics.report.formats.markdown import _text as prose
+from diagnostics.report.formats.markdown import text_of as prose
 
 
 def text(document: dict[str, Any]) -> str:

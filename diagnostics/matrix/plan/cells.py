@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from diagnostics import given
 from diagnostics.matrix.plan import releases, rules
 from diagnostics.matrix.plan.expectations import expectation_of
 from diagnostics.matrix.plan.layers import family
@@ -149,7 +150,7 @@ def load(path: Path, layers: Sequence[Kind]) -> Matrix:
         TableError: one line naming file, line, key, value and what was expected.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = given.read(path, given.SOURCE).decode().replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TableError(f"{path}: cannot be read: {error}") from None
     try:

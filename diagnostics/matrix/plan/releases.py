@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from diagnostics import given
 from diagnostics.tables import TableError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def load(path: Path) -> Releases | None:
         TableError: one line, when it is something else.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(given.read(path, given.LIST))
         if document["schema"] != SCHEMA:
             raise TableError(f"{path}: schema is {document['schema']!r}: expected {SCHEMA!r}")
         return Releases(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from diagnostics import door
 from diagnostics.matrix.plan.breadth import allowed
 from diagnostics.matrix.plan.releases import fits
 from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.report import findings
+from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -171,4 +173,4 @@ def _kind(square: Square) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    return door.line(strip(text)).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

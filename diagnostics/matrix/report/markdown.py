@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.report import confusion, table, words
+from diagnostics.report.formats.markdown import text_of
 
 if TYPE_CHECKING:
     from diagnostics.matrix.run.board import Board, Square
@@ -21,8 +22,8 @@ def render(board: Board, generated: str) -> str:
     ]
     remarks = table.remarks(board)
     if remarks:
-        lines += ["", "## What was observed", "", *(f"- {_escape(text)}" for text, _style in remarks)]
-    lines += confusion.markdown(confusion.of(board), _escape)
+        lines += ["", "## What was observed", "", *(f"- {text_of(text)}" for text, _style in remarks)]
+    lines += confusion.markdown(confusion.of(board), text_of)
     return "\n".join(lines) + "\n"
 
 
@@ -35,9 +36,3 @@ def _square(square: Square | None) -> str:
         return ""
     codes = f" {' '.join(square.codes)}" if square.codes else ""
     return f"{table.symbols(square)} {words.word(square.judged)}{codes}"
-
-
-def _escape(text: str) -> str:
-    for character in "\\`*_{}[]<>|":
-        text = text.replace(character, f"\\{character}")
-    return text

@@ -12,7 +12,7 @@ from diagnostics import door
 from diagnostics.facts.environment import redact
 from diagnostics.report import clean, wording
 from diagnostics.report.formats.markdown import _block as block
-from diagnostics.report.formats.markdown import _text as prose
+from diagnostics.report.formats.markdown import text_of as prose
 from diagnostics.report.formats.terminal import STYLES
 
 if TYPE_CHECKING:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LIVENESS = ("/health", "/health/")
-_ONCE = ("authorization", "content-length", "host", "origin", "sec-fetch-site", "transfer-encoding")
+_ONCE = (
+    "authorization", "content-length", "host", "origin", "sec-fetch-site", "transfer-encoding", "x-content-sha256",
+    "x-policy-version",
+)  # fmt: skip
 _OWN_PAGES = ("none", "same-origin")  # typed by a person, or from an answer of ours
 
 

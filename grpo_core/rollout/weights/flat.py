@@ -143,6 +143,8 @@ def tensors_in(memory: torch.Tensor) -> dict[str, torch.Tensor]:
         if not 2 <= length <= min(_LARGEST_HEAD, memory.numel() - 8):
             raise FlatError(f"of {memory.numel()} bytes {length} would be the header")
         table = json.loads(memory[8 : 8 + length].cpu().numpy().tobytes())
+        if not isinstance(table, dict):
+            raise FlatError("a header that is no object")
         table.pop("__metadata__", None)
         found = {name: _tensor(memory[8 + length :], **entry) for name, entry in table.items()}
         spans = sorted(entry["data_offsets"] for entry in table.values())

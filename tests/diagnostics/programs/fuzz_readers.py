@@ -16,6 +16,7 @@ import io
 import json
 import lzma
 import os
+import pickle
 import random
 import signal
 import struct
@@ -599,6 +600,37 @@ def baseline(numbers, folder):
         filters._fingerprints(folder / "b.json", "lint")
 
 
+def stacks(numbers, folder):
+    """What `hang --from` is given: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
+    from diagnostics.hang.judge.decide import Patience, judge
+    from diagnostics.hang.read import ReadError, files
+
+    snapshots = Path(__file__).parents[1] / "hang" / "snapshots"
+    kind = numbers.randrange(4)
+    if kind == 0:
+        chosen = numbers.choice(sorted(snapshots.glob("*.json")))
+        data = as_json(numbers, json.loads(chosen.read_text(encoding="utf-8")))
+    elif kind == 1:
+        entries = [
+            {"collective_seq_id": n, "process_group": ("0", "x"), "state": "started"} for n in range(3)
+        ]
+        document = {"version": "2.4", "entries": entries, "pg_config": {}}
+        data = damaged(numbers, pickle.dumps(spoiled(numbers, document), protocol=numbers.randrange(5)))
+    else:
+        place = numbers.choice(("/home/a/b.py", "x" * 5000, "\x1b]0;\n::error::", "\ud800"))
+        text = (
+            f'Process 12: python {place}\nPython v3.11.2 (/x)\n\nThread 12 (idle): "Main"\n    wait ({place}:1)\n'
+            if kind == 2
+            else f'Thread 0x00007f (most recent call first):\n  File "{place}", line 3 in f\n#0 0x7f in g ()\n'
+        )
+        data = damaged(numbers, text.encode("utf-8", "surrogatepass") * numbers.choice((1, 2, 200)))
+    if numbers.random() < 0.2:
+        data = gzip.compress(data)
+    (folder / "dump").write_bytes(data)
+    with refusing(ReadError):
+        judge(files.read([str(folder / "dump")]), Patience(60.0, 600.0))
+
+
 # Reader -> its share of the cases.
 READERS = {
     metadata: 6,
@@ -616,6 +648,7 @@ READERS = {
     answers: 8,
     stories: 4,
     baseline: 4,
+    stacks: 6,
 }
 
 
