@@ -116,9 +116,9 @@ NO_RE2 = "diagnostics: google-re2 is not installed here: pip install google-re2\
 COMMANDS = [
     (["--version"], 0, "grpo-doctor 0.1.0\n", ""),
     (["--help"], 0, "usage: grpo-doctor ", ""),
-    (["doctor"], 0, "doctor: Python ", ""),
-    (["doctor", "--format", "sarif"], 0, '"version": "2.1.0"', ""),
-    (["doctor", "--fix-plan"], 0, "fix plan: ", ""),
+    (["doctor"], 3, "doctor: ", ""),
+    (["doctor", "--format", "sarif"], 3, '"version": "2.1.0"', ""),
+    (["doctor", "--fix-plan"], 3, "fix plan: ", ""),
     (["doctor", "--facts-json"], 0, '"environment"', ""),
     (["doctor", "--hosts", "nowhere.txt"], 2, "", None),
     (["lint", "--", "python", "train.py"], 3, "lint: command line: ", ""),
@@ -136,7 +136,7 @@ COMMANDS = [
 ]
 # What matches text.
 MATCHING = [
-    (["doctor", "--tier", "probe"], 3, "doctor: Python ", None),
+    (["doctor", "--tier", "probe"], 3, "doctor: ", None),
     (["triage", str(LOG)], 1, "SCH002", ""),
     (["triage", str(LOG), "--format", "json"], 1, '"code": "SCH002"', ""),
     (["catalogue", "--check"], 0, "all samples as they should be", ""),
