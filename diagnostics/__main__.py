@@ -76,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--fix-plan", action="store_true", help="one ordered plan out of all findings; runs nothing"
     )
+    doctor.add_argument(
+        "--resolve",
+        action="store_true",
+        help="of --fix-plan: ask the package index whether it can be had here",
+    )
     from diagnostics.nodes import options as nodes
 
     nodes.add(
@@ -153,7 +158,14 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.fix_plan:
         from diagnostics.doctor.fixplan import build
 
-        return build.run(report, facts.environment, compat.load(), options.format, output.fail_on(options))
+        return build.run(
+            report,
+            facts.environment,
+            compat.load(),
+            options.format,
+            output.fail_on(options),
+            resolve=options.resolve,
+        )
     output.write(report, options)
     code = report.exit_code(output.fail_on(options))
     return INCOMPLETE if code == FINE and incomplete else code

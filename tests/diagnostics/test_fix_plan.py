@@ -10,7 +10,7 @@ from diagnostics import catalogue
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor import installing
-from diagnostics.doctor.fixplan import build, fix_plan, installers
+from diagnostics.doctor.fixplan import build, fix_plan, installers, resolving
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
 from diagnostics.report import filters
@@ -487,3 +487,38 @@ def test_the_plan_and_the_finding_ask_for_the_same_beside_a_remedy(environment):
     plan = fix_plan(report, seen, Compat(problem="no table"))
     planned = [one.requirements for step in plan.steps for one in step.commands if isinstance(one, Install)]
     assert own == planned == [("numpy<2", "pyarrow<24")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "kept"),
+    [
+        ("exit 0", "Tried: it resolves", True),
+        ("echo 'x No solution found when resolving dependencies' >&2; exit 1", "Not offered: numpy<2", False),
+        ("echo 'error sending request; No solution found' >&2; exit 1", "Not tried: error sending", True),
+    ],
+)
+def test_an_installation_is_tried_before_it_is_offered(
+    environment, monkeypatch, tmp_path, answer, told, kept
+):
+    """What has no solution is told and not offered; where nobody can be asked, that is said. Nothing is installed."""
+    environment.add("trl", "1.9.2", requires=["numpy<2"]).add("numpy", "2.4.0")
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(f'#!/bin/sh\ncase "$*" in *--dry-run*) {answer};; esac\nexit 9\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
+    seen = facts.collect(environment.prefix, {})
+    plan = fix_plan(
+        doctor.examine(seen, catalogue.load(), Compat(problem="no table")), seen, Compat(problem="no")
+    )
+    (step,) = [one for one in resolving.tried(plan, seen).steps if one.kind == "packages"]
+    assert step.text[-1].text.startswith(told)
+    assert any(isinstance(one, Install) for one in step.commands) is kept
+    (step,) = [one for one in resolving.untried(plan).steps if one.kind == "packages"]
+    assert step.text[-1].text == resolving.NOT_TRIED
+
+
+def test_without_an_installer_to_ask_nothing_was_tried(environment, monkeypatch):
+    """And that is said."""
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    assert resolving.resolved(Install(("numpy<2",)), facts.collect(environment.prefix, {}))[0] is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import catalogue
 from diagnostics.catalogue.affects import CONCERNED, FREE, affects, claims_of, free_from, of_package, subject
 from diagnostics.doctor.fixplan import demands as wants
-from diagnostics.doctor.fixplan import installers, packages, settings, surroundings
+from diagnostics.doctor.fixplan import installers, packages, resolving, settings, surroundings
 from diagnostics.doctor.fixplan import sets as pinned
 from diagnostics.doctor.installing import without_clashes
 from diagnostics.report.findings import USAGE, Severity
@@ -285,15 +285,33 @@ def _help(found: list[Finding], sets: list[PinnedSet], outcome: str, compat: Com
 FORMATS = ("terminal", "json", "markdown")
 
 
-def run(report: Report, environment: Environment, compat: Compat, form: str, fail_on: Severity) -> int:
-    """Prints the plan of a report on standard output; returns doctor's exit code."""
+def run(
+    report: Report,
+    environment: Environment,
+    compat: Compat,
+    form: str,
+    fail_on: Severity,
+    *,
+    resolve: bool = False,
+) -> int:
+    """Prints the plan of a report on standard output; returns doctor's exit code.
+
+    Args:
+        report: Doctor's.
+        environment: What it looked at.
+        compat: The compatibility table.
+        form: One of FORMATS.
+        fail_on: As the report's.
+        resolve: Whether the package index is asked if what is to be installed can be had.
+    """
     from diagnostics.report import clean
     from diagnostics.report.formats import plan as formats
 
     if form not in FORMATS:
         print(f"diagnostics: --format {form}: --fix-plan has {', '.join(FORMATS)}", file=sys.stderr)
         return USAGE
-    plan = clean.own(fix_plan(report, environment, compat))
+    made = fix_plan(report, environment, compat)
+    plan = clean.own(resolving.tried(made, environment) if resolve else resolving.untried(made))
     if form == "json":
         print(formats.as_json(plan))
     elif form == "markdown":
