@@ -121,7 +121,7 @@ COMMANDS = [
     (["doctor", "--fix-plan"], 3, "fix plan: ", ""),
     (["doctor", "--facts-json"], 0, '"environment"', ""),
     (["doctor", "--hosts", "nowhere.txt"], 2, "", None),
-    (["lint", "--", "python", "train.py"], 3, "lint: command line: ", ""),
+    (["lint", "--", "python", "train.py"], 3, "lint: nothing was judged\n", ""),
     (["explain", "SCH002"], 0, "SCH002  ", ""),
     (["explain", "CMP901"], 0, "CMP901  ", ""),
     (["explain", "SCH002", "--format", "json"], 0, '"code": "SCH002"', ""),
