@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class CopyMarks:
+    """How a project's own copy of a framework is known.
+
+    Attributes:
+        has: A file that the copy has.
+        lacks: A file that it has not: what has it is a copy of another framework.
+        says: Files that say its release.
+    """
+
+    has: str
+    lacks: str = ""
+    says: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Framework:
     """One framework.
 
@@ -25,6 +40,10 @@ class Framework:
         configures: Packages that it brings along and that are then not configured by their own words.
         modules: What an import of it comes to, as `module` or `module:name`.
         entries: Modules that a run begins with; of those with `vllm` in their name only where that is installed.
+        parser: What reads its options: `dataclasses` (transformers' parser), `argparse` in its entry, `hydra`, or
+            `omegaconf` alone.
+        beside: Packages whose options its commands take beside its own.
+        copy: How a project's own copy of it is known.
         log_texts: Texts, one of which is in every line that `log_marks` finds.
         log_marks: A pattern for lines of logs and paths of frames that are its own.
     """
@@ -36,6 +55,9 @@ class Framework:
     configures: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
+    parser: str = ""
+    beside: tuple[str, ...] = ()
+    copy: CopyMarks | None = None
     log_texts: tuple[str, ...] = ()
     log_marks: str = ""
 
@@ -56,6 +78,9 @@ FRAMEWORKS = {
             ("trl",),
             modules=("trl:GRPOTrainer",),
             entries=("trl.trainer.grpo_trainer", "trl.scripts.vllm_serve"),
+            parser="dataclasses",
+            beside=("transformers",),
+            copy=CopyMarks("trl/trainer/grpo_trainer.py", says=("trl/VERSION", "trl/version.py", "VERSION")),
             log_texts=("trl vllm-serve", "trl grpo"),
             log_marks=r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b",
         ),
@@ -66,6 +91,9 @@ FRAMEWORKS = {
             configures=("trl",),
             modules=("swift",),
             entries=("swift.cli.rlhf",),
+            parser="dataclasses",
+            beside=("transformers",),
+            copy=CopyMarks("swift/cli/rlhf.py", says=("swift/version.py",)),
             log_texts=("[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli"),
             log_marks=r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b"
             r"|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b",
@@ -76,17 +104,29 @@ FRAMEWORKS = {
             ("verl",),
             modules=("verl",),
             entries=("verl.trainer.main_ppo",),
+            parser="hydra",
+            copy=CopyMarks("verl/trainer/main_ppo.py", "verl/trainer/main.py", ("verl/version/version",)),
             log_texts=("verl.trainer",),
             log_marks=r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b",
         ),
-        # In no registry: it has no releases that an environment could show.
-        Framework("easyr1", "EasyR1", (), log_texts=("EasyR1",), log_marks=r"\bEasyR1\b"),
+        # In no registry: it has no releases that an environment could show. Its package is called verl, too.
+        Framework(
+            "easyr1",
+            "EasyR1",
+            (),
+            parser="omegaconf",
+            copy=CopyMarks("verl/trainer/main.py"),
+            log_texts=("EasyR1",),
+            log_marks=r"\bEasyR1\b",
+        ),
         Framework(
             "openrlhf",
             "OpenRLHF",
             ("openrlhf",),
             modules=("openrlhf",),
             entries=("openrlhf.cli.train_ppo_ray",),
+            parser="argparse",
+            copy=CopyMarks("openrlhf/cli/train_ppo_ray.py", says=("version.txt",)),
             log_texts=("openrlhf.cli",),
             log_marks=r"\bopenrlhf[./](?:cli|trainer|models|utils)\b",
         ),
@@ -101,6 +141,15 @@ ENGINES = tuple(name for each in FRAMEWORKS.values() if not each.trains for name
 STOOD_ON = ("transformers", "accelerate", "datasets", "tokenizers", "huggingface-hub", "peft")
 # What decides whether a run works: engines, trainers, and what both stand on.
 PACKAGES = (*ENGINES, *TRAINERS, "torch", "transformers", "ray")
+
+
+def parser_of(name: str) -> str:
+    """What reads a framework's options; "" for what is none of the list.
+
+    >>> parser_of("openrlhf"), parser_of("own")
+    ('argparse', '')
+    """
+    return FRAMEWORKS[name].parser if name in FRAMEWORKS else ""
 
 
 def configured_in(packages: Collection[str]) -> set[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics import given
+from diagnostics.frameworks import FRAMEWORKS, parser_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from diagnostics.lint.values import Settings, Value
 
 FOLDER = Path(__file__).parent / "options"
-# Whose options a framework's own command takes beside its own.
-_BESIDE = {"trl": ("transformers",), "ms-swift": ("transformers",)}
 _NEAR = 0.84
 # Hydra's choice of a file for a part of the config.
 _GROUP = set("@/")
@@ -43,7 +42,7 @@ def _read(package: str) -> Mapping[str, Any]:
 
 def packages(framework: str) -> tuple[str, ...]:
     """Those whose options a framework's command takes and whose names are here, its own first; none if its are not."""
-    return (framework, *_BESIDE.get(framework, ())) if _read(framework) else ()
+    return (framework, *FRAMEWORKS[framework].beside) if _read(framework) else ()
 
 
 def names(framework: str, role: str = "train") -> set[str]:
@@ -94,14 +93,14 @@ def of_copy(framework: str, folder: str, config: str) -> frozenset[str]:
         folder: Of the copy's package.
         config: The name of the config that the run takes, of those that take one.
     """
-    if framework == "verl":
+    if parser_of(framework) == "hydra":
         from diagnostics.lint.sources import hydra
 
         main = Path(folder, "trainer/main_ppo.py")
         text = given.text(main, 1_000_000) if main.is_file() else ""
         named = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
         return frozenset(hydra.keys(Path(folder, "trainer/config"), config or named[1]) if named else ())
-    if framework == "openrlhf":
+    if parser_of(framework) == "argparse":
         from diagnostics.lint import scripts
 
         return scripts.declared(Path(folder, "cli/train_ppo_ray.py"))

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from diagnostics import given
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.versions import PACKAGES
 
 if TYPE_CHECKING:
@@ -28,14 +29,6 @@ _ABOVE = 6
 _MANY = 40
 # Distribution -> the name that lint has for it.
 _NAMES = {canonicalize_name(each): name for name, distributions in PACKAGES.items() for each in distributions}
-# Framework -> a file that only a copy of it has, and where the copy says its release.
-_COPIES = {
-    "verl": ("verl/trainer/main_ppo.py", ("verl/version/version",)),
-    "easyr1": ("verl/trainer/main.py", ()),
-    "trl": ("trl/trainer/grpo_trainer.py", ("trl/VERSION", "trl/version.py", "VERSION")),
-    "ms-swift": ("swift/cli/rlhf.py", ("swift/version.py",)),
-    "openrlhf": ("openrlhf/cli/train_ppo_ray.py", ("version.txt",)),
-}
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?(?:[.\w+]*)?)")
 _PINNED = re.compile(
     r"(?<![\w.-])("
@@ -112,14 +105,15 @@ def _text(path: Path) -> str:
 
 def _copies(folder: Path, found: Project) -> None:
     for base in (folder, folder / "src"):
-        for framework, (mark, says) in _COPIES.items():
-            if framework in found.copies or not (base / mark).is_file():
+        for framework, each in FRAMEWORKS.items():
+            marks = each.copy
+            if marks is None or framework in found.copies or not (base / marks.has).is_file():
                 continue
-            if framework == "verl" and (base / "verl/trainer/main.py").is_file():
-                continue  # EasyR1, which is called verl as well
-            texts = (_VERSION.search(_text(base / name)) for name in says)
+            if marks.lacks and (base / marks.lacks).is_file():
+                continue
+            texts = (_VERSION.search(_text(base / name)) for name in marks.says)
             said = next((_version(match[1]) for match in texts if match), None)
-            found.copies[framework] = (said, str(base / mark.split("/", maxsplit=1)[0]))
+            found.copies[framework] = (said, str(base / marks.has.split("/", maxsplit=1)[0]))
 
 
 def _version(text: str) -> Version | None:

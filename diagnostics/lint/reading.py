@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
+from diagnostics.frameworks import parser_of
 from diagnostics.lint import commands
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.dialect import keys_of
@@ -244,7 +245,7 @@ def _follow(made: Settings, written: dict[str, Trees] | None = None) -> None:
             value = made.items.get(key)
             if value is not None and isinstance(value.data, str):
                 _include(made, value, written or {})
-    if made.framework in {"verl", "easyr1"}:
+    if parser_of(made.framework) in {"hydra", "omegaconf"}:
         hydra.compose(made, needed=bool(made.signs) or bool(made.about))
     if dialect and dialect.interpolates:
         interpolation.resolve(made.items)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from diagnostics.frameworks import SHOWN
+from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import known
 from diagnostics.report.findings import CheckResult, NotJudged
 
@@ -60,32 +60,29 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     copied = plan.framework in plan.versions.copies
     if copied and known.of_copy(plan.framework, plan.versions.copies[plan.framework], ""):
         return []  # CFG113 asked the copy
+    hydra = parser_of(plan.framework) == "hydra"
     release = Version(plan.releases[plan.framework]) if plan.framework in plan.releases else None
     if not taken or (settings.exact and not copied and known.was_read(plan.framework, release)):
         return []  # CFG113 has the answer
-    if plan.framework == "verl" and not settings.exact:
+    if hydra and not settings.exact:
         # A config of one's own has keys of its own.
         return [_own_config(plan)] if settings.signs and not settings.own else []
     found = []
-    if copied and plan.framework == "verl" and settings.exact:
-        folder = plan.versions.copies["verl"]
+    if copied and hydra and settings.exact:
+        folder = plan.versions.copies[plan.framework]
         why = "no config of it is there, so nobody can say which keys it takes"
-        found.append(NotJudged("the project's own copy of verl", why, "", folder))
+        found.append(NotJudged(f"the project's own copy of {SHOWN[plan.framework]}", why, "", folder))
     if release is None and not copied and settings.exact:
         found += _release(plan)
     for value in known.options_of(settings):
-        has = (
-            known.outside("verl", value.key, release)
-            if copied and release and plan.framework == "verl"
-            else None
-        )
+        has = known.outside(plan.framework, value.key, release) if copied and release and hydra else None
         if has is not None and settings.exact:
-            why = f"verl has it from {has[0]} to {has[1]}; whether the project's own copy, like {release}, has it"
+            why = f"{SHOWN[plan.framework]} has it from {has[0]} to {has[1]}; whether the project's own copy, like {release}, has it"
             found.append(NotJudged(value.key, f"{why} was not read", "", str(value.place)))
-        if value.key in settings.own or known.takes(value.key, taken, free=plan.framework != "verl"):
+        if value.key in settings.own or known.takes(value.key, taken, free=not hydra):
             continue
         near = known.nearest(value.key, taken)
-        if not near and (not settings.exact or (copied and plan.framework != "verl")):
+        if not near and (not settings.exact or (copied and not hydra)):
             continue  # an option of the script's own, as far as anybody can tell
         why = f"no release of {SHOWN[plan.framework]} that was read has this option"
         remedy = f"did you mean {near}?" if near else ""
@@ -106,7 +103,7 @@ def _release(plan: RunPlan) -> list[NotJudged]:
 
 
 def _own_config(plan: RunPlan) -> NotJudged:
-    why = "its config is not verl's own and was not read, so nobody can say which keys it takes"
+    why = "its config is not the framework's own and was not read, so nobody can say which keys it takes"
     return NotJudged(plan.settings.about or "the run", why, "", str(plan.settings.place))
 
 
