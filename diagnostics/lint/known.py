@@ -167,5 +167,5 @@ def nearest(name: str, among: Iterable[str]) -> str:
     found = difflib.get_close_matches(last, [each.rpartition(".")[2] for each in here], 1, _NEAR)
     if found:
         return head + dot + found[0]
-    found = difflib.get_close_matches(name, among, 1, _NEAR) if dot else []
+    found = difflib.get_close_matches(name, among, 1, _NEAR) if not here else []
     return found[0] if found else ""
