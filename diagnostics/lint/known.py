@@ -40,9 +40,14 @@ def _read(package: str) -> Mapping[str, Any]:
     return found
 
 
+def _beside(package: str) -> tuple[str, ...]:
+    """Packages whose options a framework's own commands take beside its own."""
+    return FRAMEWORKS[package].beside if package in FRAMEWORKS else ()
+
+
 def packages(framework: str) -> tuple[str, ...]:
     """Those whose options a framework's command takes and whose names are here, its own first; none if its are not."""
-    return (framework, *FRAMEWORKS[framework].beside) if _read(framework) else ()
+    return (framework, *_beside(framework)) if _read(framework) else ()
 
 
 def names(framework: str, role: str = "train") -> set[str]:
@@ -121,7 +126,7 @@ def span(package: str, name: str) -> tuple[str, str] | None:
 def together(package: str, wanted: Iterable[str]) -> tuple[list[str], str]:
     """Of these names those that some release lacks, and the releases that have them all, in words."""
     read = [Version(each) for each in _read(package).get("releases", ())]
-    beside = {name for other in _BESIDE.get(package, ()) for name in _read(other)["options"]}
+    beside = {name for other in _beside(package) for name in _read(other)["options"]}
     spans = [(name, found) for name in wanted if name not in beside and (found := span(package, name))]
     some = [
         (name, found) for name, found in spans if Version(found[0]) > read[0] or Version(found[1]) < read[-1]
@@ -147,7 +152,7 @@ def lacks(package: str, name: str, release: Version) -> bool:
     found = span(package, name)
     if found is None or not was_read(package, release):
         return False
-    if any(span(other, name) for other in _BESIDE.get(package, ())):
+    if any(span(other, name) for other in _beside(package)):
         return False  # named again here, and there all along
     return not Version(found[0]) <= release <= Version(found[1])
 
@@ -166,5 +171,5 @@ def nearest(name: str, among: Iterable[str]) -> str:
     found = difflib.get_close_matches(last, [each.rpartition(".")[2] for each in here], 1, _NEAR)
     if found:
         return head + dot + found[0]
-    found = difflib.get_close_matches(name, among, 1, _NEAR) if dot else []
+    found = difflib.get_close_matches(name, among, 1, _NEAR) if not here else []
     return found[0] if found else ""

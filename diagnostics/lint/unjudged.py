@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # The check under which it is told what was not read.
 READING = "what the run is told"
+# So many unknown options are named; to look for what each may have meant takes time.
+_NAMED = 12
 _PROCESSES = NotJudged(
     "process count",
     "nothing that was read says how many processes train",
@@ -68,25 +70,39 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
         # A config of one's own has keys of its own.
         return [_own_config(plan)] if settings.signs and not settings.own else []
     found = []
-    if copied and hydra and settings.exact:
-        folder = plan.versions.copies[plan.framework]
-        why = "no config of it is there, so nobody can say which keys it takes"
-        found.append(NotJudged(f"the project's own copy of {SHOWN[plan.framework]}", why, "", folder))
+    if copied and hydra:
+        found += _of_another_release(plan, release)
     if release is None and not copied and settings.exact:
         found += _release(plan)
-    for value in known.options_of(settings):
-        has = known.outside(plan.framework, value.key, release) if copied and release and hydra else None
-        if has is not None and settings.exact:
-            why = f"{SHOWN[plan.framework]} has it from {has[0]} to {has[1]}; whether the project's own copy, like {release}, has it"
-            found.append(NotJudged(value.key, f"{why} was not read", "", str(value.place)))
-        if value.key in settings.own or known.takes(value.key, taken, free=not hydra):
-            continue
+    strange = [
+        value
+        for value in known.options_of(settings)
+        if value.key not in settings.own and not known.takes(value.key, taken, free=not hydra)
+    ]
+    for value in strange[:_NAMED]:
         near = known.nearest(value.key, taken)
         if not near and (not settings.exact or (copied and not hydra)):
             continue  # an option of the script's own, as far as anybody can tell
         why = f"no release of {SHOWN[plan.framework]} that was read has this option"
         remedy = f"did you mean {near}?" if near else ""
         found.append(NotJudged(value.key, why, remedy, str(value.place)))
+    if len(strange) > _NAMED:
+        why = f"they too are in no release of {SHOWN[plan.framework]} that was read"
+        found.append(NotJudged(f"{len(strange) - _NAMED} more options", why, "", str(settings.place)))
+    return found
+
+
+def _of_another_release(plan: RunPlan, release: Version | None) -> list[NotJudged]:
+    """Keys for a project's copy of a framework without its config, which the release it says it is does not have."""
+    name, shown = plan.framework, SHOWN[plan.framework]
+    folder = plan.versions.copies[name]
+    why = "no config of it is there, so nobody can say which keys it takes"
+    found = [NotJudged(f"the project's own copy of {shown}", why, "", folder)]
+    for value in known.options_of(plan.settings):
+        has = known.outside(name, value.key, release) if release is not None else None
+        if has is not None:
+            why = f"{shown} has it from {has[0]} to {has[1]}; whether the own copy, like {release}, has it"
+            found.append(NotJudged(value.key, f"{why} was not read", "", str(value.place)))
     return found
 
 

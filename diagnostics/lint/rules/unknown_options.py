@@ -36,7 +36,7 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
             first, last = known.span(plan.framework, value.key) or ("", "")
             told.append(f"{value.key} is known from {first} to {last}")
         elif not known.takes(value.key, taken, free=plan.framework != "verl"):
-            near = known.nearest(value.key, taken)
+            near = known.nearest(value.key, taken) if len(told) < _SHOWN else ""
             told.append(f"{value.key} in none" + (f" (did you mean {near}?)" if near else ""))
         else:
             continue
@@ -71,9 +71,9 @@ def _copied(plan: RunPlan, folder: str) -> list[Finding]:
     )
     if not gone:
         return []
-    told = [(value.key, known.nearest(value.key, taken)) for value in gone]
-    shown = "; ".join(key + (f" (did you mean {near}?)" if near else "") for key, near in told[:_SHOWN])
-    more = f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    told = [(value.key, known.nearest(value.key, taken)) for value in gone[:_SHOWN]]
+    shown = "; ".join(key + (f" (did you mean {near}?)" if near else "") for key, near in told)
+    more = f", and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
     return found(
         plan, "CFG113", Severity.ERROR,
         f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, does not know {shown}{more}, and refuses "

@@ -107,8 +107,14 @@ def containers(tree: Any) -> Iterator[shell.Command]:
             if isinstance(name, Value) and isinstance(value, Value):
                 environ[str(name.data)] = value.named(str(name.data))
         yield shell.Command(
-            [shell.Word(str(word.data), word.place.line) for word in words], environ, words[0].place.line
+            [shell.Word(str(word.data), _last_line(word)) for word in words], environ, words[0].place.line
         )
+
+
+def _last_line(word: Value) -> int:
+    """The line on which a word ends: a block begins on the line after its mark."""
+    more = str(word.data).count("\n")
+    return word.place.line + more + bool(more)
 
 
 def _tables(tree: Any) -> Iterator[dict[str, Any]]:
