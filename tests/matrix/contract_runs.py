@@ -30,6 +30,7 @@ from diagnostics.matrix.ask.layers.contract import _answer
 from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import find_wheel, requirements
 from diagnostics.matrix.build.uv import find_uv, uv_environment
+from diagnostics.matrix.records.events import from_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     known: dict[str, dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     for vllm, trainers in PAIRS.items():
         due = [trl for trl in trainers if f"{trl} {vllm}" not in known]
-        if not due or (options.vllm and vllm not in options.vllm):
+        if not due or options.show or (options.vllm and vllm not in options.vllm):
             continue
         engine = options.work / f"engine-{vllm}"
         try:
@@ -83,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
             kept.write_text(json.dumps(known, indent=1), encoding="utf-8")
         finally:
             shutil.rmtree(engine, ignore_errors=True)
-    text, wrong = document(known, options.wheels or options.work / "wheels")
+    text, wrong = document(known, options.wheels or options.work / "wheels", told(options.store))
     if options.markdown:
         options.markdown.write_text(text, encoding="utf-8")
     print(text)
@@ -97,6 +98,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--work", type=Path, required=True, help="folder for overlays, answers and sources")
     parser.add_argument("--wheels", type=Path, help="folder of sources that were read already")
+    parser.add_argument(
+        "--store", type=Path, help="a store of the matrix whose verdicts are taken as they are"
+    )
+    parser.add_argument("--show", action="store_true", help="walk nothing more")
     parser.add_argument("--markdown", type=Path, help="where the document goes")
     parser.add_argument("--vllm", action="append", help="only these releases")
     return parser
@@ -139,8 +144,8 @@ def _lay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
     if folder.exists():
         return
     python = options.cells / BASE / "bin" / "python"
-    command = [
-        find_uv(),
+    command: list[str] = [
+        str(find_uv()),
         "pip",
         "install",
         "--quiet",
@@ -189,6 +194,13 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
         return {trl: {"import": {"end": "unknown", "what": f"exit {reply.returncode}"}} for trl in trainers}
 
 
+def told(store: Path | None) -> dict[str, Answer]:
+    """Returns what a store of the matrix knows of contracts, by cell: reading all wheels again takes a while."""
+    lines = (store / "store.jsonl").read_text(encoding="utf-8").splitlines() if store else []
+    events = [event for line in lines if (event := from_line(line)) and event.layer == "contract"]
+    return {event.cell: event.answer for event in events if event.finished}
+
+
 def static(trl: str, vllm: str, wheels: Path) -> Answer:
     """Returns what `contract` says of a pair."""
     trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
@@ -203,13 +215,15 @@ def happened(ways: dict[str, dict[str, str]]) -> str:
     return "served" if ends and set(ends) == {"served"} and len(ways) > 1 else "unknown"
 
 
-def document(known: dict[str, dict[str, Any]], wheels: Path) -> tuple[str, list[str]]:
+def document(
+    known: dict[str, dict[str, Any]], wheels: Path, read: dict[str, Answer]
+) -> tuple[str, list[str]]:
     """Returns the document, and the pairs of which verdict and walk contradict each other."""
     rows, cells, wrong = [], Counter[tuple[str, str]](), []
     for vllm, trainers in PAIRS.items():
         for trl in (trl for trl in trainers if f"{trl} {vllm}" in known):
             ways = known[f"{trl} {vllm}"]
-            said, did = static(trl, vllm, wheels), happened(ways)
+            said, did = read.get(f"vllm-{vllm}+trl-{trl}") or static(trl, vllm, wheels), happened(ways)
             cells[said.outcome.value, did] += 1
             if (said.outcome.value, did) in {("pass", "broken"), ("fail", "served")}:
                 wrong.append(f"TRL {trl} with vLLM {vllm}")
@@ -227,12 +241,13 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
         f"| {said} | " + " | ".join(str(cells[said, did]) for did in ends) + " |"
         for said in ("pass", "fail", "not_judged")
     ]
-    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    day, chosen = datetime.datetime.now(datetime.UTC).date().isoformat(), sum(map(len, PAIRS.values()))
     return [
         "# What `contract` reads, and what happened",
         "",
         f"Made by `nox -s contract` on {day}, Python {platform.python_version()}, {platform.system()}",
-        f"{platform.machine()}, no GPU: {len(list(rows))} pairs beside the boundaries of what TRL takes from vLLM.",
+        f"{platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries of what",
+        "TRL takes from vLLM; the others were not walked yet, and nothing is known of them here.",
         "Both releases' own code is walked, vLLM's in its CPU build, with an engine behind its front that takes calls,",
         "serialised by vLLM's own means, and answers nothing (`tests/matrix/contract_in_cell.py`). So what happens in",
         "the engine's own process, by NCCL or on a GPU alone is not seen here.",
