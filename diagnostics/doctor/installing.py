@@ -64,7 +64,9 @@ _CLASHES = (
 def without_clashes(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
     """Requirements, and what has to be asked for beside them so that what stays does not die of them."""
     asked = tuple(requirements)
-    named = {canonicalize_name(each.name): each.specifier for one in asked if (each := _read(one))}
+    named: dict[str, SpecifierSet] = {
+        canonicalize_name(each.name): each.specifier for one in asked if (each := _read(one))
+    }
     added = []
     for name, releases, other, its, beside in _CLASHES:
         there = environment.version(other)

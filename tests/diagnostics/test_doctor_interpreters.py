@@ -58,5 +58,6 @@ def test_an_interpreter_that_starts_nothing_is_an_error(tmp_path, change, told):
     made = Maker(tmp_path / "env").add("vllm", "0.10.2")
     change(made)
     [finding] = findings(made.prefix)
-    assert finding.severity.word == "error"
+    # One that knows its library by itself starts all the same: seen in a real environment.
+    assert finding.severity.word == ("warning" if told.startswith("home") else "error")
     assert [each.text for each in finding.evidence] == [told]

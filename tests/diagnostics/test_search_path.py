@@ -62,6 +62,8 @@ def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
     (named := tmp_path / "named").mkdir()
     (site,) = prefix.glob("lib/python3*/site-packages")
     (site / "more.pth").write_text(f"# a comment\n{extra}\n{tmp_path}/gone\nimport sys\n")
+    mine = tmp_path / ".local" / "lib" / site.parent.name / "site-packages"
+    mine.mkdir(parents=True)
     environ = {**os.environ, "PYTHONPATH": str(named), "HOME": str(tmp_path)}
     told = subprocess.run(
         [prefix / "bin" / "python", "-c", "import sys, json; print(json.dumps(sys.path[1:]))"],

@@ -22,8 +22,10 @@ def interpreter(environment: Environment) -> list[Finding]:
     return [
         finding(
             "ENV924",
-            Severity.ERROR,
+            # An interpreter that knows its library by itself starts without its home.
+            Severity.WARNING if environment.homeless else Severity.ERROR,
             known_by="static",
+            certainty="supported" if environment.homeless else "established",
             detail="Nothing in this environment can be started, or nothing that is installed is found.",
             evidence=(
                 *(
