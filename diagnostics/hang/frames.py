@@ -113,6 +113,7 @@ _IDLE: tuple[tuple[str, str], ...] = (
         r"(?!get|get_objects|wait$).*",
     ),
     (r"torch/_inductor/compile_worker/.*|torch/_inductor/async_compile\.py", r".*"),
+    (r"grpc/(_common|_server)\.py", r"wait|_wait_once|wait_for_termination|_serve"),
     (r"socketserver\.py|http/server\.py", r"serve_forever|handle_one_request"),
     (r"asyncio/(runners|base_events|unix_events)\.py", r"run|run_forever|run_until_complete"),
     (r"py_?spy|pydevd.*|debugpy/.*", r".*"),
@@ -134,3 +135,22 @@ LIBRARY = re.compile(
     # What is native: a library, or a source file of one.
     r"|\.so[.\d]*$|\.(?:cpp|cc|cu|c|h|S|pyx)$|^\[native\]$|(?:^|/)python[\d.]*$"
 )
+# Calls in C that wait: they have no frame, so the line that makes them must tell.
+_CALLS = re.compile(
+    r"(?:\bos\.|\.|\b)(acquire|input|getpass|recv|recv_into|recvfrom|recv_bytes|read|readline|readinto|accept|connect|send|sendall|"
+    r"send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|cpu|synchronize|"
+    r"barrier|communicate)\s*\("
+)
+_WITH_LOCK = re.compile(r"^\s*(?:async\s+)?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
+
+
+def called(line: str) -> str:
+    """The call on a line of source that may wait; empty if there is none.
+
+    >>> called("with self._lock:"), called("x = queue.get(timeout=3)"), called("x = 1")
+    ('acquire', 'get', '')
+    """
+    if _WITH_LOCK.match(line):
+        return "acquire"
+    found: list[str] = _CALLS.findall(line)
+    return found[-1] if found else ""

@@ -181,7 +181,7 @@ def _timed(index: Index, verdict: HangVerdict, one: End, limits: Patience) -> Ha
         return away if dumps.away(index, one) else replace(verdict, outcome=PROGRESS, cause="busy")
     if one.cause == "poll" and not one.chain:
         # It may be a loop that works a little and sleeps a little: that is how many healthy processes look.
-        return replace(verdict, outcome=WAITING)
+        return replace(verdict, outcome=WAITING if live else UNKNOWN)
     if not one.patient or not live:
         return verdict
     return verdict if waited is not None and waited >= limits.quiet_s else replace(verdict, outcome=WAITING)

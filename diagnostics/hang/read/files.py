@@ -61,7 +61,7 @@ def _one(name: str, data: bytes) -> Snapshot:
     words = told.read(text)
     if words is not None and told.decides(words):
         return words
-    found = _stacks(text) or words or _pasted(text, name)
+    found = _stacks(text) or _pasted(text, name) or words
     if found is None:
         raise ReadError(f"{name}: {_NONE}")
     return found

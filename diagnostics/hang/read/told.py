@@ -12,11 +12,12 @@ from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame,
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _TIMEOUT = re.compile(
-    r"\[(?:PG (?:ID )?(?P<group>\w+)[^\]]*?)?Rank (?P<rank>\d+)\]\s*Watchdog caught collective operation timeout: "
+    r"\[(?:PG (?:ID )?(?P<group>\w+)[^\]]{0,120}?)?Rank (?P<rank>\d+)\]\s*"
+    r"Watchdog caught collective operation timeout: "
     r"WorkNCCL\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<name>\w+)(?:, (?P<sizes>NumelIn=\d+, NumelOut=\d+))?"
 )
 _COUNTS = re.compile(
-    r"\[PG (?:ID )?(?P<group>\w+)[^\]]*?Rank (?P<rank>\d+)\][^\n]{0,300}?"
+    r"\[PG (?:ID )?(?P<group>\w+)[^\]]{0,120}?Rank (?P<rank>\d+)\][^\n]{0,300}?"
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<begun>-?\d+), last completed (?:NCCL )?work: (?P<done>-?\d+)"
 )
 _WORK = re.compile(r"at work: (\d+)")
@@ -35,6 +36,7 @@ _FINGERPRINTS = re.compile(
     r"Rank (\d+) is running (?:\w+ )?collective: (?:CollectiveFingerPrint)?\((.{0,400}?)\)(?=,? ?but|[\s.,\"']|$)",
     re.DOTALL,
 )
+_KIND = re.compile(r"OpType=(\w+)")
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 _STORE = re.compile(
     r"waiting for clients\. \d+/\d+ clients joined"
@@ -109,7 +111,8 @@ def _checked(text: str) -> Snapshot | None:
     prints = {int(found[1]): " ".join(found[2].split()) for found in _FINGERPRINTS.finditer(text)}
     if len(prints) > 1:
         told = tuple(Collective(rank, "", 0, -1, said) for rank, said in sorted(prints.items()))
-        processes = tuple(_rank(rank, StackFrame(_C10D, "wait")) for rank in sorted(prints))
+        kinds = {rank: _KIND.search(said) for rank, said in sorted(prints.items())}
+        processes = tuple(_rank(rank, _in(kind[1] if kind else "wait")) for rank, kind in kinds.items())
         return Snapshot(processes, collectives=told, source="TORCH_DISTRIBUTED_DEBUG")
     if match := _BARRIER.search(text):
         missing = _numbers(match[1])
@@ -166,7 +169,7 @@ def _groups(text: str) -> dict[str, dict[int, _Told]]:
 
 def _judged(group: str, told: dict[int, _Told]) -> Snapshot:
     """Ranks that timed out wait there; one that has begun less than that has not come there."""
-    waiting = {rank: one for rank, one in told.items() if one.number is not None}
+    waiting = {rank: one for rank, one in told.items() if one.number is not None or one.name}
     first = min((one.number for one in waiting.values() if one.number is not None), default=None)
     processes, collectives = [], []
     numbers = {one.number for one in waiting.values()}
@@ -176,12 +179,13 @@ def _judged(group: str, told: dict[int, _Told]) -> Snapshot:
     )
     names = {one.number: one.name for one in waiting.values() if one.name}
     known = all(one.sizes for one in waiting.values())
-    for rank, one in sorted(told.items()):
+    for one in waiting.values():
         one.name = one.name or names.get(one.number, "")
-        paired = paired or (one.number is not None and not one.name)
-        if one.number is not None:
+    paired = paired or not all(one.name for one in waiting.values())
+    for rank, one in sorted(told.items()):
+        if rank in waiting:
             processes.append(_rank(rank, _in("wait" if paired else one.name)))
-            if one.number == first and one.name and not paired:
+            if one.number is not None and one.number == first and one.name and not paired:
                 sizes = one.sizes if one.name in _EVEN and known else ""
                 collectives.append(Collective(rank, "", one.number, one.done or -1, one.name, sizes))
         elif first is None or (one.begun is not None and one.begun < first):

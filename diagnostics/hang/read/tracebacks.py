@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.hang.frames import called
 from diagnostics.hang.read.pyspy import last, started
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 
@@ -20,7 +21,7 @@ _PYSTACK = re.compile(r"^\s*Traceback for thread (\d+) \(([^)]*)\)(.*?)\(most re
 _PLAIN = re.compile(r"^\s*(?:Stack|Traceback|Thread)\b.*\(most recent call (first|last)\)")
 # Whatever else a program writes above a thread's stack.
 _THREAD = re.compile(
-    r"^\W*(?:stack (?:of|for) )?<?_?(?:Main|\w+ )?Thread\b(?![^\n]*\bFile \")[^.!?\n]{0,80}$", re.IGNORECASE
+    r"^\W*(?:stack (?:of|for)\b|<?_?(?:Main|\w+ )?Thread\b)(?![^\n]*\bFile \")[^.!?\n]{0,80}$", re.IGNORECASE
 )
 _FIRST = re.compile(r"Thread 1\b:?$|MainThread|main thread", re.IGNORECASE)
 _PYTHON = re.compile(r'^\s*(?:\(Python\) )?File "([^"]+)", line (\d+|\?+)(,?) in (\S+)')
@@ -32,7 +33,7 @@ _GDB_FRAME = re.compile(
 _GDB_PYTHON = re.compile(r"^\s*#\d+ .*\bFrame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
 # Frames of C++ as an error of c10d prints them, and chains of calls that somebody drew: outermost first.
 _CPP = re.compile(r"^\s*frame #(\d+): (.+?) \+ 0x[0-9a-f]+ \((?:0x[0-9a-f]+ in )?([^)]*)\)")
-_ARROW = re.compile(r"^\s+(?:.*\s)?->\s+([\w:.]+)")
+_ARROW = re.compile(r"^\s{1,80}(?:\S.{0,200}\s)?->\s+([\w:.]+)")
 # Native frames of what only noticed that others are stuck or gone.
 _AFTER = re.compile(
     r"[wW]atchdog|heartbeatMonitor|HeartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes"
@@ -74,11 +75,17 @@ class _Dump:
         self.processes: list[dict[str, Any]] = []
         self.thread: dict[str, Any] | None = None
         self.rank: int | None = None
+        self.source = False
         self.pid = 0
 
     def line(self, line: str) -> None:
         if self._begins(line) or self._frames(line):
+            self.source = True
             return
+        if self.source and self.thread is not None and self.thread["frames"] and line[:1] in (" ", "\t"):
+            # The source of the frame above: what is called in C there has no frame of its own.
+            self.thread["frames"][-1] = replace(self.thread["frames"][-1], calls=called(line))
+        self.source = False
         if match := _HEAD.match(line):
             self.rank, self.thread = int(match[1]), None
             self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
