@@ -16,7 +16,7 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
     ("input", r"getpass\.py|click/termui\.py|wandb/.*(prompt|termui|login|apikey)\w*\.py|questionary/",
      r"getpass|unix_getpass|_raw_input|fallback_getpass|prompt|prompt_func|confirm|prompt_choice|prompt_api_key"
      r"|_prompt_choice"),
-    ("rendezvous", r"torch/distributed/rendezvous\.py", r".*"),
+    ("rendezvous", r"(torch/distributed/)?rendezvous\.py", r".*"),
     ("rendezvous", r"torch/distributed/distributed_c10d\.py",
      r"init_process_group|_new_process_group_helper|_store_based_barrier|new_group|_new_group_with_tag|split_group"),
     ("rendezvous", r"vllm/distributed/utils\.py", r"create|__post_init__"),
@@ -26,8 +26,9 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
     ("collective", r"vllm/distributed/utils\.py", r"barrier|broadcast_obj|all_gather_obj|recv_obj|send_obj"
      r"|broadcast"),
     ("collective", r"(pynccl\w*|custom_all_reduce|cuda_communicator)\.py", r".*"),
+    ("collective", r"deepspeed/runtime/zero/\w+\.py", r"_{0,2}(all_gather|reduce_scatter|all_reduce)\w*|wait"),
     ("collective", r"deepspeed/comm/\w+\.py|megatron/core/tensor_parallel/mappings\.py", r".*"),
-    ("ray", r"ray/_private/worker\.py", r"get|get_objects|wait"),
+    ("ray", r"ray/(_private/)?worker\.py", r"get|get_objects?|wait"),
     ("ray", r"ray/util/placement_group\.py|ray/experimental/.*", r"wait|ready|get"),
     ("ring_write", r"shm_broadcast\.py", r"acquire_write|enqueue"),
     ("ring_read", r"shm_broadcast\.py", r"acquire_read|dequeue|wait_until_ready"),
@@ -77,6 +78,9 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
      r"|c10d::ProcessGroup|Async\w+Work|WorkNCCL|"
      r"UnboundBuffer::wait).*"),
     ("rendezvous", r".*", r".*(c10d::TCPStore|TCPStore::|TCPClient).*"),
+    # A lock of Python's in C: what is named so has let go of the interpreter.
+    ("lock", r".*", r"acquire_timed|lock_PyThread_acquire_lock|rlock_acquire|PyThread_acquire_lock_timed"
+     r"|take_gil"),
     ("loop", r"asyncio/(base_events|unix_events)\.py", r"_run_once"),
     ("loop", r"selectors\.py", r"select"),
     ("event", r"threading\.py", r"wait|__enter__"),
@@ -88,7 +92,7 @@ TABLE = tuple(
 # Frames of libraries' machinery: what stands below them says whether a thread is idle.
 MACHINERY = re.compile(
     r"(?:^|.*/)(?:threading|queue|selectors|socket|ssl|contextlib|functools|_weakrefset)\.py$"
-    r"|.*/(?:multiprocessing/(?:connection|queues|synchronize)|concurrent/futures/_base|c10d_logger"
+    r"|(?:^|.*/)(?:multiprocessing/(?:connection|queues|synchronize)|concurrent/futures/_base|c10d_logger"
     r"|shm_broadcast)\.py$"
     r"|.*/zmq/.*|.*/asyncio/.*|(?:^|.*/)asyncio/.*"
 )
@@ -109,16 +113,44 @@ _IDLE: tuple[tuple[str, str], ...] = (
         r"(?!get|get_objects|wait$).*",
     ),
     (r"torch/_inductor/compile_worker/.*|torch/_inductor/async_compile\.py", r".*"),
+    (r"grpc/(_common|_server)\.py", r"wait|_wait_once|wait_for_termination|_serve"),
     (r"socketserver\.py|http/server\.py", r"serve_forever|handle_one_request"),
     (r"asyncio/(runners|base_events|unix_events)\.py", r"run|run_forever|run_until_complete"),
     (r"py_?spy|pydevd.*|debugpy/.*", r".*"),
     (r"prometheus_client/.*|torch/distributed/elastic/.*", r".*"),
-    (r"ray/_private/workers/default_worker\.py", r".*"),
+    (r"ray/(_private/)?workers/default_worker\.py", r".*"),
+    # Ray's own threads, and a worker that waits for its next task.
+    (r"ray/(profiling|import_thread|log_monitor|monitor|memory_monitor)\.py", r".*"),
+    (r"ray/worker\.py", r"main_loop|_get_next_task\w*|listen_error_messages\w*|print_\w+|import_thread"),
 )
 IDLES = tuple((re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$")) for path, names in _IDLE)
 THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^torch/|^<string>"
+    r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^<string>"
+    # As py-spy shortens them in its text: from the folder of packages on.
+    r"|^(?:torch|ray|vllm|sglang|transformers|trl|accelerate|deepspeed|peft|datasets|verl|swift|openrlhf|megatron"
+    r"|lightning|pytorch_lightning|redis|requests|urllib3|httpx|httpcore|aiohttp|uvicorn|fastapi|starlette|zmq|grpc"
+    r"|filelock|wandb|tqdm|click|numpy|triton|joblib|multiprocess|multiprocessing|concurrent|asyncio|http|importlib)/"
+    r"|^(?:threading|queue|selectors|socket|ssl|subprocess|contextlib|functools|runpy|socketserver)\.py$"
     # What is native: a library, or a source file of one.
-    r"|\.so[.\d]*$|\.(?:cpp|cc|cu|c|h)$"
+    r"|\.so[.\d]*$|\.(?:cpp|cc|cu|c|h|S|pyx)$|^\[native\]$|(?:^|/)python[\d.]*$"
 )
+# Calls in C that wait: they have no frame, so the line that makes them must tell.
+_CALLS = re.compile(
+    r"(?:\bos\.|\.|\b)(acquire|input|getpass|recv|recv_into|recvfrom|recv_bytes|read|readline|readinto|accept|connect|send|sendall|"
+    r"send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|cpu|synchronize|"
+    r"barrier|communicate)\s*\("
+)
+_WITH_LOCK = re.compile(r"^\s*(?:async\s+)?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
+
+
+def called(line: str) -> str:
+    """The call on a line of source that may wait; empty if there is none.
+
+    >>> called("with self._lock:"), called("x = queue.get(timeout=3)"), called("x = 1")
+    ('acquire', 'get', '')
+    """
+    if _WITH_LOCK.match(line):
+        return "acquire"
+    found: list[str] = _CALLS.findall(line)
+    return found[-1] if found else ""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
+# The path of a frame of native code that names no file.
+NATIVE = "[native]"
 # A thread that could run for more than this share of the time it was watched is busy.
 BUSY = 0.3
 

@@ -104,9 +104,22 @@ def of(process: Process, thread: Thread) -> Wait:
         return _by_call(process, thread, place) if thread.syscall or thread.wchan else Wait("unseen")
     found = _by_frames(process, thread, place)
     # Any other wait is none if the thread computes.
-    if thread.busy and (found is None or found.kind not in (*_SPUN, *BUSY)):
+    if _computes(thread, found):
         return Wait("import" if _imports(thread) else "compute", thread.frames[0], place=place)
     return found or _by_call(process, thread, place)
+
+
+def _says_more(thread: Thread, found: Wait | None, kind: str) -> bool:
+    """Whether a frame further out tells a wait better: Python's of a lock in C, a connection's of a selector."""
+    inner = found.kind if found else ""
+    return (inner, kind) == ("lock", "event") or ((inner, kind) == ("loop", "pipe") and not thread.syscall)
+
+
+def _computes(thread: Thread, found: Wait | None) -> bool:
+    if not thread.busy or (found and found.kind in (*_SPUN, *BUSY)):
+        return False
+    # Where nothing was counted, a reader of stacks has guessed it from one look: a wait that has a name says more.
+    return found is None or thread.runnable is not None or thread.gil
 
 
 def _by_frames(process: Process, thread: Thread, place: StackFrame | None) -> Wait | None:
@@ -117,13 +130,14 @@ def _by_frames(process: Process, thread: Thread, place: StackFrame | None) -> Wa
     for frame in thread.frames:
         for kind, path, names in frames.TABLE:
             if names.match(frame.function) and path.match(frame.path):
-                if (found and kind not in _STRONGER) or (
+                weak = found is not None and kind not in _STRONGER
+                if (weak and not _says_more(thread, found, kind)) or (
                     kind in BUSY and not thread.busy and thread.runnable is not None
                 ):
                     continue
                 operation = frame.function if kind == "collective" else ""
                 found = Wait(kind, frame, operation, place)
-                if kind not in ("event", "loop", "pipe", "http"):
+                if kind not in ("event", "loop", "pipe", "http", "lock"):
                     return _refined(process, thread, found)
                 break
         if not frames.MACHINERY.match(frame.path) and not frames.LIBRARY.search(frame.path):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
-from diagnostics.hang.judge import advice, sentences
+from diagnostics.hang.judge import advice, dumps, sentences
 from diagnostics.hang.judge.sinks import End, end
 from diagnostics.hang.judge.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, HangVerdict
 from diagnostics.hang.link import links
@@ -72,6 +72,8 @@ def _verdict(index: Index, ends: dict[str, End], limits: Patience) -> HangVerdic
         if blind:
             return HangVerdict(UNKNOWN, sentences.blind(index), certainty="hypothesis")
         busy = [key for key, one in ends.items() if one.level == "busy"]
+        if dumps.undecided_rest(index, busy):
+            return HangVerdict(UNKNOWN, dumps.rest(index, busy), certainty="hypothesis")
         outcome = PROGRESS if busy else IDLE
         return HangVerdict(outcome, sentences.calm(index, busy), certainty="supported")
     key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
@@ -97,6 +99,11 @@ def _verdict(index: Index, ends: dict[str, End], limits: Patience) -> HangVerdic
         and worst.cause in ("absent", "lost_message", "native", "lost_answer", "elsewhere")
     ):
         verdict = replace(verdict, certainty="hypothesis")
+    if verdict.outcome in (HANG, PROGRESS) and (routed := dumps.routed(index, worst)):
+        return replace(verdict, outcome=HANG, cause="mismatch", certainty="hypothesis", culprits=(),
+                       victims=(key, *victims), sentence=routed)  # fmt: skip
+    if dumps.undecided(index, worst):
+        verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
     if _untold(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
         if index.stands[key].kind in ("collective", "rendezvous"):
@@ -170,10 +177,11 @@ def _timed(index: Index, verdict: HangVerdict, one: End, limits: Patience) -> Ha
             return verdict if enough else replace(verdict, outcome=PROGRESS)
         if waited is not None and waited >= limits.busy_s and live:
             return replace(verdict, cause=_spin(index, one), certainty="hypothesis")
-        return replace(verdict, outcome=PROGRESS, cause="busy")
+        away = replace(verdict, cause="absent", certainty="hypothesis")
+        return away if dumps.away(index, one) else replace(verdict, outcome=PROGRESS, cause="busy")
     if one.cause == "poll" and not one.chain:
         # It may be a loop that works a little and sleeps a little: that is how many healthy processes look.
-        return replace(verdict, outcome=WAITING)
+        return replace(verdict, outcome=WAITING if live else UNKNOWN)
     if not one.patient or not live:
         return verdict
     return verdict if waited is not None and waited >= limits.quiet_s else replace(verdict, outcome=WAITING)

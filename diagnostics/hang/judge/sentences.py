@@ -158,7 +158,9 @@ def blind(index: Index) -> str:
         s.process.label for s in index.stands.values() if s.kind == "unseen" and s.process.role != "helper"
     ]
     unseen += index.snapshot.missing
-    return f"Not known: {_joined(unseen[:_MANY]) or 'the processes'} could not be seen."
+    if not unseen:
+        return "Not known: nothing in it tells where a process stands."
+    return f"Not known: {_joined(unseen[:_MANY])} could not be seen."
 
 
 def _cycle(verdict: HangVerdict) -> tuple[Edge, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
@@ -18,6 +18,18 @@ _HELD = {
 _GONE = ("stopped", "dead", "kernel")
 # What a rank may be in that is not in the collective, where that says no more than that it is not.
 _ELSEWHERE = ("sleep", "idle", "supervise", "loop", "join", "unseen", "event", "between")
+_OUTSIDE = (
+    "http",
+    "socket",
+    "connect",
+    "queue",
+    "processes_queue",
+    "pipe",
+    "future",
+    "pool",
+    "child",
+    "data_loader",
+)
 # What is left to say of what a process is in, where nothing else explains it.
 _NAMED = {
     "lock": "lock", "processes_lock": "lock",
@@ -81,7 +93,12 @@ def end(index: Index, edges: dict[str, list[Edge]], key: str, path: tuple[Edge, 
         else:
             found.append(end(index, edges, edge.target, line))
     order = _ALL if outgoing[0].needs == "all" else _ANY
-    return min(found, key=lambda one: order.index(one.level))
+    best = min(found, key=lambda one: order.index(one.level))
+    if best.cause == "absent" and index.stands[best.culprits[0]].kind == "between":
+        # Of whom it is said that they have not come: all of them.
+        away = [one.culprits for one in found if (one.cause, one.level) == ("absent", best.level)]
+        return replace(best, culprits=tuple(dict.fromkeys(key for keys in away for key in keys)))
+    return best
 
 
 def _apart(index: Index, outgoing: list[Edge]) -> bool:
@@ -143,6 +160,8 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
         ("rendezvous", kind == "rendezvous"),
         ("lost_answer", kind in waits.IDLE and asked),
         ("absent", last == "collective" and kind in _ELSEWHERE),
+        # In a dump what it asked is not to be seen: that it is not with the others is.
+        ("absent", last == "collective" and kind in _OUTSIDE and index.snapshot.source != "live"),
         ("mismatch", kind == "collective" and bool(path)),
     )
     return next((cause for cause, holds in told if holds), _NAMED.get(kind, "native"))

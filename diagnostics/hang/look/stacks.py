@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import linecache
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics.hang import frames
 from diagnostics.hang.read import pyspy
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 LIMIT_S = 5.0
 TRIES = 3
 AT_ONCE = 8
-# Calls in C that wait: they have no frame, so the line that makes them must tell.
-_CALLS = re.compile(
-    r"(?:\bos\.|\.|\b)(acquire|input|getpass|recv|recv_into|recvfrom|recv_bytes|read|readline|readinto|accept|connect|send|sendall|"
-    r"send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|cpu|synchronize|"
-    r"barrier|communicate)\s*\("
-)
-_WITH_LOCK = re.compile(r"^\s*(?:async\s+)?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
 
 
 def tool() -> str | None:
@@ -117,8 +110,5 @@ def _call(pid: int, frame: StackFrame) -> str:
     # Through the process's own root: it may live in another mount namespace.
     for path in (f"/proc/{pid}/root{frame.path}", frame.path):
         if line := linecache.getline(path, frame.line):
-            if _WITH_LOCK.match(line):
-                return "acquire"
-            found = _CALLS.findall(line)
-            return found[-1] if found else ""
+            return frames.called(line)
     return ""

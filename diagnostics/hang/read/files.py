@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
 from diagnostics.hang import roles
-from diagnostics.hang.read import ReadError, bundle, pyspy, recorder, tracebacks
+from diagnostics.hang.read import ReadError, bundle, pasted, pyspy, recorder, told, tracebacks
 from diagnostics.hang.snapshot import Process, Snapshot, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from diagnostics.hang.snapshot import Collective
+
 MOST_BYTES = 256 * 2**20
-# What stands before each line of a text that somebody quotes.
-_QUOTE = re.compile(r"(?m)^> ?")
+# A document that somebody pasted among words, or between fences.
+_FENCED = re.compile(r"(?ms)^```\w*\n(.*?)^```")
+_BEGINS = re.compile(r"(?m)^\s*(?=[{\[])")
+_TRIES = 20
+_NONE = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
 
 
 def read(names: Sequence[str]) -> Snapshot:
@@ -55,24 +60,57 @@ def _bytes(name: str) -> bytes:
 
 def _one(name: str, data: bytes) -> Snapshot:
     if recorder.is_pickle(data):
-        return _recorded(name, data)
-    text = _QUOTE.sub("", data.decode("utf-8", errors="replace"))
+        return _recorded(name, recorder.flight_recorder(data, name))
+    text = pasted.bare(data.decode("utf-8", errors="replace"))
     document = _json(text)
+    if document is not None:
+        return _document(document, name)
+    words = told.read(text)
+    if words is not None and told.decides(words):
+        return words
+    found = _stacks(text) or _pasted(text, name) or words
+    if found is None:
+        raise ReadError(f"{name}: {_NONE}")
+    return found
+
+
+def _document(document: Any, name: str) -> Snapshot:
     if isinstance(document, list):
         return _spied(document, name)
-    if document is not None:
-        return recorder.ras(document, name) if recorder.is_ras(document) else bundle.read(document, name)
+    if recorder.is_recorder(document):
+        return _recorded(name, recorder.of_document(document, name))
+    return recorder.ras(document, name) if recorder.is_ras(document) else bundle.read(document, name)
+
+
+def _stacks(text: str) -> Snapshot | None:
+    """Stacks, and what else tells of processes; None if there are none."""
+    text = pasted.untagged(text)
     if pyspy.is_text(text):
         return _roled(pyspy.from_text(text), "py-spy text")
     if tracebacks.is_text(text):
-        return _roled(tracebacks.from_text(text), "tracebacks")
-    raise ReadError(
-        f"{name}: expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
-    )
+        found = tracebacks.from_text(text)
+        note = ("what is there is of errors that were raised: python -m diagnostics triage reads them",)
+        return replace(_roled(found, "tracebacks"), notes=() if found else note)
+    found = pasted.tree(text)
+    if found:
+        return Snapshot(tuple(found), source="a process tree")
+    found = pasted.traced(text)
+    return _roled(found, "a trace of lines") if found else None
 
 
-def _recorded(name: str, data: bytes) -> Snapshot:
-    found = recorder.flight_recorder(data, name)
+def _pasted(text: str, name: str) -> Snapshot | None:
+    """The first document of a known kind among other words; None if there is none."""
+    pieces = [match[1] for match in _FENCED.finditer(text)]
+    pieces += [text[match.end() :] for _, match in zip(range(_TRIES), _BEGINS.finditer(text), strict=False)]
+    for piece in pieces:
+        try:
+            return _document(json.JSONDecoder().raw_decode(piece.lstrip())[0], name)
+        except (ValueError, RecursionError, ReadError):
+            continue
+    return None
+
+
+def _recorded(name: str, found: tuple[Process, Collective] | None) -> Snapshot:
     if found is None:
         empty = f"{name}: the recorder is empty (is TORCH_FR_BUFFER_SIZE 0?)"
         return Snapshot(source="flight recorder", blind=(empty,))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 _PROCESS = re.compile(r"^\s*Process (\d+): ?(.*)$")
 _VERSION = re.compile(r"^\s*Python v(\d\S*)(?: \((.*)\))?")
-_THREAD = re.compile(r'^\s*Thread (0x[0-9a-fA-F]+|\d+)(?:\s*\(([\w+ ]+)\))?(?:: ?"([^"]*)"?)?')
+# `ray stack` puts a line of ps above each.
+_STACK_DUMP = re.compile(r"^\s*Stack dump for \S+\s+(\d+)\s.*?\d+:\d+\s+(.*)$")
+_THREAD = re.compile(
+    r'^\s*Thread (?:(0x[0-9a-fA-F]+|\d+)(?:\s*\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))(?:: ?"([^"]*)"?)?'
+)
 _FRAME = re.compile(r"^\s+([^\s(][^(]*?) \((.+?)(?::(\d+))?\)\s*$")
+_RANK = re.compile(r"^(?:=+|#+|-+|\*+)?\s*\[?(?:rank|RANK)\s*[:=]?\s*(\d+)\b.{0,40}$")
 _CALLED = re.compile(r"(?:py-spy.*)?\bdump\b.*?(?:-p|--pid)[ =](\d+)")
 
 
@@ -54,27 +60,31 @@ def last(name: str) -> str:
 
 def is_text(text: str) -> bool:
     """Whether some lines look like `py-spy dump`."""
-    return any(_THREAD.match(line) for line in text.splitlines()) and any(
-        _FRAME.match(line) for line in text.splitlines()
-    )
+    lines = text.splitlines()
+    # A process without a frame of Python has threads all the same.
+    whole = any(_PROCESS.match(line) for line in lines) and any(_VERSION.match(line) for line in lines)
+    return any(_THREAD.match(line) for line in lines) and (whole or any(_FRAME.match(line) for line in lines))
 
 
 def from_text(text: str) -> list[Process]:
     """The processes of one or more dumps, whatever stands around them."""
     found: list[dict[str, Any]] = []
     thread: dict[str, Any] | None = None
-    asked = 0
+    asked, rank = 0, None
     for line in text.splitlines():
         line = line.removeprefix(">").rstrip() if line.startswith(">") else line.rstrip()  # noqa: PLW2901 - quoted
         if match := _CALLED.search(line):
             asked = int(match[1])
-        if match := _PROCESS.match(line):
-            found.append({"pid": int(match[1]), "title": match[2].strip(), "threads": []})
-            thread = None
+        if match := _PROCESS.match(line) or _STACK_DUMP.match(line):
+            found.append({"pid": int(match[1]), "title": match[2].strip(), "threads": [], "rank": rank})
+            thread = rank = None
+        elif match := _RANK.match(line):
+            rank, thread = int(match[1]), None
+            found.append({"pid": 0, "title": "", "threads": [], "rank": rank})
         elif match := _THREAD.match(line):
             if not found:
-                found.append({"pid": asked or 1, "title": "", "threads": []})
-            thread = _thread(match)
+                found.append({"pid": asked or 1, "title": "", "threads": [], "rank": rank})
+            thread = _thread(match, len(found[-1]["threads"]))
             found[-1]["threads"].append(thread)
         elif thread is not None and (match := _FRAME.match(line)):
             thread["frames"].append(StackFrame(match[2], last(match[1].strip()), int(match[3] or 0)))
@@ -83,8 +93,31 @@ def from_text(text: str) -> list[Process]:
     return [_process(item) for item in found if item["threads"]]
 
 
-def _thread(match: re.Match[str]) -> dict[str, Any]:
-    return {"id": int(match[1], 0), "state": match[2] or "", "name": match[3] or "", "frames": []}
+def _thread(match: re.Match[str], before: int) -> dict[str, Any]:
+    state = match[2] or match[3] or ""
+    return {
+        "id": int(match[1], 0) if match[1] else -1 - before,
+        "state": state,
+        "name": match[4] or "",
+        "frames": [],
+    }
+
+
+def started(thread: Thread) -> bool:
+    """Whether another thread started it: then it is not the main thread."""
+    return bool(thread.frames) and thread.frames[-1].function in _STARTS
+
+
+_STARTS = (
+    "_bootstrap",
+    "_bootstrap_inner",
+    "clone",
+    "clone3",
+    "start_thread",
+    "__clone",
+    "__clone3",
+    "thread_start",
+)
 
 
 def _process(item: dict[str, Any]) -> Process:
@@ -100,4 +133,11 @@ def _process(item: dict[str, Any]) -> Process:
         )
         for found in item["threads"]
     )
-    return Process(pid=item["pid"], title=item["title"], threads=threads_)
+    if not any(t.name == "MainThread" or t.tid == item["pid"] for t in threads_):
+        # Older ones tell no names.
+        threads_ = tuple(
+            replace(t, name="MainThread") if t.frames and t.frames[-1].function == "<module>" else t
+            for t in threads_
+        )
+    role = "trainer" if item["rank"] is not None else "process"
+    return Process(pid=item["pid"] or 1, title=item["title"], threads=threads_, rank=item["rank"], role=role)

@@ -45,8 +45,22 @@ def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None
         document = _Plain(io.BytesIO(data)).load()
     except Exception as error:  # noqa: BLE001 - a pickle that is broken on purpose may raise anything
         raise ReadError(f"{name}: no flight recorder's pickle: {str(error)[:120]}") from None
-    if not isinstance(document, dict) or "entries" not in document:
+    if not is_recorder(document):
         raise ReadError(f"{name}: a pickle, but not of PyTorch's flight recorder")
+    return of_document(document, name)
+
+
+def is_recorder(document: Any) -> bool:
+    """Whether a document, of a pickle or of JSON, looks like PyTorch's flight recorder."""
+    return isinstance(document, dict) and isinstance(document.get("entries"), list)
+
+
+def of_document(document: dict[str, Any], name: str) -> tuple[Process, Collective] | None:
+    """One rank's recorder, as a document; None if it recorded nothing.
+
+    Raises:
+        ReadError: It does not say whose it is.
+    """
     entries = [entry for entry in document["entries"] if isinstance(entry, dict)]
     match = _RANK.search(name.rpartition("/")[2].removesuffix(".pickle").removesuffix(".pkl"))
     rank = document.get("rank", int(match[1]) if match else None)

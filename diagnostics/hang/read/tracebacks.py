@@ -1,26 +1,54 @@
-"""Stacks as text of faulthandler, gdb (with and without Python), pystack, and tracebacks of whoever printed them."""
+"""Stacks as text of faulthandler, gdb (with and without Python), pystack, and tracebacks of whoever printed them.
+
+A traceback that ends in an error is of a process that went on from there: it does not stand in it. One that ends in an
+interrupt or in a time limit shows where it stood.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from diagnostics.hang.read.pyspy import last
-from diagnostics.hang.snapshot import Process, StackFrame, Thread
+from diagnostics.hang.frames import called
+from diagnostics.hang.read.pyspy import last, started
+from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 
 _FAULT = re.compile(
     r"^\s*(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]]*)\])? \(most recent call first\)"
 )
 _PYSTACK = re.compile(r"^\s*Traceback for thread (\d+) \(([^)]*)\)(.*?)\(most recent call (last|first)\)")
 _PLAIN = re.compile(r"^\s*(?:Stack|Traceback|Thread)\b.*\(most recent call (first|last)\)")
-_PYTHON = re.compile(r'^\s*(?:\(Python\) )?File "([^"]+)", line (\d+|\?+),? in (\S+)')
+# Whatever else a program writes above a thread's stack.
+_THREAD = re.compile(
+    r"^\W*(?:stack (?:of|for)\b|<?_?(?:Main|\w+ )?Thread\b)(?![^\n]*\bFile \")[^.!?\n]{0,80}$", re.IGNORECASE
+)
+_FIRST = re.compile(r"Thread 1\b:?$|MainThread|main thread", re.IGNORECASE)
+_PYTHON = re.compile(r'^\s*(?:\(Python\) )?File "([^"]+)", line (\d+|\?+)(,?) in (\S+)')
 _C = re.compile(r'^\s*\(C\) File "([^"]*)", line (\d+), in (.+?)(?: \(([^)]*)\))?\s*$')
-_GDB_THREAD = re.compile(r'^\s*Thread \d+ \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
+_GDB_THREAD = re.compile(r'^\s*Thread (\d+) \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
 _GDB_FRAME = re.compile(
     r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
 )
-_GDB_PYTHON = re.compile(r"^\s*#\d+ .*StackFrame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
+_GDB_PYTHON = re.compile(r"^\s*#\d+ .*\bFrame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
+# Frames of C++ as an error of c10d prints them, and chains of calls that somebody drew: outermost first.
+_CPP = re.compile(r"^\s*frame #(\d+): (.+?) \+ 0x[0-9a-f]+ \((?:0x[0-9a-f]+ in )?([^)]*)\)")
+_ARROW = re.compile(r"^\s{1,80}(?:\S.{0,200}\s)?->\s+([\w:.]+)")
+# Native frames of what only noticed that others are stuck or gone.
+_AFTER = re.compile(
+    r"[wW]atchdog|heartbeatMonitor|HeartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes"
+)
+# Who lost its other end is not the one that stands.
+_CLOSED = re.compile(
+    r"(?i)connection (?:was )?(?:likely )?(?:reset|closed)|broken pipe|failed to recv|recvValue failed"
+)
+_ERROR = re.compile(
+    r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
+)
+_STOOD = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExit|Interrupted")
+_CAUSE = ("During handling of the above", "The above exception was")
 _HEAD = re.compile(r"^\s*(?:=+|#+|-+|\*+)?\s*(?:rank|RANK|\[rank)\s*[:=]?\s*(\d+)\b.{0,40}$")
+_PROCESS = re.compile(r"^Process (\d+): ?")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]+(\d+)\b")
 
 
@@ -29,80 +57,148 @@ def is_text(text: str) -> bool:
     return any(
         pattern.match(line)
         for line in text.splitlines()
-        for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME)
+        for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME, _PYTHON, _CPP, _ARROW)
     )
 
 
 def from_text(text: str) -> list[Process]:
     """The processes in it. A new main thread begins a new process, since each dump has one."""
-    reader = _Dump()
+    reader = _Dump(closed=bool(_CLOSED.search(text)))
     for line in text.splitlines():
         reader.line(line)
     return reader.finished()
 
 
 class _Dump:
-    def __init__(self) -> None:
+    def __init__(self, *, closed: bool = False) -> None:
+        self.closed = closed
         self.processes: list[dict[str, Any]] = []
         self.thread: dict[str, Any] | None = None
         self.rank: int | None = None
+        self.source = False
         self.pid = 0
 
     def line(self, line: str) -> None:
+        if self._begins(line) or self._frames(line):
+            self.source = True
+            return
+        if self.source and self.thread is not None and self.thread["frames"] and line[:1] in (" ", "\t"):
+            # The source of the frame above: what is called in C there has no frame of its own.
+            self.thread["frames"][-1] = replace(self.thread["frames"][-1], calls=called(line))
+        self.source = False
+        if match := _HEAD.match(line):
+            self.rank, self.thread = int(match[1]), None
+            self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
+        elif match := _PROCESS.match(line):
+            self.thread = None
+            self.processes.append({"pid": int(match[1]), "rank": None, "threads": []})
+        elif self.thread is not None and (match := _ERROR.match(line)):
+            self.thread["gone"] = not _STOOD.search(match[1]) and "timed out" not in line.lower()
+        elif line.startswith(_CAUSE) and self.thread is not None:
+            self.thread["gone"], self.thread["name"] = True, ""
+        elif _THREAD.match(line):
+            self._thread(0, "MainThread" if _FIRST.search(line) else line.strip("*=#- \t")[:80], reverse=None)
+        elif self.thread is not None and self.thread["drawn"] and line[:1].strip():
+            self.thread = None
+        elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
+            self.pid = int(match[1])
+
+    def _begins(self, line: str) -> bool:
+        """Whether a tool's own line begins a thread."""
         if match := _PYSTACK.match(line):
             self._thread(int(match[1]), match[2], reverse=match[4] == "last", gil="Has the GIL" in match[3])
         elif match := _FAULT.match(line):
             self._thread(int(match[1], 16), match[2] or "")
         elif match := _GDB_THREAD.match(line):
-            self._thread(int(match[1]), match[2] or "")
+            self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
         elif match := _PLAIN.match(line):
-            self._thread(0, "MainThread", reverse=match[1] == "last")
-        elif match := (_PYTHON.match(line) or _GDB_PYTHON.match(line)):
-            number = int(match[2]) if match[2].isdigit() else 0
-            self._frame(StackFrame(match[1], last(match[3]), number))
+            if self.thread is not None and self.thread["reverse"] is None and not self.thread["frames"]:
+                self.thread["reverse"] = match[1] == "last"  # the thread was named above it
+            else:
+                self._thread(0, "MainThread", reverse=match[1] == "last")
+        else:
+            return False
+        return True
+
+    def _frames(self, line: str) -> bool:
+        """Whether a line is a frame."""
+        if match := _PYTHON.match(line):
+            # faulthandler writes the innermost first and no comma, a traceback the innermost last.
+            self._frame(StackFrame(match[1], last(match[4]), _number(match[2])), reverse=bool(match[3]))
+        elif match := _GDB_PYTHON.match(line):
+            self._frame(StackFrame(match[1], last(match[3]), _number(match[2])))
         elif match := _C.match(line):
             self._frame(StackFrame(match[4] or match[1], match[3].strip(), int(match[2])))
+        elif match := _CPP.match(line):
+            if self.closed:
+                return True
+            if match[1] == "0" and self.thread is not None and self.thread["frames"]:
+                self.thread = None
+            self._frame(StackFrame(match[3] or NATIVE, match[2].partition("(")[0]))
+        elif match := _ARROW.match(line):
+            self._frame(StackFrame(NATIVE, match[1]), reverse=True)
+            assert self.thread is not None
+            self.thread["drawn"] = True
         elif match := _GDB_FRAME.match(line):
-            self._frame(StackFrame(match[2] or match[3] or "", match[1].strip(), int(match[4] or 0)))
-        elif match := _HEAD.match(line):
-            self.rank, self.thread = int(match[1]), None
-            self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
-        elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
-            self.pid = int(match[1])
+            self._frame(StackFrame(match[2] or match[3] or NATIVE, match[1].strip(), int(match[4] or 0)))
+        else:
+            return False
+        return True
 
-    def _thread(self, tid: int, name: str, *, reverse: bool = False, gil: bool = False) -> None:
+    def _thread(self, tid: int, name: str, *, reverse: bool | None = False, gil: bool = False) -> None:
         main = name == "MainThread"
         if not self.processes or (
             main and any(t["name"] == "MainThread" for t in self.processes[-1]["threads"])
         ):
             self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
+        tid = tid or -1 - len(self.processes[-1]["threads"])
         self.thread = {"id": tid, "name": name, "frames": [], "reverse": reverse, "gil": gil}
+        self.thread |= {"gone": False, "drawn": False}
         self.processes[-1]["threads"].append(self.thread)
 
-    def _frame(self, frame: StackFrame) -> None:
+    def _frame(self, frame: StackFrame, *, reverse: bool = False) -> None:
         if self.thread is None:
-            self._thread(0, "MainThread")
+            self._thread(0, "", reverse=reverse)
         assert self.thread is not None
+        if self.thread["reverse"] is None:
+            self.thread["reverse"] = reverse
         self.thread["frames"].append(frame)
 
     def finished(self) -> list[Process]:
         found = []
         for number, item in enumerate((p for p in self.processes if p["threads"]), start=1):
-            threads = tuple(_thread(thread) for thread in item["threads"] if thread["frames"])
-            if threads and not any(t.name == "MainThread" for t in threads):
-                # faulthandler puts the thread that was started first last; gdb and pystack name it by the process.
-                threads = (*threads[:-1], Thread(**{**vars(threads[-1]), "name": "MainThread"}))
+            threads = _with_main([_thread(t) for t in item["threads"] if t["frames"] and not _left(t)])
             if threads:
                 pid = self.pid if self.pid and len(self.processes) == 1 else number
                 found.append(
                     Process(
-                        pid=pid,
+                        pid=item["pid"] or pid,
                         rank=item["rank"],
                         threads=threads,
                         role="trainer" if item["rank"] is not None else "process",
                     )
                 )
         return found
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _left(item: dict[str, Any]) -> bool:
+    """Whether the stack is of a moment that is over, or of who only noticed."""
+    return bool(item["gone"]) or any(_AFTER.search(frame.function) for frame in item["frames"])
+
+
+def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
+    """Names the main thread, where none is called so: the last that nothing started."""
+    if not any(t.name == "MainThread" for t in threads):
+        # faulthandler puts the thread that was started first last; gdb and pystack name it by the process.
+        for n in reversed(range(len(threads))):
+            if not started(threads[n]):
+                threads[n] = replace(threads[n], name="MainThread")
+                break
+    return tuple(threads)
 
 
 def _thread(item: dict[str, Any]) -> Thread:

@@ -1,0 +1,93 @@
+"""Text as people paste it: quotes and what a launcher or Ray puts before each line, process trees, traces of lines."""
+
+from __future__ import annotations
+
+import re
+
+from diagnostics.hang.snapshot import Process, StackFrame, Thread
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# What stands before each line of a text that somebody quotes, and the number of a line that a viewer of logs adds.
+_QUOTE = re.compile(r"(?m)^(?: ?> ?)+")
+_NUMBER = re.compile(r"(?m)^\[\d+\] (?=\[rank)")
+_TAG = re.compile(
+    r"\s*(?:\[(?:rank|default|RANK )?(?P<rank>\d+)\]: ?(?:\[[EWIF]\d+ [^\]]*\] ?)?"
+    r"|\((?P<name>[\w:.\- ]+ )?pid=(?P<pid>\d+)(?:, ip=[\d.]+)?\) ?)"
+)
+_TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
+_ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
+_DEFUNCT = "<defunct>"
+# `python -m trace --trace`: the module's file, its line, the source.
+_TRACED = re.compile(r"^([\w]+\.py)\((\d+)\): ")
+
+
+def bare(text: str) -> str:
+    """Without colours, quotes and a viewer's numbers."""
+    return _NUMBER.sub("", _QUOTE.sub("", _ANSI.sub("", text)))
+
+
+def untagged(text: str) -> str:
+    r"""What each rank or process wrote by itself: a launcher mixes their lines and marks each.
+
+    >>> print(untagged("[rank1]: a\n[rank0]: b\n[rank1]: c"))
+    rank 1
+    a
+    c
+    rank 0
+    b
+    """
+    groups: dict[str, list[str]] = {"": []}
+    for line in text.splitlines():
+        match = _TAG.match(line)
+        if not match:
+            groups[""].append(line)
+            continue
+        head = f"rank {match['rank']}" if match["rank"] else f"Process {match['pid']}: {match['name'] or ''}"
+        groups.setdefault(head.strip(), []).append(line[match.end() :])
+    return "\n".join(
+        line for head, lines in groups.items() if lines for line in ([head] if head else []) + lines
+    )
+
+
+def tree(text: str) -> list[Process]:
+    """The processes of `ps --forest`, where some are dead whose like, of the same parent, live; else none."""
+    found: list[tuple[int, int, str, int]] = []  # (column, pid, title, parent)
+    for line in text.splitlines():
+        match = _TREE.match(line)
+        root = None if match else _ROOT.match(line)
+        if not match and not root:
+            continue
+        column = line.index("\\_") if match else 0
+        pid, title = (int(match[1]), match[3]) if match else (int(root[1]), root[2]) if root else (0, "")
+        parent = next((item[1] for item in reversed(found) if item[0] < column), 0) if match else 0
+        found.append((column, pid, title.strip(), parent))
+    living = {(parent, _name(title)) for _, _, title, parent in found if _DEFUNCT not in title}
+    dead = [pid for _, pid, title, parent in found if _DEFUNCT in title and (parent, _name(title)) in living]
+    if not dead:
+        return []
+    bereaved = {parent for _, pid, _, parent in found if pid in dead}
+    return [
+        Process(
+            pid,
+            ppid=parent,
+            title=title,
+            state="Z" if _DEFUNCT in title else "",
+            python=pid in bereaved,
+            threads=(Thread(pid, wchan="unknown"),) if pid in bereaved else (),
+        )
+        for _, pid, title, parent in found
+        if pid in bereaved or parent in bereaved
+    ]
+
+
+def _name(title: str) -> str:
+    return title.replace(_DEFUNCT, "").strip().strip("[]").split(" ")[0].rpartition("/")[2]
+
+
+def traced(text: str) -> list[Process]:
+    """Where a trace of lines ends: what stands there is what it waits in."""
+    lines = [match for match in map(_TRACED.match, text.splitlines()) if match]
+    if not lines:
+        return []
+    frame = StackFrame(lines[-1][1], "traced", int(lines[-1][2]))
+    return [Process(1, threads=(Thread(1, "MainThread", (frame,), stem=1, samples=1),))]

@@ -1,0 +1,174 @@
+"""What people paste of a hang: what is said of ranks is read, and what one look cannot decide is unknown."""
+
+import json
+
+import pytest
+
+from diagnostics.hang.judge import causes
+from diagnostics.hang.judge.decide import judge
+from diagnostics.hang.read import files
+
+_CAUGHT = (
+    "[rank{0}]:[E1 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={3}, Timeout(ms)=600000) ran for 600020 milliseconds\n"
+)
+_COUNTED = (
+    "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump signal. "
+    "Last enqueued NCCL work: {1}, last completed NCCL work: {2}.\n"
+)
+_AT = (
+    "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Exception (either an error or "
+    "timeout) detected by watchdog at work: {1}, last enqueued NCCL work: {2}, last completed NCCL work: {3}.\n"
+)
+_MAIN = 'Thread 7 (idle): "MainThread"\n'
+_FORM = 'File "/opt/env/lib/python3.10/site-packages/torch/distributed/distributed_c10d.py", line {}, in {}\n'
+
+HANGS = {
+    "a rank that has begun less": (
+        _CAUGHT.format(0, 50, "ALLREDUCE", 8) + _AT.format(0, 50, 51, 49) + _COUNTED.format(1, 49, 49),
+        "absent", "HNG002", {"/2"},
+    ),
+    "other operations of one number": (
+        "".join(_CAUGHT.format(rank, 5, "BROADCAST" if rank == 1 else "ALLREDUCE", 8) for rank in range(3)),
+        "mismatch", "HNG001", {"/2"},
+    ),
+    "torchfrtrace": (
+        "Not all ranks joining collective: sequence number: 7\ncollective: nccl:all_reduce\nmissing ranks: {2}\n"
+        "expected ranks: {0, 1, 2}\ncollective state: scheduled\n",
+        "absent", "HNG002", {"/3"},
+    ),
+    "torchfrtrace on kinds": (
+        "Collective sequence number: 7 has errors\ncollective: nccl:all_reduce\nexpected ranks: {0, 1, 2}\n"
+        "error msg: Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'all_reduce'\n",
+        "mismatch", "HNG001", {"/2"},
+    ),
+    "PyTorch's own check": (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[8]), but Rank 1 is running collective: CollectiveFingerPrint("  # noqa: E501
+        "SequenceNumber=3, OpType=ALLGATHER, TensorShape=[8]).",
+        "mismatch", "HNG001", {"/1", "/2"},
+    ),
+    "a monitored barrier": (
+        "RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 30000 ms", "absent", "HNG002", {"/2", "/4"},  # noqa: E501
+    ),
+    "a tree of processes": (
+        " 10 launch\n 11  \\_ python3.12\n 12      \\_ python3.12 <defunct>\n 13      \\_ python3.12\n",
+        "dead", "HNG005", {"/12"},
+    ),
+    "a thread without a number": (
+        'Thread (idle): "MainThread"\n    wait (threading.py:359)\n    get (queue.py:180)\n'
+        "    _try_get_data (torch/utils/data/dataloader.py:1310)\n    ...\n"
+        'Thread (idle): "Thread-2 (_pin_memory_loop)"\n    select (selectors.py:415)\n'
+        "    wait (multiprocessing/connection.py:1136)\n",
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "lines of two ranks in turns": (
+        "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n"
+        f"[rank0]:   {_FORM.format(3, 'all_gather')}[rank1]:   {_FORM.format(9, 'barrier')}"
+        "[rank0]: KeyboardInterrupt\n[rank1]: KeyboardInterrupt\n",
+        "mismatch", "HNG001", {"/1", "/2"},
+    ),
+    "a store that waits": (
+        "Timed out after 601 seconds waiting for clients. 1/2 clients joined.", "rendezvous", "HNG015", {"/1"},
+    ),
+    "frames of C++": (
+        "[rank2]: frame #4: c10d::TCPStore::get(std::string const&) + 0x7a (0x7f in /opt/env/lib/libtorch_cpu.so)\n"
+        "[rank2]: frame #5: c10d::ProcessGroupNCCL::broadcastUniqueNCCLID(ncclUniqueId*) + 0xaf (0x7f in /l/libtorch_cuda.so)\n",  # noqa: E501
+        "rendezvous", "HNG015", {"/1"},
+    ),
+    "a trace of lines": ("rendezvous.py(188):         return TCPStore(\n", "rendezvous", "HNG015", {"/1"}),
+    "gdb with frames of Python": (
+        "#1  0x7f in acquire_timed (timeout=-1) at ../Modules/_threadmodule.c:63\n"
+        "#3  Frame 0x7f2, for file /usr/lib/python3.8/threading.py, line 302, in wait (self=<Condition>)\n"
+        "#9  Frame 0x7f3, for file /usr/lib/python3.8/queue.py, line 170, in get (self=<Queue>)\n",
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "a layer of a model of experts": (
+        f"{_MAIN}    all_gather_coalesced (deepspeed/runtime/zero/partition_parameters.py:1254)\n"
+        "    fetch_sub_module (deepspeed/runtime/zero/partitioned_param_coordinator.py:386)\n"
+        "    forward (transformers/models/qwen3_moe/modeling_qwen3_moe.py:300)\n    <module> (train.py:90)\n",
+        "mismatch", "HNG001", set(),
+    ),
+    "a rank that waits for a server": (
+        f"rank 0:\n{_MAIN}    readinto (socket.py:706)\n    begin (http/client.py:318)\n    <module> (train.py:9)\n"
+        f"rank 1:\n{_MAIN}    broadcast (torch/distributed/distributed_c10d.py:3000)\n    <module> (train.py:9)\n",
+        "absent", "HNG002", {"/1"},
+    ),
+}  # fmt: skip
+
+
+def said(tmp_path, text):
+    path = tmp_path / "dump.txt"
+    path.write_text(text)
+    return causes.named(judge(files.read([str(path)]))).verdict
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_what_is_told_is_read(tmp_path, name):
+    """The cause, its code and who is named; quoted in an issue it is the same."""
+    text, cause, code, culprits = HANGS[name]
+    for form in (text, f"My job hangs, this is what I see:\n\n{text}", text.replace("\n", "\n> ")):
+        verdict = said(tmp_path, form)
+        assert (verdict.outcome, verdict.cause, verdict.code, set(verdict.culprits)) == (
+            "hang", cause, code, culprits,
+        )  # fmt: skip
+
+
+OPEN = {
+    "all at the same": "".join(_CAUGHT.format(n, 5, "ALLREDUCE", 8) + _AT.format(n, 5, 7 + n, 4) for n in range(3)),
+    "nothing pending": _COUNTED.format(1, 6, 6) + _COUNTED.format(6, 6, 6),
+    "other numbers of groups that are not said": _CAUGHT.format(0, 5, "ALLREDUCE", 8)
+    + _CAUGHT.format(1, 9, "BROADCAST", 8),
+    "pairs": _CAUGHT.format(0, 5, "SEND", 8) + _CAUGHT.format(1, 5, "RECV", 8),
+    "sizes that a root may have alone": _CAUGHT.format(0, 5, "GATHER", 8) + _CAUGHT.format(1, 5, "GATHER", 0),
+    "an old watchdog": "[E ProcessGroupNCCL.cpp:737] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804406 milliseconds before timing out.\n",
+    "an error that was raised": f"Traceback (most recent call last):\n  {_FORM.format(3, 'all_reduce')}RuntimeError: CUDA error\n",  # noqa: E501
+    "who lost its other end": "Connection reset by peer\n"
+    "[rank2]: frame #4: c10d::TCPStore::get(std::string const&) + 0x7a (0x7f in /opt/env/lib/libtorch_cpu.so)\n",
+    "a watchdog's own stack": "frame #0: c10d::TCPStore::check() + 0x7a (0x7f in /l/libtorch_cpu.so)\n"
+    "frame #1: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x7a (0x7f in /l/libtorch_cuda.so)\n",
+    "no frame": 'Process 5: python\nPython v3.7.3 (/usr/bin/python3)\n\nThread 5 (idle): "MainThread"\n',
+    "idle workers of Ray": "Stack dump for ada     2838  5.1  0.0 4422028 332940 pts/0  Sl   03:50   0:14 ray_worker\n"
+    "Thread 0x7F14 (active)\n\t _get_next_task_from_local_scheduler (ray/worker.py:984)\n\t main_loop (ray/worker.py:1001)\n"  # noqa: E501
+    "\t <module> (ray/workers/default_worker.py:99)\nThread 0x7F15 (active)\n\t recv (redis/_compat.py:71)\n"
+    "\t _run (ray/import_thread.py:60)\n\t _bootstrap (threading.py:884)\n",
+    "pool threads": 'Thread 0x7f27 (idle threadpool worker)\n\n  File "/usr/lib/python3.9/threading.py", line 930, in _bootstrap\n'  # noqa: E501
+    '    self._bootstrap_inner()\n  File "/usr/lib/python3.9/concurrent/futures/thread.py", line 75, in _worker\n'
+    "    work_item = work_queue.get(block=True)\n",
+    "a thread beside the main one": 'Thread 0x7f1 (most recent call first):\n  File "/usr/lib/python3.12/queue.py", line 180 in get\n'  # noqa: E501
+    '  File "/job/pipeline.py", line 98 in run\n  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap\n',
+    "a server that nobody asks": f"{_MAIN}    select (selectors.py:468)\n    _run_once (asyncio/base_events.py:1898)\n"
+    "    run (uvicorn/server.py:61)\n    <module> (uvicorn:8)\n",
+    "an answer of what was not looked at": f"{_MAIN}    begin (http/client.py:318)\n    <module> (train.py:9)\n",
+    "zombies of another kind": " 10 sh\n 11  \\_ git <defunct>\n 12  \\_ python3.12\nThread 12 (idle)\n    wait (threading.py:3)\n"  # noqa: E501
+    "    _bootstrap (threading.py:9)\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_cannot_be_decided_is_unknown(tmp_path, name):
+    """Read, and neither a hang nor calm."""
+    assert said(tmp_path, OPEN[name]).outcome == "unknown"
+
+
+def test_a_recorders_json_among_words(tmp_path):
+    """As the debug server gives it, between fences."""
+    entry = {"profiling_name": "nccl:all_reduce", "state": "scheduled", "collective_seq_id": 4}
+    document = {"rank": 3, "pg_config": {}, "pg_status": {}, "entries": [entry]}
+    path = tmp_path / "issue.md"
+    path.write_text(f"Look:\n```json\n{json.dumps(document, indent=1)}\n```\nWhat is it?\n")
+    assert files.read([str(path)]).collectives[0].rank == 3
+
+
+def test_stacks_under_names_are_apart(tmp_path):
+    """As a time limit of pytest writes them; the main one is that which is called so."""
+    path = tmp_path / "log.txt"
+    path.write_text(
+        '~~~~ Stack of worker_0 (140) ~~~~\n  File "/usr/lib/python3.11/threading.py", line 1002, in _bootstrap\n'
+        '    self._bootstrap_inner()\n~~~~ Stack of MainThread (139) ~~~~\n  File "/job/train.py", line 12, in main\n'
+        "    value = input('? ')\n"
+    )
+    judged = judge(files.read([str(path)]))
+    assert [len(stand.process.threads) for stand in judged.index.stands.values()] == [2]
+    assert judged.verdict.cause == "input"
