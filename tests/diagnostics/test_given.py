@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -541,6 +542,15 @@ def test_a_dump_for_hang_is_a_file_of_a_size(put, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("diagnostics: hang: ")
     assert "fault of its own" not in done.stderr
+
+
+@pytest.mark.parametrize("entries", [3, None, 1.5, [{"frames": 3}], [{"collective_seq_id": [1]}]])
+def test_a_recorders_pickle_that_holds_something_else_is_refused(entries, tmp_path, capsys):
+    """It was a fault of ours, in the middle of a reader."""
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries, "pg_config": {}}))
+    assert program.main(["hang", "--from", str(path)]) == 2
+    assert "fault of its own" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("put", [a_pipe, a_device, a_hole])
