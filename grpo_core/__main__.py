@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import sys
 import traceback
@@ -27,13 +26,6 @@ if TYPE_CHECKING:
 # What the extra of that name brings.
 _TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
 _SERVE_FLAGS = ("--exit-with-stdin", "--allow-unauthenticated")
-# Controls but newline, tab and colours; marks of direction; separators of lines; tags that nobody sees.
-_ACTING = re.compile(
-    r"\x1b(?!\[[0-9;]{0,16}m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
-    r"\ud800-\udfff\U000e0000-\U000e007f]"
-)
-# The last `#` of `##[error]`, wherever it stands, and the first colon of `::error` behind nothing but blanks.
-_COMMAND_OF_CI = re.compile(r"##(?=\w{0,32}\[)|(?m:^)[^\S\n]*:(?=:)")
 _FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 
 
@@ -51,7 +43,8 @@ def main(arguments: list[str]) -> int:
             if rest[:1] in (["replay"], ["check"]):
                 from grpo_core.records.commands import check_command, replay_command
 
-                return {"replay": replay_command, "check": check_command}[rest[0]](rest[1:], flags, answer)
+                told = {"replay": replay_command, "check": check_command}[rest[0]]
+                return told(rest[1:], flags, lambda text: answer(_visible(text)))
             command, config = _understood(rest)
             return command(config, flags, answer)
         except (ConfigError, RecordError) as error:
@@ -70,12 +63,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _visible(text: str) -> str:
-    """The text with all that a terminal or a CI runner would obey spelled out; colours are our own curves'."""
-    return _COMMAND_OF_CI.sub(_spelled, _ACTING.sub(_spelled, text))
+    from grpo_core.show.visible import visible
 
-
-def _spelled(match: re.Match[str]) -> str:
-    return f"{match[0][:-1]}\\u{{{ord(match[0][-1]):04x}}}"
+    return visible(text)
 
 
 def _not_installed(error: Exception) -> str:
@@ -161,7 +151,7 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
     os.dup2(2, 1)
 
     def answer(text: str) -> None:
-        os.write(kept, (_visible(text) + "\n").encode())
+        os.write(kept, (text + "\n").encode())
 
     try:
         yield answer

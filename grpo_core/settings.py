@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _COMMAND_LINE = "command line"
-_LARGEST = 1 << 20
 
 
 def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = lambda _: None) -> Config:
@@ -75,20 +74,17 @@ def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    from grpo_core.records.given import read
+
     try:
         import tomllib
     except ImportError:  # Python 3.10
         import tomli as tomllib  # type: ignore[no-redef]
     try:
-        # Settings are a page; a pipe would be waited for, and a device has no end.
-        if path.exists() and (not path.is_file() or path.stat().st_size > _LARGEST):
-            raise ConfigError(
-                f"{path}: expected a regular file of at most {_LARGEST >> 20} MiB, with settings"
-            )
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a TOML file with settings") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # a pipe, a device, no UTF-8, or another language
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 

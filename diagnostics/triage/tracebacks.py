@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -83,6 +84,7 @@ class Traceback:
         return self.type, tuple((short_path(path), function) for path, function in self.frames)
 
 
+@functools.lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
     """A path from its package on, so that environments agree.
 

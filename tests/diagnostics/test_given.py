@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -541,6 +542,23 @@ def test_a_dump_for_hang_is_a_file_of_a_size(put, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("diagnostics: hang: ")
     assert "fault of its own" not in done.stderr
+
+
+@pytest.mark.parametrize("home", ["/" + "x" * 5000, "/usr/\0bin", "/usr/\udc80"])
+def test_an_environments_home_may_be_called_what_nothing_is(environment, home):
+    """A line of pyvenv.cfg is a stranger's: too long for a name, it was a fault of ours."""
+    text = f"home = {home}\nversion = 3.11.2\n"
+    (environment.prefix / "pyvenv.cfg").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert program.main(["doctor", "--prefix", str(environment.prefix), "--format", "json"]) != 2
+
+
+@pytest.mark.parametrize("entries", [3, None, 1.5, [{"frames": 3}], [{"collective_seq_id": [1]}]])
+def test_a_recorders_pickle_that_holds_something_else_is_refused(entries, tmp_path, capsys):
+    """It was a fault of ours, in the middle of a reader."""
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries, "pg_config": {}}))
+    assert program.main(["hang", "--from", str(path)]) == 2
+    assert "fault of its own" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("put", [a_pipe, a_device, a_hole])

@@ -36,7 +36,7 @@ def read(names: Sequence[str]) -> Snapshot:
     Raises:
         ReadError: A file can't be read, or nothing in it is a dump that is known.
     """
-    parts = [(name, _one(name, _bytes(name))) for name in names]
+    parts = [(name, _understood(name, _bytes(name))) for name in names]
     if len(parts) == 1:
         return parts[0][1]
     return _joined(parts)
@@ -56,6 +56,16 @@ def _bytes(name: str) -> bytes:
     if len(data) > MOST_BYTES:
         raise ReadError(f"{name}: larger than any dump")
     return data
+
+
+def _understood(name: str, data: bytes) -> Snapshot:
+    """Of the right kind, a dump may still hold something else anywhere: none of its readers expects that."""
+    try:
+        return _one(name, data)
+    except ReadError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ReadError(f"{name}: broken: {type(error).__name__}: {str(error)[:120]}") from None
 
 
 def _one(name: str, data: bytes) -> Snapshot:
