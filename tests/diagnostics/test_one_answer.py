@@ -92,7 +92,10 @@ def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
     for offer in finding.remedy.offers:
         assert trigger not in told[offer.mitigation].fails
         line = wording.offer_line(offer)
-        assert ("(shown by a run)" in line) == (trigger in told[offer.mitigation].helps), line
+        ran = {name for _, bound in told[offer.mitigation].known_edits() for name in bound.ran}
+        assert ("(shown by a run)" in line) == (trigger in told[offer.mitigation].helps and trigger in ran), (
+            line
+        )
     refuted = {one.name for one in entry.mitigations if trigger in one.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
     answers = {
