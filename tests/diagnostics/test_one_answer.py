@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from diagnostics import catalogue
 from diagnostics.catalogue import documents
@@ -16,6 +17,7 @@ from diagnostics.frameworks import FRAMEWORKS, configured_in
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
+from diagnostics.lint.versions import Versions
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 from diagnostics.triage.command import triage
@@ -58,7 +60,8 @@ def planned(entry, releases):
 def linted(entry, framework, releases, triggers=()):
     """What a lint rule finds under the entry's code."""
     place = Place("run.yaml", 1)
-    plan = RunPlan(framework, Settings(framework, place), releases=releases)
+    known = Versions({name: Version(release) for name, release in releases.items()})
+    plan = RunPlan(framework, Settings(framework, place), versions=known)
     value = Value(1, place, "key")
     return found(plan, entry.code, Severity.WARNING, "", [value], triggers=triggers)[0]
 
