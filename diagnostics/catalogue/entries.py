@@ -58,6 +58,7 @@ def issue_of(path: Path, table: Table) -> model.Issue:
         references=tuple(_reference(item) for item in table.items("references")),
         triggers=tuple(_trigger(name, item) for name, item in table.table("triggers").tables()),
         hang=tuple(_shape(item) for item in table.items("hang")),
+        not_run=table.take("not_run", str, ""),
     )
     for key in ("affected", "mitigations", "references"):
         if not getattr(issue, key):
@@ -103,6 +104,7 @@ def _affected(table: Table) -> model.Affected:
         source=table.take("source", str, required=True),
         looked_to=table.take("looked_to", str, ""),
         needed=table.take("needed", bool, default=False),
+        read=_reading(table.table("read")) if table.has("read") else None,
     )
     if bool(claim.versions) == bool(claim.releases):
         raise table.source.refuse(table.keys, None, "either `versions` (a specifier) or `releases` (a list)")
@@ -114,12 +116,24 @@ def _affected(table: Table) -> model.Affected:
         _specifier(table, claim.versions)
     if "<=" in claim.versions:
         raise table.refuse("versions", "< where the issue ends; how far was looked is `looked_to`")
+    if claim.read is not None and claim.evidence != "static":
+        raise table.refuse("read", "`static`: it says what was read in the source of each release")
     if claim.looked_to and ("<" in claim.versions or not claim.versions):
         raise table.refuse("looked_to", "a range without an end beside it")
     if claim.looked_to and not _RELEASE.fullmatch(claim.looked_to):
         raise table.refuse("looked_to", "a release, as 0.31.0")
     table.close()
     return claim
+
+
+def _reading(table: Table) -> model.Reading:
+    reading = model.Reading(table.strings("files", required=True), table.take("pattern", str, required=True))
+    try:
+        re.compile(reading.pattern)
+    except re.error as error:
+        raise table.refuse("pattern", f"a regular expression ({error})") from None
+    table.close()
+    return reading
 
 
 def _specifier(table: Table, versions: str) -> None:
@@ -216,7 +230,8 @@ def _config(table: Table) -> model.ConfigRule:
 
 
 def _mitigation(name: str, table: Table) -> model.Mitigation:
-    edits = _edits(table.table("edits"))
+    known = _edits(table.table("edits"))
+    edits = [edit for edit, _ in known]
     mitigation = model.Mitigation(
         name=name,
         about=table.take("about", str, required=True),
@@ -233,34 +248,56 @@ def _mitigation(name: str, table: Table) -> model.Mitigation:
         ),
         advice=tuple(action.framework for action in edits if isinstance(action, Advice)),
         searches=table.take("searches", bool, default=False),
+        bounds=tuple(bound for _, bound in known),
     )
     if not mitigation.edits:
         raise table.refuse("edits", "the change in the words of at least one framework")
+    for edit, bound in known:
+        if not set(bound.ran) <= {*mitigation.helps, *mitigation.fails}:
+            raise table.refuse(
+                "edits", f"`ran` of {edit.framework} among the triggers of `helps` and `fails`"
+            )
     if (mitigation.evidence == "executed") != bool(mitigation.helps or mitigation.fails):
         raise table.refuse("evidence", "`executed` exactly where `helps` or `fails` name what was run")
     table.close()
     return mitigation
 
 
-def _edits(table: Table) -> list[Edit]:
-    """The edits by framework: a text, a table with what to install, or one with what had better not be done."""
-    found: list[Edit] = []
+def _edits(table: Table) -> list[tuple[Edit, model.Bound]]:
+    """The edits by framework: a text, a table, or one table for each range of releases that has words of its own."""
+    found: list[tuple[Edit, model.Bound]] = []
     for framework, value in table.values.items():
         if framework not in model.FRAMEWORKS:
             raise table.refuse(framework, f"one of {', '.join(model.FRAMEWORKS)}")
-        if not isinstance(value, dict):
-            found.append(SetOption(framework, table.take(framework, str)))
+        if isinstance(value, str):
+            found.append((SetOption(framework, table.take(framework, str)), model.Bound()))
             continue
-        inner = table.table(framework)
-        if inner.has("advice"):
-            found.append(Advice(inner.take("advice", str), framework))
-        else:
-            requirements = inner.strings("install", required=True)
-            if not requirements or not all(map(_REQUIREMENT.fullmatch, requirements)):
-                raise inner.refuse("install", "requirements, as numpy<2")
-            found.append(Install(requirements, note=inner.take("note", str, ""), framework=framework))
-        inner.close()
+        several = isinstance(value, list)
+        for inner in table.items(framework) if several else [table.table(framework)]:
+            found.append((_edit(framework, inner), _bound(inner, several=several)))
+            inner.close()
     return found
+
+
+def _edit(framework: str, inner: Table) -> Edit:
+    """What to `set`, what to `install`, or as `advice` what had better not be done."""
+    if inner.has("set"):
+        return SetOption(framework, inner.take("set", str))
+    if inner.has("advice"):
+        return Advice(inner.take("advice", str), framework)
+    requirements = inner.strings("install", required=True)
+    if not requirements or not all(map(_REQUIREMENT.fullmatch, requirements)):
+        raise inner.refuse("install", "requirements, as numpy<2")
+    return Install(requirements, note=inner.take("note", str, ""), framework=framework)
+
+
+def _bound(inner: Table, *, several: bool) -> model.Bound:
+    bound = model.Bound(inner.take("versions", str, ""), inner.strings("ran"))
+    if bound.versions:
+        _specifier(inner, bound.versions)
+    elif several:
+        raise inner.refuse("versions", "the releases that each of several edits for one framework is for")
+    return bound
 
 
 def _reference(table: Table) -> model.Reference:

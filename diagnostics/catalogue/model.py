@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics import frameworks
+from diagnostics.report import wording
 from diagnostics.report.remedies import Advice, Install, SetOption
 
 if TYPE_CHECKING:
@@ -46,6 +47,19 @@ COMPONENTS = (
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What was looked for in every release to know a range: see `diagnostics.matrix.sweep.ranges`.
+
+    Attributes:
+        files: Patterns for paths in the wheel, as vllm/config/*.py.
+        pattern: A regular expression that one of them has in each release of the range, and in none other.
+    """
+
+    files: tuple[str, ...]
+    pattern: str
+
+
+@dataclass(frozen=True)
 class Affected:
     """A claim that an issue occurs in releases of a package, and how it is known.
 
@@ -56,6 +70,7 @@ class Affected:
         source: Where it was read or what was run.
         looked_to: The newest release that was looked at, where the range has no end of its own; empty where it has.
         needed: Without a release of this package that is held, the issue does not occur, whatever else is installed.
+        read: What was looked for in every release on the index; None where single releases were read.
     """
 
     package: str
@@ -65,6 +80,7 @@ class Affected:
     source: str
     looked_to: str = ""
     needed: bool = False
+    read: Reading | None = None
 
 
 @dataclass(frozen=True)
@@ -119,11 +135,25 @@ class ConfigRule:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """How far an edit's words go: in which releases of its framework they exist, and what was run in these very words.
+
+    Attributes:
+        versions: Releases that have every option the words name; empty where nothing in them depends on a release.
+        ran: Triggers against which these words were run; what the mitigation as such was run against may be more.
+    """
+
+    versions: str = ""
+    ran: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Mitigation:
     """A named change, in each framework's words, and what a run showed of it.
 
     Attributes:
-        edits: (framework, what to change there), as text.
+        edits: (framework, what to change there), as text; a framework whose words changed has one for each range.
+        bounds: Of each edit, in the same order, the releases it is for and what was run in its words.
         installs: (framework, requirements, what more there is to say) where the edit is nothing but an installation.
         searches: Whether it looks for the root and changes nothing.
         advice: Frameworks whose edit tells what not to do: to read, and no change.
@@ -145,21 +175,39 @@ class Mitigation:
     installs: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     advice: tuple[str, ...] = ()
     searches: bool = False
+    bounds: tuple[Bound, ...] = ()
+
+    def known_edits(self) -> Iterator[tuple[Edit, Bound]]:
+        """The edits as actions, each with its bound."""
+        bounds = self.bounds or (Bound(),) * len(self.edits)
+        for (framework, text), bound in zip(self.edits, bounds, strict=True):
+            yield self._action(framework, text), bound
 
     def actions(self, names: Iterable[str]) -> Iterator[Edit]:
         """The edits for frameworks as actions, of those that have one."""
-        for name in names:
-            if (action := self.action(name)) is not None:
-                yield action
+        for name in dict.fromkeys(names):
+            yield from (edit for edit, _ in self.known_edits() if edit.framework == name)
+
+    def by_framework(self) -> dict[str, str]:
+        """What to change, by framework; where its words changed, those for each range of releases."""
+        told: dict[str, str] = {}
+        for (framework, text), bound in zip(
+            self.edits, self.bounds or (Bound(),) * len(self.edits), strict=True
+        ):
+            several = [name for name, _ in self.edits].count(framework) > 1
+            line = f"{text} ({bound.versions})" if several else text
+            told[framework] = f"{told[framework]}; {line}" if framework in told else line
+        return told
 
     def action(self, framework: str) -> Edit | None:
-        """The edit for a framework as an action; None where there is none."""
-        text = dict(self.edits).get(framework)
-        if text is None:
-            return None
+        """The first edit for a framework as an action; None where there is none."""
+        return next(self.actions([framework]), None)
+
+    def _action(self, framework: str, text: str) -> Edit:
         for name, requirements, note in self.installs:
-            if name == framework:
-                return Install(requirements, note=note, framework=framework)
+            made = Install(requirements, note=note, framework=framework)
+            if name == framework and text == wording.plain(made):
+                return made
         return Advice(text, framework) if framework in self.advice else SetOption(framework, text)
 
 
@@ -228,7 +276,11 @@ class CheckCode:
 
 @dataclass(frozen=True)
 class Issue:
-    """One known issue."""
+    """One known issue.
+
+    Attributes:
+        not_run: Why no run of it is on record; empty where one is.
+    """
 
     code: str
     title: str
@@ -246,6 +298,12 @@ class Issue:
     references: tuple[Reference, ...]
     triggers: tuple[Occasion, ...] = ()
     hang: tuple[Shape, ...] = ()
+    not_run: str = ""
+
+    def executed(self) -> bool:
+        """Whether a run of it is on record: of the failure, or of what helps."""
+        known = [claim.evidence for claim in self.affected] + [one.evidence for one in self.mitigations]
+        return EVIDENCE[-1] in known
 
     def recorded(self) -> tuple[str, ...]:
         """The triggers that any mitigation was run against, each once."""

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import subject
-from diagnostics.catalogue.releases import within
+from diagnostics.catalogue.releases import readable, within
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED, Explain, Offer, Remedy, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from diagnostics.catalogue.model import Issue, Mitigation
+    from diagnostics.catalogue.model import Bound, Issue, Mitigation
     from diagnostics.report.remedies import Edit
 
 # What every framework here runs on: its words help whoever has none of their own.
@@ -43,7 +44,7 @@ def remedy(
     here = occurring(issue, releases or {})
     possible = known or here
     names = tuple(frameworks)
-    made = [(_offer(issue, one, known, here, names), one) for one in issue.mitigations]
+    made = [(_offer(issue, one, known, here, names, releases or {}), one) for one in issue.mitigations]
     offered = [(offer, one) for offer, one in made if offer.standing != FAILS]
     offered.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
     return Remedy(
@@ -64,11 +65,31 @@ def occurring(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name in issue.recorded() if name not in never)
 
 
-def _edits(mitigation: Mitigation, frameworks: tuple[str, ...]) -> tuple[Edit, ...]:
+def edits_for(
+    mitigation: Mitigation, frameworks: Iterable[str], releases: Mapping[str, str]
+) -> list[tuple[Edit, Bound]]:
+    """The edits for frameworks, but those in words that the release at hand does not have."""
+    return [
+        (edit, bound)
+        for name in dict.fromkeys(frameworks)
+        for edit, bound in mitigation.known_edits()
+        if edit.framework == name and _exists(edit.framework, bound, releases)
+    ]
+
+
+def _exists(framework: str, bound: Bound, releases: Mapping[str, str]) -> bool:
+    """Whether a release has an edit's words; where none is known, or it can't be read, they are told."""
+    packages = FRAMEWORKS[framework].packages
+    release = next((releases[name] for name in packages if name in releases), None)
+    return not bound.versions or release is None or not readable(release) or within(release, bound.versions)
+
+
+def _edits(
+    mitigation: Mitigation, frameworks: tuple[str, ...], releases: Mapping[str, str]
+) -> list[tuple[Edit, Bound]]:
     """What to change, in the words of the frameworks at hand, else of the engine; in all where none is known."""
-    names = [name for name, _ in mitigation.edits]
-    own = [name for name in names if not frameworks or name in frameworks]
-    return tuple(mitigation.actions(own or [name for name in names if name == _ENGINE]))
+    own = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
+    return edits_for(mitigation, own, releases) or edits_for(mitigation, [_ENGINE], releases)
 
 
 def _offer(
@@ -77,6 +98,7 @@ def _offer(
     known: tuple[str, ...],
     here: tuple[str, ...],
     frameworks: tuple[str, ...],
+    releases: Mapping[str, str],
 ) -> Offer:
     possible = known or here
     shown = [name for name in possible if name in mitigation.helps]
@@ -84,12 +106,14 @@ def _offer(
     executed = mitigation.evidence == "executed"
     # What helps against triggers alone that cannot occur in these releases helps nobody here.
     useless = executed and not shown and bool(failed or not set(mitigation.helps) & set(here))
+    edits = _edits(mitigation, frameworks, releases)
     return Offer(
         mitigation=mitigation.name,
         about=mitigation.about,
         standing=FAILS if useless else SHOWN if shown else UNTRIED,
         evidence=mitigation.evidence,
-        edits=_edits(mitigation, frameworks),
+        edits=tuple(edit for edit, _ in edits),
+        as_run=any(set(shown or mitigation.helps) & set(bound.ran) for _, bound in edits),
         triggers=known,
         helps=mitigation.helps,
         fails=mitigation.fails,
@@ -116,6 +140,8 @@ def _rank(
         -sum(name in possible for name in mitigation.helps),
         sum(name in possible for name in mitigation.fails),
         bool(trainers) and not any(name in trainers for name, _ in mitigation.edits),
+        # Of two that help, the one whose words here are those that were run.
+        not offer.as_run,
         -len(mitigation.helps),
         len(mitigation.fails),
         -model.EVIDENCE.index(mitigation.evidence),

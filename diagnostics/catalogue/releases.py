@@ -21,6 +21,19 @@ def within(release: str, versions: str | SpecifierSet) -> bool:
         return False
 
 
+def readable(release: str) -> bool:
+    """Whether a text is a release at all.
+
+    >>> readable("0.8.5.post1"), readable("dev")
+    (True, False)
+    """
+    try:
+        Version(release)
+    except InvalidVersion:
+        return False
+    return True
+
+
 @cache
 def _parsed(versions: str) -> SpecifierSet:
     """Entries are asked again and again; reading the text is what takes time."""

@@ -148,6 +148,7 @@ class Offer:
         fails: Triggers against which a run showed that it does not.
         untried: Triggers that it may be here, against which it was not run although it was against others.
         run: Of what does not help, the command that shows it.
+        as_run: Whether a run that helped was in the words of one of `edits`; else it was of the same change in others.
     """
 
     mitigation: str
@@ -160,6 +161,7 @@ class Offer:
     fails: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     run: Run | None = None
+    as_run: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ STANDINGS = {
     remedies.UNTRIED: "untried against this",
     remedies.FAILS: "does not help, shown by a run",
 }
+# Of a change that a run showed to help, in other words than those that are offered.
+IN_OTHER_WORDS = "shown by a run in other words"
 # What is not printed is said in the JSON document under these names.
 KINDS: dict[type, str] = {
     Install: "install", Uninstall: "uninstall", Unset: "unset", SetVariables: "set_variables",
@@ -112,13 +114,14 @@ def _proof(offer: Offer) -> str:
     """How it is known to help; a run that says it of one trigger says it of no other."""
     if offer.evidence != "executed":
         return f"untried: {offer.evidence} only"
-    elsewhere = f"{STANDINGS[remedies.SHOWN]} against {', '.join(offer.helps)}"
+    shown = STANDINGS[remedies.SHOWN] if offer.as_run else IN_OTHER_WORDS
+    elsewhere = f"{shown} against {', '.join(offer.helps)}"
     if offer.standing == remedies.UNTRIED:
         return f"{STANDINGS[remedies.UNTRIED]}; {elsewhere}"
     if offer.untried:
         return f"{elsewhere}; untried against {', '.join(offer.untried)}"
     known = set(offer.triggers) <= set(offer.helps) if offer.triggers else not offer.fails
-    return STANDINGS[remedies.SHOWN] if known else elsewhere
+    return shown if known else elsewhere
 
 
 def failure_line(offer: Offer) -> str:

@@ -8,7 +8,7 @@ import pytest
 from diagnostics import catalogue, checking
 from diagnostics.catalogue import CatalogueError, signatures
 from diagnostics.catalogue.loader import FOLDER
-from diagnostics.catalogue.model import ConfigRule
+from diagnostics.catalogue.model import Bound, ConfigRule
 from diagnostics.lint import rules
 from diagnostics.report.remedies import Advice, Install
 from repro.issues import REPROS
@@ -46,7 +46,11 @@ def test_one_failure_under_two_codes_is_told_with_both_places(tmp_path):
     told = signatures.claimed_twice(catalogue.load(tmp_path).values(), tmp_path)
     lines = text.splitlines()
     sample = lines.index("[[signature.positive]]") + 1
-    pattern = next(number for number, line in enumerate(lines, start=1) if "assert len" in line)
+    pattern = next(
+        number
+        for number, line in enumerate(lines, start=1)
+        if line.startswith("any") and "assert len" in line
+    )
     assert told[0].startswith(f"{tmp_path}/SCH001.toml:{sample}: SCH001's sample ")
     assert f" is matched by SCH002, too: {tmp_path}/SCH002.toml:{pattern}: " in told[0]
     assert told[0].endswith("expected one code for one failure")
@@ -158,7 +162,8 @@ def test_a_bad_entry_is_refused_by_name_and_line(entry, old, new, line, message)
 
 def test_an_edit_tells_what_it_is(entry):
     """An installation is requirements, what not to do is advice, and anything else in their place is refused."""
-    old = 'vllm = "call generate() from one thread only"'
+    text = (FOLDER / "SCH001.toml").read_text()
+    [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
     issue = catalogue.load_file(entry(old, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
     first = issue.mitigations[0]
     assert first.action("vllm") == Install(("numpy<2",), note="or wait", framework="vllm")
@@ -172,6 +177,26 @@ def test_an_edit_tells_what_it_is(entry):
         '{ advice = "x", note = "y" }',
     ):
         with pytest.raises(CatalogueError, match=r"mitigations\.\w+\.edits"):
+            catalogue.load_file(entry(old, f"vllm = {wrong}"))
+
+
+def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry):
+    """Of several for one framework each has its range, and nothing was run that the mitigation was not run against."""
+    text = (FOLDER / "SCH001.toml").read_text()
+    [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
+    two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
+    one = catalogue.load_file(entry(old, two)).mitigations[0]
+    assert [bound for edit, bound in one.known_edits() if edit.framework == "vllm"] == [
+        Bound("<1"),
+        Bound(">=1", ("two_owners",)),
+    ]
+    assert one.by_framework()["vllm"] == "a (<1); b (>=1)"
+    for wrong in (
+        '[{ set = "a" }, { set = "b" }]',
+        '{ set = "a", ran = ["never"] }',
+        '{ set = "a", versions = "new" }',
+    ):
+        with pytest.raises(CatalogueError, match=r"mitigations\.one_owner\.edits"):
             catalogue.load_file(entry(old, f"vllm = {wrong}"))
 
 

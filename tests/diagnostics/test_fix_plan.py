@@ -442,6 +442,7 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
         issue.mitigations[0],
         evidence="executed",
         edits=(("verl", "pip install 'verl>=0.6'"),),
+        bounds=(),
         installs=(("verl", ("verl>=0.6",), ""),),
     )
     issues = {"SCH001": replace(issue, mitigations=(newer,))}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from diagnostics import catalogue
-from diagnostics.catalogue.model import FRAMEWORKS, Mitigation
+from diagnostics.catalogue.model import FRAMEWORKS, Bound, Mitigation
 from diagnostics.catalogue.offers import occurring, remedy
+from diagnostics.report import wording
 from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED
 from repro.issues import REPROS
 
@@ -177,3 +178,32 @@ def test_triggers_are_those_of_the_repro(code):
     told = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
     assert set(ISSUES[code].recorded()) <= set(told)
     assert {each.name: each.about for each in ISSUES[code].triggers}.items() <= told.items()
+
+
+def test_words_that_this_release_does_not_have_are_not_offered(issue):
+    """Of two for one framework that which is in the release at hand; all where none is known or readable."""
+    words = (("trl", "old=1"), ("trl", "new=1"), ("vllm", "always=1"))
+    one = replace(
+        tried("a"), edits=words, bounds=(Bound("<0.18"), Bound(">=0.18"), Bound()), evidence="static"
+    )
+
+    def told(**releases):
+        found = remedy(issue(one), frameworks=["trl"], releases=releases)
+        return [edit.edit for edit in found.offers[0].edits]
+
+    assert (told(trl="0.17.0"), told(trl="1.0.0")) == (["old=1"], ["new=1"])
+    assert told() == told(trl="main") == ["old=1", "new=1"]
+
+
+def test_a_run_in_other_words_is_told_as_that(issue):
+    """`shown by a run` only of the words that were run; and those come before others that help as well."""
+    entry = issue(
+        replace(tried("other_words", ["a"]), bounds=(Bound(),)),
+        replace(tried("these_words", ["a"]), bounds=(Bound(ran=("a",)),)),
+    )
+    found = remedy(entry, triggers=["a"])
+    assert names(found.offers) == ["these_words", "other_words"]
+    assert [offer.as_run for offer in found.offers] == [True, False]
+    these, other = map(wording.offer_line, found.offers)
+    assert these.startswith("these_words (shown by a run):")
+    assert other.startswith("other_words (shown by a run in other words):")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from diagnostics import catalogue
 from diagnostics.catalogue import documents
@@ -16,6 +17,7 @@ from diagnostics.frameworks import FRAMEWORKS, configured_in
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
+from diagnostics.lint.versions import Versions
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 from diagnostics.triage.command import triage
@@ -58,7 +60,8 @@ def planned(entry, releases):
 def linted(entry, framework, releases, triggers=()):
     """What a lint rule finds under the entry's code."""
     place = Place("run.yaml", 1)
-    plan = RunPlan(framework, Settings(framework, place), releases=releases)
+    known = Versions({name: Version(release) for name, release in releases.items()})
+    plan = RunPlan(framework, Settings(framework, place), versions=known)
     value = Value(1, place, "key")
     return found(plan, entry.code, Severity.WARNING, "", [value], triggers=triggers)[0]
 
@@ -92,7 +95,10 @@ def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
     for offer in finding.remedy.offers:
         assert trigger not in told[offer.mitigation].fails
         line = wording.offer_line(offer)
-        assert ("(shown by a run)" in line) == (trigger in told[offer.mitigation].helps), line
+        ran = {name for _, bound in told[offer.mitigation].known_edits() for name in bound.ran}
+        assert ("(shown by a run)" in line) == (trigger in told[offer.mitigation].helps and trigger in ran), (
+            line
+        )
     refuted = {one.name for one in entry.mitigations if trigger in one.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
     answers = {

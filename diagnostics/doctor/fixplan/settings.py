@@ -114,7 +114,8 @@ def _edits(mitigation: Mitigation, environment: Environment) -> list[Edit]:
     trainers = configured_in(environment.packages)
     for wanted in (trainers, {"vllm"}):
         names = [name for name, _ in mitigation.edits if name in wanted]
-        found = [edit for edit in mitigation.actions(names) if not isinstance(edit, Advice)]
+        known = offers.edits_for(mitigation, names, environment.releases)
+        found = [edit for edit, _ in known if not isinstance(edit, Advice)]
         if found:
             return found
     return []

@@ -66,7 +66,7 @@ def helps(code: str) -> dict[str, Any]:
         "title": issue.title,
         "cause": " ".join(issue.cause.split()),
         "mitigations": [
-            {"name": one.name, "about": one.about, "edits": dict(one.edits), "evidence": one.evidence}
+            {"name": one.name, "about": one.about, "edits": one.by_framework(), "evidence": one.evidence}
             for one in issue.mitigations
         ],
     }

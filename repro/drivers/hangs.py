@@ -1,0 +1,91 @@
+"""Repros of hangs: programs whose processes stand, and come through under a mitigation (`repro.drivers.standing`)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.drivers import standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def repro(
+    code: str,
+    title: str,
+    *,
+    programs: Mapping[str, Callable[[str], None]],
+    names: tuple[str, ...],
+    counted: str,
+    helps: Mapping[str, str],
+    untried: Mapping[str, str] | None = None,
+    needs: tuple[str, ...] = (),
+    simulated: tuple[str, ...] = (),
+) -> Repro:
+    """Returns the repro whose module `repro.issues.CODE` runs one of these programs.
+
+    Args:
+        code: of the known issue.
+        title: its title.
+        programs: by trigger, the first line of whose docstring says what happens; each is given the mitigation.
+        names: its processes or threads, as they say that they are ready and done.
+        counted: what `names` are, as "ranks came through".
+        helps: mitigations under which all come through, and what is changed.
+        untried: those that can't be tried, and why.
+        needs: modules, without which nothing can be tried.
+        simulated: what is not real.
+    """
+    told = untried or {}
+
+    def attempt(trigger: str, mitigation: str | None) -> Work:
+        if mitigation is not None and mitigation in told:
+            raise InapplicableError(told[mitigation])
+        return standing.attempt(f"repro.issues.{code.lower()}", trigger, mitigation, names, counted)
+
+    def inapplicable() -> str | None:
+        absent = [name for name in needs if find_spec(name) is None]
+        return f"{', '.join(absent)} is not installed here" if absent else None
+
+    return Repro(
+        code=code,
+        title=title,
+        distributions=needs,
+        simulated=simulated,
+        triggers=tuple(
+            Trigger(
+                name, (program.__doc__ or "").strip().splitlines()[0], partial(attempt, name), silent=True
+            )
+            for name, program in programs.items()
+        ),
+        mitigations=(
+            *(TriedMitigation(name, about, frozenset(programs)) for name, about in helps.items()),
+            *(TriedMitigation(name, about, frozenset()) for name, about in told.items()),
+        ),
+        inapplicable=inapplicable,
+    )
+
+
+def free_port() -> int:
+    """Returns a port of this machine that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port: int = held.getsockname()[1]
+    return port
+
+
+def fork_ranks(count: int, run: Callable[[int, int], None]) -> list[int]:
+    """Forks ranks, each of which is given its rank and a free port, and returns their process ids."""
+    port, made = free_port(), []
+    for rank in range(count):
+        child = os.fork()
+        if child == 0:
+            try:
+                run(rank, port)
+            finally:
+                os._exit(0)
+        made.append(child)
+    return made

@@ -1,0 +1,81 @@
+"""What an entry claims stands on what was recorded: options in wheels, attempts at repros."""
+
+import json
+
+import pytest
+
+from diagnostics.catalogue import loader
+from diagnostics.catalogue.model import Bound
+from diagnostics.catalogue.releases import within
+from diagnostics.matrix.sweep import edits
+from repro.issues import REPROS
+from tests.repro import record
+
+INDEX = edits.index()
+ATTEMPTS = json.loads(record.RECORD.read_text())["runs"]
+ISSUES = loader.load()
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "framework", "text", "bound"),
+    [pytest.param(*each, id=f"{each[0]}-{each[1]}-{each[2]}") for each in edits.each_edit()],
+)
+def test_the_options_of_an_edit_exist_where_it_says_so(code, name, framework, text, bound):
+    """Every option that it names, in every release that it is for, by the index that was read from the wheels."""
+    del code, name
+    assert edits.unknown(framework, text, INDEX) == []
+    assert edits.misfit(framework, text, bound, INDEX) == ""
+
+
+def test_a_misspelt_option_and_a_bound_too_wide_are_found():
+    """Or the test above would prove nothing."""
+    assert edits.unknown("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
+    told = edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
+    assert told.startswith("is for every release, and 0.14.0, ")
+    assert edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(">=0.18"), INDEX) == ""
+    assert (
+        edits.misfit("trl", "GRPOConfig(vllm_mode='x')", Bound(">=9"), INDEX)
+        == "is for no release that is known"
+    )
+
+
+def test_edits_for_one_framework_are_for_different_releases():
+    """Of two words for the same, each release has one."""
+    for code, entry in ISSUES.items():
+        for one in entry.mitigations:
+            for framework in {name for name, count in _counted(one.edits).items() if count > 1}:
+                bounds = [bound for edit, bound in one.known_edits() if edit.framework == framework]
+                for release in INDEX[framework]["releases"]:
+                    fitting = [bound for bound in bounds if within(release, bound.versions)]
+                    assert len(fitting) <= 1, (code, one.name, framework, release)
+
+
+def _counted(pairs):
+    names = [name for name, _ in pairs]
+    return {name: names.count(name) for name in names}
+
+
+def test_an_entry_that_no_run_stands_behind_says_why():
+    """Exactly those; and what was run is the better part of what could be."""
+    assert {code for code, entry in ISSUES.items() if entry.not_run} == {
+        code for code, entry in ISSUES.items() if not entry.executed()
+    }
+    assert sum(entry.executed() for entry in ISSUES.values()) >= 60
+
+
+@pytest.mark.parametrize("run", ATTEMPTS, ids=[f"{run['code']}-{run['environment']}" for run in ATTEMPTS])
+def test_an_entry_says_what_its_recorded_attempts_showed(run):
+    """Trigger by trigger and mitigation by mitigation; and the repro of the tree has them still."""
+    entry, repro = ISSUES[run["code"]], REPROS[run["code"]]
+    told = {one.name: one for one in entry.mitigations}
+    names = {trigger.name for trigger in entry.triggers}
+    for trigger, outcomes in run["outcomes"].items():
+        assert trigger in names
+        assert repro.trigger(trigger).occurs == outcomes["unmitigated"].startswith("reproduced")
+        for name, outcome in outcomes.items():
+            if name != "unmitigated":
+                side = told[name].helps if outcome.startswith("mitigated") else told[name].fails
+                assert trigger in side
+    assert any(
+        f"python -m repro run {run['code']}" in claim.source for claim in entry.affected if claim.releases
+    )

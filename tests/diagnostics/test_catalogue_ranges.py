@@ -1,0 +1,32 @@
+"""A range of releases that an entry claims to have been read is the one that was found in the wheels."""
+
+import json
+
+import pytest
+
+from diagnostics.catalogue.releases import within
+from diagnostics.matrix.sweep import edits, options, ranges
+
+RANGES = json.loads(ranges.PUBLISHED.read_text())
+INDEX = edits.index()
+
+
+@pytest.mark.parametrize(
+    ("code", "claim"),
+    [pytest.param(code, claim, id=f"{code}-{claim.package}") for code, claim in ranges.claims()],
+)
+def test_a_range_is_where_the_wheels_have_it(code, claim):
+    """Read in every release on the index: in each of the range, and in none outside of it that was looked at."""
+    found = RANGES["found"][ranges.key_of(code, claim)]["in"]
+    assert found
+    for release in RANGES["releases"][claim.package]:
+        looked = not claim.looked_to or within(release, f"<={claim.looked_to}")
+        if looked:
+            assert within(release, claim.versions) == (release in found), release
+
+
+def test_options_are_read_from_the_releases_that_the_ranges_are():
+    """One index of releases: neither is older than the other."""
+    for package in set(INDEX) & set(RANGES["releases"]):
+        assert INDEX[package]["releases"][-1] == RANGES["releases"][package][-1]
+    assert set(INDEX) == set(options.PACKAGES)

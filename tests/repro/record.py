@@ -1,0 +1,58 @@
+"""Records what `python -m repro run CODE --json` printed, which is what an entry's `executed` stands on.
+
+`python -m tests.repro.record ENVIRONMENT FILE...` takes the documents into diagnostics/data/attempts.json, in the
+place of what is known of the same codes in the same environment. ENVIRONMENT is a command that makes it again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+RECORD = Path(__file__).parents[2] / "diagnostics" / "data" / "attempts.json"
+SCHEMA = "grpo-doctor.attempts.v1"
+
+
+def taken(document: dict[str, Any], environment: str, day: str) -> dict[str, dict[str, Any]]:
+    """By code: where and when it ran, and of each trigger and mitigation that was carried out, what came of it."""
+    found: dict[str, dict[str, Any]] = {}
+    for code, told in document["codes"].items():
+        outcomes: dict[str, dict[str, str]] = {}
+        for one in told["attempts"]:
+            if one["outcome"] == "inapplicable":
+                continue
+            if one["outcome"] in {"error", "timeout"} or one["as_recorded"] is False:
+                raise SystemExit(
+                    f"{code} {one['trigger']} {one['mitigation']}: {one['outcome']}: {one['detail']}"
+                )
+            words = [one["outcome"], one["where"] or ""]
+            outcomes.setdefault(one["trigger"], {})[one["mitigation"] or "unmitigated"] = " ".join(
+                words
+            ).strip()
+        if outcomes:
+            common = {"day": day, "python": document["python"], "versions": document["versions"]}
+            command = f"python -m repro run {code}"
+            found[code] = {"command": command, "environment": environment, **common, "outcomes": outcomes}
+    return found
+
+
+def main() -> None:
+    """Merges the documents that are named."""
+    environment, *files = sys.argv[1:]
+    known: dict[str, Any] = {"runs": []}
+    if RECORD.exists():
+        known = json.loads(RECORD.read_text())
+    runs = {(run["code"], run["environment"]): run for run in known["runs"]}
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    for file in files:
+        for code, run in taken(json.loads(Path(file).read_text()), environment, day).items():
+            runs[code, environment] = {"code": code, **run}
+    document = {"schema": SCHEMA, "runs": [runs[key] for key in sorted(runs)]}
+    RECORD.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
