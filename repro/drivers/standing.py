@@ -12,9 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from repro.base import Work
+from repro.base import Repro, TriedMitigation, Trigger, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,13 +31,56 @@ def say(word: str, name: str) -> None:
     os.write(int(os.environ[_DESCRIPTOR]), f"{word} {name}\n".encode())
 
 
-def main(programs: Mapping[str, Callable[[str], None]]) -> None:
+def main(programs: Mapping[str, tuple[Callable[[str], None], str]]) -> None:
     """Is the main program of a module with such processes: `-m MODULE TRIGGER MITIGATION`."""
     trigger, mitigation = sys.argv[1:]
-    programs[trigger](mitigation)
+    programs[trigger][0](mitigation)
 
 
-def attempt(module: str, trigger: str, mitigation: str | None, names: Sequence[str], counted: str) -> Work:
+def hang(
+    programs: Mapping[str, tuple[Callable[[str], None], str]],
+    names: Sequence[str],
+    *,
+    code: str,
+    title: str,
+    counted: str,
+    simulated: str,
+    mitigations: Mapping[str, str],
+    needs: str = "",
+) -> Repro:
+    """Returns the repro of a failure that raises nothing: its processes stand.
+
+    Args:
+        programs: of the module that calls this, which also calls `main`, by trigger; with the trigger's events.
+        names: of the processes.
+        code: of the known issue.
+        title: one line.
+        counted: what those are who come through, as "rewards came back".
+        simulated: what is not real in an attempt.
+        mitigations: what helps against all of the triggers, with what is changed.
+        needs: the distribution without which it can't happen.
+    """
+    module = next(program for program, _ in programs.values()).__module__
+    lacking = f"{needs} is not installed here"
+    return Repro(
+        code=code,
+        title=title,
+        distributions=(needs,) if needs else (),
+        simulated=(simulated,),
+        triggers=tuple(
+            Trigger(name, about, partial(_attempt, module, name, names=names, counted=counted), silent=True)
+            for name, (_, about) in programs.items()
+        ),
+        mitigations=tuple(
+            TriedMitigation(name, about, frozenset(programs)) for name, about in mitigations.items()
+        ),
+        inapplicable=lambda: lacking if needs and find_spec(needs.replace("-", "_")) is None else None,
+    )
+
+
+def _attempt(
+    module: str, trigger: str, mitigation: str | None, *, names: Sequence[str], counted: str
+) -> Work:
     """Runs a module's program, and counts which of its processes came through.
 
     Raises:

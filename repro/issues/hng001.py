@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import partial
-from importlib.util import find_spec
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
 from repro.drivers import standing
 
 RANKS = 3
@@ -62,35 +59,25 @@ def _ranks(wants: object, mitigation: str) -> None:
     os._exit(0)
 
 
-PROGRAMS = {"gather_on_main": gather_on_main, "gather_skipped": gather_skipped}
-
-
-def _attempt(trigger: str, mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng001", trigger, mitigation, NAMES, "ranks came through the step")
-
-
-def inapplicable() -> str | None:
-    """Says why it can't happen with what is installed, or None."""
-    return None if find_spec("torch") else "torch is not installed here"
-
-
-REPRO = Repro(
+PROGRAMS = {
+    "gather_on_main": (
+        gather_on_main,
+        "The main rank alone gathers, to log; the others go on to the barrier.",
+    ),
+    "gather_skipped": (gather_skipped, "A rank without completions leaves the gather out."),
+}
+REPRO = standing.hang(
+    PROGRAMS,
+    NAMES,
     code="HNG001",
     title="Ranks are in different collectives",
-    assertion="",
-    distributions=("torch",),
-    modules=(),
-    helpful_modules=(),
-    simulated=("the trainer: ranks of ours call the collectives that its step calls",),
-    triggers=tuple(
-        Trigger(name, (program.__doc__ or "").strip(), partial(_attempt, name), silent=True)
-        for name, program in PROGRAMS.items()
-    ),
-    mitigations=(
-        TriedMitigation("every_rank", "call the collective on every rank", frozenset(PROGRAMS)),
-        TriedMitigation("decide_together", "reduce the condition first", frozenset(PROGRAMS)),
-    ),
-    inapplicable=inapplicable,
+    counted="ranks came through the step",
+    simulated="the trainer: ranks of ours call the collectives that its step calls",
+    mitigations={
+        "every_rank": "call the collective on every rank",
+        "decide_together": "reduce the condition first",
+    },
+    needs="torch",
 )
 
 if __name__ == "__main__":

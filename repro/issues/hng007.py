@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from importlib.util import find_spec
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
 from repro.drivers import standing
 
 NAMES = ("the process that wants the lock",)
@@ -38,34 +36,16 @@ def holder_stopped(mitigation: str) -> None:
         standing.say("done", NAMES[0])
 
 
-PROGRAMS = {"holder_stopped": holder_stopped}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt(
-        "repro.issues.hng007", "holder_stopped", mitigation, NAMES, "processes got the lock"
-    )
-
-
-def inapplicable() -> str | None:
-    """Says why it can't happen with what is installed, or None."""
-    return None if find_spec("filelock") else "filelock is not installed here"
-
-
-REPRO = Repro(
+PROGRAMS = {"holder_stopped": (holder_stopped, "the holder is stopped while it compiles")}
+REPRO = standing.hang(
+    PROGRAMS,
+    NAMES,
     code="HNG007",
     title="The lock of a file is held by a process that does not go on",
-    assertion="",
-    distributions=("filelock",),
-    modules=(),
-    helpful_modules=(),
-    simulated=("what the holder does under its lock: it is stopped",),
-    triggers=(Trigger("holder_stopped", "the holder is stopped while it compiles", _attempt, silent=True),),
-    mitigations=(
-        TriedMitigation("free_it", "end the holder", frozenset(PROGRAMS)),
-        TriedMitigation("local_cache", "a cache on a local disk of each host", frozenset(PROGRAMS)),
-    ),
-    inapplicable=inapplicable,
+    counted="processes got the lock",
+    simulated="what the holder does under its lock: it is stopped",
+    mitigations={"free_it": "end the holder", "local_cache": "a cache on a local disk of each host"},
+    needs="filelock",
 )
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from importlib.util import find_spec
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
 from repro.drivers import standing
 
 NAMES = ("the reward",)
@@ -56,36 +54,19 @@ def _apart(reward: object) -> None:
     os.kill(child, 9)
 
 
-PROGRAMS = {"tower_in_thread": tower_in_thread}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng011", "tower_in_thread", mitigation, NAMES, "rewards came back")
-
-
-def inapplicable() -> str | None:
-    """Says why it can't happen with what is installed, or None."""
-    return None if find_spec("math_verify") else "math-verify is not installed here"
-
-
-REPRO = Repro(
+PROGRAMS = {"tower_in_thread": (tower_in_thread, "a tower of five powers, in a thread, no time limit")}
+REPRO = standing.hang(
+    PROGRAMS,
+    NAMES,
     code="HNG011",
     title="A reward never comes back",
-    assertion="",
-    distributions=("math-verify",),
-    modules=(),
-    helpful_modules=(),
-    simulated=("the trainer's reward loop: a thread of ours makes the calls",),
-    triggers=(
-        Trigger(
-            "tower_in_thread", "a tower of five powers, in a thread, no time limit", _attempt, silent=True
-        ),
-    ),
-    mitigations=(
-        TriedMitigation("own_process", "compute rewards in processes that can be ended", frozenset(PROGRAMS)),
-        TriedMitigation("bound_input", "refuse what is too large before it is compared", frozenset(PROGRAMS)),
-    ),
-    inapplicable=inapplicable,
+    counted="rewards came back",
+    simulated="the trainer's reward loop: a thread of ours makes the calls",
+    mitigations={
+        "own_process": "compute rewards in processes that can be ended",
+        "bound_input": "refuse what is too large before it is compared",
+    },
+    needs="math-verify",
 )
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
 from repro.drivers import standing
 
 NAMES = ("the parent",)
@@ -24,26 +23,15 @@ def wait_before_read(mitigation: str) -> None:
     standing.say("done", NAMES[0])
 
 
-PROGRAMS = {"wait_before_read": wait_before_read}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng012", "wait_before_read", mitigation, NAMES, "parents went on")
-
-
-REPRO = Repro(
+PROGRAMS = {"wait_before_read": (wait_before_read, "wait() before the child's output is read")}
+REPRO = standing.hang(
+    PROGRAMS,
+    NAMES,
     code="HNG012",
     title="Nobody reads what a process writes",
-    assertion="",
-    distributions=(),
-    modules=(),
-    helpful_modules=(),
-    simulated=("the trainer and what it starts: two programs of ours",),
-    triggers=(
-        Trigger("wait_before_read", "wait() before the child's output is read", _attempt, silent=True),
-    ),
-    mitigations=(TriedMitigation("read_first", "read while waiting", frozenset(PROGRAMS)),),
-    inapplicable=lambda: None,
+    counted="parents went on",
+    simulated="the trainer and what it starts: two programs of ours",
+    mitigations={"read_first": "read while waiting"},
 )
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
 from repro.drivers import standing
 
 NAMES = ("the reward",)
@@ -21,24 +20,15 @@ def inner_task(mitigation: str) -> None:
     os._exit(0)
 
 
-PROGRAMS = {"inner_task": inner_task}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng014", "inner_task", mitigation, NAMES, "rewards came back")
-
-
-REPRO = Repro(
+PROGRAMS = {"inner_task": (inner_task, "a task submits to its own pool, and waits")}
+REPRO = standing.hang(
+    PROGRAMS,
+    NAMES,
     code="HNG014",
     title="A task of a full pool waits for another task of it",
-    assertion="",
-    distributions=(),
-    modules=(),
-    helpful_modules=(),
-    simulated=("the trainer: a pool and a reward of ours",),
-    triggers=(Trigger("inner_task", "a task submits to its own pool, and waits", _attempt, silent=True),),
-    mitigations=(TriedMitigation("two_pools", "a pool of its own for the inner tasks", frozenset(PROGRAMS)),),
-    inapplicable=lambda: None,
+    counted="rewards came back",
+    simulated="the trainer: a pool and a reward of ours",
+    mitigations={"two_pools": "a pool of its own for the inner tasks"},
 )
 
 if __name__ == "__main__":
