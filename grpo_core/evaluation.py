@@ -45,18 +45,31 @@ class Evaluation:
         Raises:
             ConfigError: They can't be read, or there are none.
         """
-        self._judge, self._temperature = judge, config.eval.temperature
+        self._judge, self._temperature, self._every = judge, config.eval.temperature, config.eval.every
+        self._at, self._found = -1, dict[str, float]()
         self._prompts, seed = build_eval_prompts(config, tokenizer), config.train.seed
         self._requests = [Request(p.id, p.ids, derived_seed(seed, "eval", p.id)) for p in self._prompts]
 
-    def of(self, engine: Engine, sampling: SamplingParams, version: int, vocabulary: int) -> dict[str, float]:
-        """Metrics of what the engine samples, all of it from this very version."""
+    def due(self, step: int) -> bool:
+        """Whether this step begins with one; no more when it has been made."""
+        return step % self._every == 0 and self._at != step
+
+    def make(
+        self, step: int, engine: Engine, sampling: SamplingParams, version: int, vocabulary: int
+    ) -> None:
+        """Has the engine sample, all of it from this very version, and keeps the metrics until they are taken."""
         completions = engine.generate(self._requests, replace(sampling, temperature=self._temperature))
         check_answers(completions, self._requests, engine.name, vocabulary=vocabulary)
         staleness(completions, version, 0)
         groups = self._judge.groups(self._prompts, completions)
-        return {
+        self._found = {
             "eval/policy_version": version,
             "eval/reward/mean": mean([reward for group in groups for reward in group.rewards]),
             "eval/completions/mean_length": mean([len(completion.ids) for completion in completions]),
         }
+        self._at = step  # not before: an engine that failed is asked again when it is back
+
+    def taken(self) -> dict[str, float]:
+        """The metrics, for the one step that they belong to."""
+        found, self._found = self._found, {}
+        return found

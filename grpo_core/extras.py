@@ -16,8 +16,8 @@ MODULES = {
     "gloo": "rollout.connect.transports.group",
     "nccl": "rollout.connect.transports.group",
     "files": "rollout.connect.transports.files",
-    # What else is written of a run: `Recorder`, `build_loggers`, `Watchdog`.
-    "recorder": "records.recording",
+    # What else is written of a run: `StepRecorder`, `build_loggers`, `Watchdog`.
+    "recorder": "records.steps",
     "loggers": "show.loggers",
     "watchdog": "show.watchdog",
 }

@@ -1,11 +1,10 @@
-"""The files a run writes while it goes: metrics, completions, recorded rollouts, and what other tools read."""
+"""The files a run writes while it goes: metrics, completions, and what other tools read."""
 
 from __future__ import annotations
 
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.extras import extra
 from grpo_core.metrics import JsonLines, completion_entry
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from grpo_core.config import Config
-    from grpo_core.types import Request, Sample
+    from grpo_core.types import Sample
 
 
 class RunFiles:
@@ -26,12 +25,15 @@ class RunFiles:
             name: JsonLines(folder / f"{name}.jsonl", keep_bytes=kept.get(name, 0))
             for name in ("metrics", "completions")
         }
-        asked = config.output.tensorboard or config.output.wandb
-        self._loggers = extra("loggers").build_loggers(config, folder) if asked else []
-        if not kept:  # rollouts of an earlier run of this name are not this run's
+        self._loggers: Sequence[Any] = ()
+        if config.output.tensorboard or config.output.wandb:
+            from grpo_core.extras import extra
+
+            self._loggers = extra("loggers").build_loggers(config, folder)
+        if not kept:  # rollouts and checkpoints of an earlier run of this name are not this run's
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             shutil.rmtree(folder / "rollouts", ignore_errors=True)
             (folder / "rollouts.jsonl").unlink(missing_ok=True)
-        self._recorder = extra("recorder").Recorder(folder, config) if config.output.record_every else None
 
     def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
         """Writes one step down; `step` counts from 1."""
@@ -41,19 +43,6 @@ class RunFiles:
         self._lines["metrics"].write(entry)
         for logger in self._loggers:
             logger.write(entry)
-
-    def record(
-        self,
-        step: int,
-        version: int,
-        samples: Sequence[Sample],
-        requests: Mapping[str, Request],
-        result: Mapping[str, Any],
-    ) -> None:
-        """Records a step whole, for `replay`; `requests` by id."""
-        if self._recorder is not None:
-            asked = [requests[sample.completion.request_id] for sample in samples]
-            self._recorder.write(step, version, samples, asked, result)
 
     def positions(self) -> dict[str, int]:
         """How many bytes each file of lines has now."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.config import ConfigError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -26,17 +24,12 @@ class JsonLines:
         Raises:
             ConfigError: The file is shorter than that.
         """
+        if keep_bytes:
+            from grpo_core.machine.restore import cut_back
+
+            cut_back(path, keep_bytes)
         self.path = path
-        self._file = path.open("ab")
-        size = self._file.tell()
-        if size < keep_bytes:
-            self._file.close()
-            raise ConfigError(
-                f"{path}: {size} bytes, but the checkpoint was saved when it had {keep_bytes}: it was replaced or cut "
-                "off since; put it back, or start another run under a new output.name"
-            )
-        self._file.truncate(keep_bytes)
-        self._file.seek(keep_bytes)
+        self._file = path.open("ab" if keep_bytes else "wb")
 
     def position(self) -> int:
         """Bytes in the file, all of them whole lines: the `keep_bytes` that goes on from here."""

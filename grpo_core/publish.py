@@ -20,7 +20,7 @@ import torch
 from grpo_core.learn.batch import unjudged
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
-from grpo_core.types import Request, SamplingParams
+from grpo_core.types import Request, RunError, SamplingParams
 
 if TYPE_CHECKING:
     from grpo_core.learn.policy import Policy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PROBE_COMPLETION = 8  # tokens
 
 
-class SyncError(RuntimeError):
+class SyncError(RunError):
     """Raised when an engine does not hold the weights it was sent; training on would be on another policy."""
 
 
@@ -87,15 +87,25 @@ class Publisher:
         name = self._engine.name
         sent = list(self._policy.tensors())
         self._engine.update_weights(sent, version)
-        if self._engine.policy_version != version:
-            held = self._engine.policy_version
-            raise SyncError(f"weight sync to the {name} engine: sent version {version}, it reports {held}")
-        told = self._compare_fingerprints(sent, version)
+        if (reported := self._engine.policy_version) != version:
+            raise SyncError(
+                f"weight sync to the {name} engine: sent version {version}, it reports {reported}"
+            )
+        held = self._engine.fingerprint()
+        expected = None if held is None else fingerprint_like(held, sent, version)
+        if held is not None and held != expected:
+            raise SyncError(
+                f"weight sync to the {name} engine: after version {version} it holds weights {held[:24]}, but "
+                f"{str(expected)[:24]} were sent: the update was lost or incomplete"
+            )
         moved = None if self.last is None else self._difference(self.last)
         completions = self._engine.generate([self._request], self._params)
         (probe,) = check_answers(completions, [self._request], name, vocabulary=self._policy.vocabulary)
         difference = self._difference(probe)
-        limit = self._limit(moved)
+        # Never so wide that an engine on the old weights would pass: there, the fixed seed gives the old completion, so
+        # the difference would be exactly `moved`. Half of it is the limit, unless it drowns in rounding.
+        rounding = self._tolerance / 50
+        limit = self._tolerance if moved is None else min(self._tolerance, max(rounding, moved / 2))
         # Written so that NaN, too, is a failure.
         if not difference <= limit:
             raise SyncError(
@@ -105,20 +115,7 @@ class Publisher:
                 "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
             )
         self.last = probe
-        return Proof(version, True if told else None, difference, moved)
-
-    def _compare_fingerprints(self, sent: list[tuple[str, torch.Tensor]], version: int) -> bool:
-        """Whether there is one to compare."""
-        held = self._engine.fingerprint()
-        if held is None:
-            return False
-        expected = fingerprint_like(held, sent, version)
-        if held != expected:
-            raise SyncError(
-                f"weight sync to the {self._engine.name} engine: after version {version} it holds weights "
-                f"{held[:24]}, but {expected[:24]} were sent: the update was lost or incomplete"
-            )
-        return True
+        return Proof(version, None if held is None else True, difference, moved)
 
     def _difference(self, completion: Completion) -> float:
         """Largest |trainer - engine| over the log-probs of a completion of the probe."""
@@ -126,12 +123,3 @@ class Publisher:
         with torch.no_grad():
             ours, _ = self._policy.logprobs(batch, self._params.temperature)
         return float((ours - batch.behaviour_BT).abs().max())
-
-    def _limit(self, moved: float | None) -> float:
-        """The allowed difference: never so wide that an engine on the old weights would pass.
-
-        On the old weights, the fixed seed gives the old completion, so the difference would be exactly `moved`.
-        Half of it is the limit, unless it drowns in rounding.
-        """
-        rounding = self._tolerance / 50
-        return self._tolerance if moved is None else min(self._tolerance, max(rounding, moved / 2))

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.staleness import StalenessError
 from grpo_core.metrics import mean
-from grpo_core.publish import SyncError
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError
-from grpo_core.tasks.rewards import RewardError
+from grpo_core.types import RunError
 from grpo_core.versions import versions
 
 if TYPE_CHECKING:
@@ -44,11 +41,13 @@ def train(
         ConfigError: The settings can't be met.
     """
     from grpo_core import modes
-    from grpo_core.learn.update import NotFiniteError
-    from grpo_core.trainer import Trainer
 
+    if resume:
+        from grpo_core.resumed import ResumedTrainer as Trainer
+    else:
+        from grpo_core.trainer import Trainer  # type: ignore[assignment]
     folder = _run_folder(config, resume=resume)
-    trainer = Trainer(config, folder, report, resume=resume)
+    trainer = Trainer(config, folder, report)
     outcome, error = "ok", None
     try:
         with trainer.interrupts.watched():
@@ -57,21 +56,14 @@ def train(
     except (KeyboardInterrupt, Exception) as failure:
         if trainer.interrupts.asked or isinstance(failure, KeyboardInterrupt):
             outcome, error = "interrupted", "interrupted (SIGINT); --resume goes on from the last step"
-        elif isinstance(failure, EngineTimeoutError):
-            outcome, error = "timeout", f"{type(failure).__name__}: {failure}"
-        elif isinstance(failure, (EngineError, SyncError, StalenessError, RewardError, NotFiniteError)):
-            outcome, error = "failed", f"{type(failure).__name__}: {failure}"
+        elif isinstance(failure, RunError):
+            outcome, error = failure.outcome, f"{type(failure).__name__}: {failure}"
         else:
             raise  # a fault of ours, with its own traceback
     finally:
         trainer.close()
-    document = {
-        **_summary(trainer, folder),
-        "outcome": outcome,
-        "error": error,
-        "picture": None,  # both were drawn once; whoever reads the document finds its keys
-        "page": None,
-    }
+    document = {**_summary(trainer, folder), "outcome": outcome, "error": error}
+    document |= {"picture": None, "page": None}  # drawn once; whoever reads the document finds its keys
     # Put together by all processes: not to be waited for where one of them has failed.
     whole = outcome == "ok" or trainer.world.size == 1
     document["parameters"] = trainer.policy.fingerprint() if whole else None
@@ -93,13 +85,11 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
         if resume and path.exists():
             from grpo_core.machine.restore import refuse_changes
 
-            refuse_changes(json.loads(path.read_text(encoding="utf-8")), config.as_dict(), folder)
+            refuse_changes(path, config)
         # Each process of a run writes it: whole, so that no other reads a part.
         aside = path.with_name(f"config.{os.getpid()}.part")
         aside.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
         aside.replace(path)
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
     except OSError as error:
         raise ConfigError(
             f"output.dir = {config.output.dir!r}, output.name = {config.output.name!r}: "

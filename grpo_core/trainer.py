@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.files import RunFiles, due
+from grpo_core.files import RunFiles
 from grpo_core.learn.advantages import judged
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.policy import Policy
+from grpo_core.learn.policy import Policy, is_plain
 from grpo_core.learn.pool import Pool
 from grpo_core.learn.staleness import staleness
 from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
-from grpo_core.machine.distributed import joined
+from grpo_core.machine.determinism import settle
 from grpo_core.machine.interrupts import Interrupts
-from grpo_core.metrics import mean, read_metrics
+from grpo_core.machine.world import World, alone
+from grpo_core.metrics import mean
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.rollout.checks import check_answers
-from grpo_core.rollout.weights.digest import exact_digest
 from grpo_core.tasks import model
 from grpo_core.tasks.data import build_prompts, rollout
 from grpo_core.tasks.judge import Judge
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from grpo_core.config import Config
+    from grpo_core.evaluation import Evaluation
     from grpo_core.rollout.engine import Engine
     from grpo_core.types import Completion, Rollout
+
+    Report = Callable[[dict[str, Any]], None]  # is given each step's metrics
 
 
 class Trainer:
@@ -54,32 +57,37 @@ class Trainer:
     """
 
     def __init__(
-        self, config: Config, folder: Path, report: Callable[[dict[str, Any]], None], *, resume: bool = False
+        self, config: Config, folder: Path, report: Report, resumed: checkpoint.State | None = None
     ) -> None:
-        """Makes or loads the model, and starts the run's files in `folder`, or goes on with them.
+        """Makes or loads the model, and starts the run's files in `folder`.
 
         Args:
             config: Checked settings.
             folder: Of this run; exists.
             report: Called with each step's metrics.
-            resume: Go on from the newest checkpoint, if there is one.
+            resumed: What was read of the newest checkpoint: model and files are there (see `ResumedTrainer`).
 
         Raises:
             ConfigError: The settings can't be met on this machine, or data or model can't be read.
         """
         self.config, self.folder, self._report = config, folder, report
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
-        self.world = joined(config)
-        found: checkpoint.State | None = None
-        if resume:
-            from grpo_core.machine.restore import load
+        settle(config.train.threads)
+        self.world = World()
+        if not alone(config):
+            from grpo_core.machine.distributed import joined
 
-            found = load(folder / "checkpoints")
+            self.world = joined(config)
         self.model_dir = config.model.path or str(folder / "model")
-        if not config.model.path and found is None and self.world.first:
+        if not config.model.path and resumed is None and self.world.first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
         self.world.from_first(None)  # nobody reads the model before it is written
-        self.policy = Policy(self.model_dir, config, self.world)
+        if is_plain(config, self.world):
+            self.policy = Policy(self.model_dir, config)
+        else:
+            from grpo_core.learn.equipped import EquippedPolicy
+
+            self.policy = EquippedPolicy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop = self.tokenizer.eos_token_id
         self.sampling = SamplingParams(
@@ -87,30 +95,30 @@ class Trainer:
         )
         self.prompts = build_prompts(config, self.tokenizer)
         self._judge = Judge(config, self.tokenizer, self.world)
+        self._evaluation: Evaluation | None = None
         if config.eval.every:
             from grpo_core.evaluation import Evaluation
 
             self._evaluation = Evaluation(config, self.tokenizer, self._judge)
-        self._evaluated: dict[str, float] = {}
-        self._evaluated_at = -1
         self._updater = Updater(self.policy, config, self.world)
         self.interrupts = Interrupts()
         self.proofs: list[Proof] = []
         self.step, self._round = 0, 0
-        self._pool = Pool(config)
-        self.under_way: Callable[[], checkpoint.UnderWay] = checkpoint.UnderWay
-        self.resumed: checkpoint.State | None = None
-        if found is not None:
-            self._restore(found)
-        elif self.world.first:
-            checkpoint.clear(folder / "checkpoints")
+        self._pool = self._empty_pool()
+        self.under_way: Callable[[], checkpoint.State] = checkpoint.State
+        self.resumed = resumed
         self._watchdog: Any = None
         if config.train.stall_s:
             from grpo_core.extras import extra
 
             self._watchdog = extra("watchdog").Watchdog(folder / "stalls.txt", config.train)
-        self._files = RunFiles(config, folder, found.files if found else {}) if self.world.first else None
-        self.history = read_metrics(folder / "metrics.jsonl") if found else []
+        self._files = RunFiles(config, folder, resumed.files if resumed else {}) if self.world.first else None
+        self._recorder: Any = None
+        if config.output.record_every:
+            from grpo_core.extras import extra
+
+            self._recorder = extra("recorder").StepRecorder(folder, config, first=self.world.first)
+        self.history: list[dict[str, Any]] = []
         self._times: dict[str, float] = {}
         self._step_started = time.perf_counter()
 
@@ -129,10 +137,6 @@ class Trainer:
         ids = self.prompts.batch(0, 1)[0].ids
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
         sync = Publisher(self.policy, engine, probe, tolerance=self.config.rollout.sync_tolerance)
-        if self.resumed is not None and self.resumed.probe is not None:
-            from grpo_core.machine.restore import completion_from
-
-            sync.last = completion_from(self.resumed.probe)
         self._sync, self.engine_name = sync, engine.name
         return sync
 
@@ -141,24 +145,17 @@ class Trainer:
         with self.timed("sync"):
             self.proofs.append(sync.publish(self.version))
 
-    def rollout(self, number: int) -> Rollout:
-        """What to ask for: a function of the seed and the number alone."""
-        return rollout(self.prompts, number, self.config)
-
     def next_rollout(self) -> Rollout:
         """The next batch of prompts."""
         self._round += 1
-        return self.rollout(self._round - 1)
+        return rollout(self.prompts, self._round - 1, self.config)
 
     def evaluate(self, engine: Engine) -> None:
         """If it is time: samples the evaluation prompts, from this very version, between two calls of the training."""
-        every = self.config.eval.every
-        if not every or self.step % every or self._evaluated_at == self.step:
-            return
-        with self.timed("eval"):
-            found = self._evaluation.of(engine, self.sampling, self.version, self.policy.vocabulary)
-        self._evaluated = found
-        self._evaluated_at = self.step  # not before: an engine that failed is asked again when it is back
+        if self._evaluation is not None and self._evaluation.due(self.step):
+            vocabulary = self.policy.vocabulary
+            with self.timed("eval"):
+                self._evaluation.make(self.step, engine, self.sampling, self.version, vocabulary)
 
     def ready(self) -> bool:
         """Whether the step has what it trains on."""
@@ -191,8 +188,8 @@ class Trainer:
         Raises:
             NotFiniteError: The loss or its gradient is.
         """
-        pool, self._pool = self._pool, Pool(self.config)
-        version = self.version
+        pool, self._pool = self._pool, self._empty_pool()
+        version, recorder = self.version, self._recorder
         with self.timed("train"):
             groups, penalty, loss = pool.chosen(), dict[str, float](), self.config.loss
             if loss.kl_coefficient and loss.kl_placement == "reward":
@@ -201,9 +198,8 @@ class Trainer:
                 groups, penalty = priced(groups, self.policy, self.config, self.world)
             samples = [sample for group in judged(groups, loss) for sample in group.samples]
             batch = make_batch(samples, self.policy.device)
-            recorded = due(self.step + 1, self.config.output.record_every, self.config)
-            policy = exact_digest(self.policy.tensors()) if recorded else None
-            updated = self._updater.update(batch, digested=recorded)
+            look = recorder.begin(self.step + 1, self.policy) if recorder else None
+            updated = self._updater.update(batch, look)
         self.step += 1
         entry = {
             "step": self.step,
@@ -214,17 +210,14 @@ class Trainer:
             **updated,
             "sync/difference": self.proofs[-1].difference,
             "sync/moved": self.proofs[-1].moved,
-            **self._evaluated,
+            **(self._evaluation.taken() if self._evaluation else {}),
             **self._step_times(),
         }
-        self._evaluated = {}
         with self.interrupts.shielded():  # a step's lines, and then the checkpoint that makes them count
             if self._files is not None:
                 self._files.write(self.step, samples, entry)
-                if recorded and self._updater.first is not None:
-                    value, gradient = self._updater.first
-                    result = {"loss": value, "gradient": gradient, "policy": policy}
-                    self._files.record(self.step, version, samples, pool.requests, result)
+            if recorder:
+                recorder.end(self.step, version, samples, pool.requests)
             self.history.append(entry)
             every = self.config.checkpoint.every
             if every and (self.step % every == 0 or self.step == self.config.train.steps):
@@ -243,14 +236,12 @@ class Trainer:
         finally:
             self._times[part] = self._times.get(part, 0.0) + time.perf_counter() - started
 
-    def save_policy(self) -> Path | None:
+    def save_policy(self) -> None:
         """Writes the policy as a transformers checkpoint, adapters merged, with its tokenizer."""
-        tensors = dict(self.policy.tensors())
-        if not self.world.first:
-            return None
-        self.policy.causal.save_pretrained(self.folder / "policy", state_dict=tensors)
-        self.tokenizer.save_pretrained(self.folder / "policy")
-        return self.folder / "policy"
+        tensors = dict(self.policy.tensors())  # which takes all processes
+        if self.world.first:
+            self.policy.causal.save_pretrained(self.folder / "policy", state_dict=tensors)
+            self.tokenizer.save_pretrained(self.folder / "policy")
 
     def close(self) -> None:
         """Closes the run's files."""
@@ -264,25 +255,24 @@ class Trainer:
         tensors = {"policy": self.policy.state(), "optimizer": self._updater.state(), **ahead.tensors}
         if self._files is None:
             return
-        last = self._sync.last
-        state = checkpoint.State(
+        state = replace(
+            ahead,
             step=self.step,
             version=self.version,
             round=self._round,
             files=self._files.positions(),
-            probe=None if last is None else asdict(last),
+            probe=asdict(self._sync.last) if self._sync.last else None,
             proof=asdict(self.proofs[-1]),
-            flight=ahead.flight,
-            flight_version=ahead.version,
+            tensors=tensors,
         )
-        checkpoint.save(self.folder / "checkpoints", state, tensors, keep=self.config.checkpoint.keep)
+        checkpoint.save(self.folder / "checkpoints", state, keep=self.config.checkpoint.keep)
 
-    def _restore(self, state: checkpoint.State) -> None:
-        self.policy.load(state.tensors.pop("policy"))
-        self._updater.load(state.tensors.pop("optimizer"), state.version)
-        self.step, self._round = state.step, state.round
-        self.proofs = [Proof(**state.proof)] if state.proof else []
-        self.resumed = state
+    def _empty_pool(self) -> Pool:
+        if not self.config.sampling.dynamic:
+            return Pool()
+        from grpo_core.learn.dynamic import DynamicPool
+
+        return DynamicPool(self.config)
 
     def _step_times(self) -> dict[str, float]:
         now = time.perf_counter()

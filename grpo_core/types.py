@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FinishReason = Literal["stop", "length", "abort"]
+Scored = tuple[float, dict[str, "float | None"]]  # a reward, and what it is made of
+
+
+class RunError(RuntimeError):
+    """What ends a run by name: an engine, a sync, a reward or a loss failed. Any other error is a fault of ours.
+
+    Attributes:
+        outcome: What the run's document then says.
+    """
+
+    outcome = "failed"
 
 
 @dataclass(frozen=True)

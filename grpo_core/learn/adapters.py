@@ -9,6 +9,8 @@ import torch
 from grpo_core.config import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from grpo_core.config import ModelConfig
 
 
@@ -37,3 +39,18 @@ def inject(causal: Any, options: ModelConfig, seed: int) -> list[Any]:
         except ValueError as error:
             raise ConfigError(f"model.lora_targets = {list(targets)}: {error}") from error
     return [layer for layer in causal.modules() if isinstance(layer, BaseTunerLayer)]
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def merged(causal: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters with the adapters added to them, by the names that they have without."""
+    layers = dict(causal.named_modules())
+    for name, value in causal.named_parameters():
+        if ".lora_" in name:
+            continue
+        layer, base, rest = name.rpartition(".base_layer.")
+        if not base:
+            yield name, value
+        else:
+            added = layers[layer].get_delta_weight("default") if rest == "weight" else 0
+            yield f"{layer}.{rest}", value + added

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -12,28 +11,12 @@ if TYPE_CHECKING:
     from grpo_core.config import LossConfig
     from grpo_core.types import Group
 
-
-@dataclass(frozen=True)
-class Advantages:
-    """Advantages of one step.
-
-    Attributes:
-        values: One list a group, one number a sample, in the order of the rewards.
-        zero_variance_groups: Groups whose rewards are all equal: compared with each other they carry no signal.
-    """
-
-    values: tuple[tuple[float, ...], ...]
-    zero_variance_groups: int
+    Rewards = Sequence[Sequence[float]]  # of each group's samples
 
 
 def group_advantages(
-    rewards: Sequence[Sequence[float]],
-    *,
-    baseline: str = "group",
-    scale: str = "group",
-    ddof: int = 1,
-    epsilon: float = 1e-4,
-) -> Advantages:
+    rewards: Rewards, *, baseline: str = "group", scale: str = "group", ddof: int = 1, epsilon: float = 1e-4
+) -> tuple[tuple[float, ...], ...]:
     """(reward - baseline) / (deviation + epsilon), where there is a deviation to divide by.
 
     Rewards that are all equal have their common value as mean, exactly, and no deviation: the difference is
@@ -49,37 +32,38 @@ def group_advantages(
         ddof: 1 divides the squares by n - 1, as torch does, 0 by n, as numpy does.
         epsilon: Added to the deviation.
 
+    Returns:
+        One tuple a group, one number a sample.
+
     >>> group_advantages([[0.0, 1.0], [1.0, 1.0]], scale="none")
-    Advantages(values=((-0.5, 0.5), (0.0, 0.0)), zero_variance_groups=1)
-    >>> group_advantages([[0.0, 1.0, 1.0]], baseline="leave_one_out", scale="none").values
+    ((-0.5, 0.5), (0.0, 0.0))
+    >>> group_advantages([[0.0, 1.0, 1.0]], baseline="leave_one_out", scale="none")
     ((-1.0, 0.5, 0.5),)
     """
     means = _per_sample(rewards, baseline, _mean)
     deviations = _per_sample(rewards, scale, lambda peers: _deviation(peers, ddof))
-    values = tuple(
+    return tuple(
         tuple(
             (reward - mean) / (deviation + epsilon if deviation else 1.0)
             for reward, mean, deviation in zip(*row, strict=True)
         )
         for row in zip(rewards, means, deviations, strict=True)
     )
-    return Advantages(values, sum(min(group) == max(group) for group in rewards))
+
+
+def configured(options: LossConfig) -> dict[str, Any]:
+    """What `group_advantages` is to do by these settings."""
+    return {key: getattr(options, f"advantage_{key}") for key in ("baseline", "scale", "ddof", "epsilon")}
 
 
 def judged(groups: Sequence[Group], options: LossConfig) -> list[Group]:
     """The groups with the advantages that these settings make of their rewards."""
-    advantages = group_advantages(
-        [group.rewards for group in groups],
-        baseline=options.advantage_baseline,
-        scale=options.advantage_scale,
-        ddof=options.advantage_ddof,
-        epsilon=options.advantage_epsilon,
-    )
-    return [group.having("advantage", row) for group, row in zip(groups, advantages.values, strict=True)]
+    advantages = group_advantages([group.rewards for group in groups], **configured(options))
+    return [group.having("advantage", row) for group, row in zip(groups, advantages, strict=True)]
 
 
 def _per_sample(
-    rewards: Sequence[Sequence[float]], peers: str, statistic: Callable[[Sequence[float]], float]
+    rewards: Rewards, peers: str, statistic: Callable[[Sequence[float]], float]
 ) -> list[list[float]]:
     """The statistic of each sample's peers, in the shape of the rewards; 0 without peers."""
     if peers == "none":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grpo_core.learn.logprobs import length_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from grpo_core.types import Completion, Sample
 
@@ -43,14 +43,14 @@ class Batch:
     def rows(self, part: slice) -> Batch:
         """Some of the samples, cut to their own longest."""
         lengths, prompts = self.lengths_B[part], self.prompt_lengths_B[part]
-        return Batch(
-            self.ids_BL[part, : int((prompts + lengths).max())],
-            prompts,
-            lengths,
-            self.advantages_B[part],
-            self.behaviour_BT[part, : int(lengths.max())],
-            self.trained_B[part],
-        )
+        ids_BL = self.ids_BL[part, : int((prompts + lengths).max())]
+        behaviour_BT = self.behaviour_BT[part, : int(lengths.max())]
+        return Batch(ids_BL, prompts, lengths, self.advantages_B[part], behaviour_BT, self.trained_B[part])
+
+    def scored(self, scorer: Any, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs and entropies [B, T] of the completions, by such a module or what PyTorch has wrapped it in."""
+        logprobs, entropies = scorer(self.ids_BL, self.prompt_lengths_B, self.lengths_B, temperature)
+        return logprobs, entropies
 
 
 def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
@@ -82,9 +82,3 @@ def unjudged(answers: Sequence[tuple[tuple[int, ...], Completion]], device: str 
         behaviour_BT=padded([list(answer.logprobs) for _, answer in answers], torch.float32),
         trained_B=torch.ones(len(answers), dtype=torch.bool, device=device),
     )
-
-
-def micro_batches(count: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` that cover `count` rows in order."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))

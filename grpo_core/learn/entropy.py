@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from grpo_core.machine.distributed import World
+    from grpo_core.machine.world import World
 
 
 def entropy_mask(entropy_BT: torch.Tensor, mask_BT: torch.Tensor, quantile: float) -> torch.Tensor:
@@ -32,22 +32,26 @@ def entropy_mask(entropy_BT: torch.Tensor, mask_BT: torch.Tensor, quantile: floa
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def above_quantile(
-    parts: Iterable[tuple[slice, torch.Tensor]], kept: torch.Tensor, quantile: float, world: World
-) -> torch.Tensor:
+    parts: Iterable[tuple[torch.Tensor, torch.Tensor]], quantile: float, world: World
+) -> list[torch.Tensor]:
     """True at the tokens of high entropy, by a threshold over the whole step: so it needs a pass of its own.
 
     Args:
-        parts: Rows of this process, and the entropies [b, T] at them.
-        kept: True at this process's tokens that count. [B, T].
+        parts: Entropies [b, T] of this process's micro-batches, and where its tokens count.
         quantile: The share that is left out.
         world: All processes.
+
+    Returns:
+        One mask [b, T] a micro-batch.
     """
-    entropies = torch.zeros(kept.shape, device=kept.device)
-    for part, values in parts:
-        entropies[part, : values.shape[1]] = values
-    mine = entropies[kept].tolist()
-    shares = world.gather(mine)
+    found = [(entropy_BT[kept_BT].tolist(), kept_BT) for entropy_BT, kept_BT in parts]
+    shares = world.gather([value for values, _ in found for value in values])
     everyone = torch.tensor([value for share in shares for value in share])
     learned = entropy_mask(everyone, torch.ones_like(everyone, dtype=torch.bool), quantile)
-    before = sum(map(len, shares[: world.rank]))
-    return torch.zeros_like(kept).masked_scatter(kept, learned[before : before + len(mine)].to(kept.device))
+    mine = learned[sum(map(len, shares[: world.rank])) :]
+    counts = [len(values) for values, _ in found]
+    rest = mine[: sum(counts)].split(counts)
+    return [
+        torch.zeros_like(kept_BT).masked_scatter(kept_BT, values.to(kept_BT.device))
+        for (_, kept_BT), values in zip(found, rest, strict=True)
+    ]

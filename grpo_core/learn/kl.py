@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo_core.learn.batch import make_batch, micro_batches
+from grpo_core.learn.batch import make_batch
+from grpo_core.learn.logprobs import slices
 from grpo_core.metrics import mean
 
 if TYPE_CHECKING:
     from grpo_core.config import Config, LossConfig
     from grpo_core.learn.batch import Batch
     from grpo_core.learn.policy import Policy
-    from grpo_core.machine.distributed import World
+    from grpo_core.machine.world import World
     from grpo_core.types import Group
 
 
@@ -91,7 +92,7 @@ def kl_sums(batch: Batch, policy: Policy, config: Config, world: World) -> list[
     assert policy.reference is not None
     rows, temperature = batch.rows(world.share(len(batch.lengths_B))), config.sampling.temperature
     sums: list[float] = []
-    for part in micro_batches(len(rows.lengths_B), config.train.micro_batch):
+    for part in slices(len(rows.lengths_B), config.train.micro_batch):
         some = rows.rows(part)
         reference = policy.reference.logprobs(some, temperature)
         proximal = policy.logprobs(some, temperature)[0]

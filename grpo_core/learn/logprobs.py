@@ -55,7 +55,7 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
         ctx.temperature, ctx.chunk = temperature, chunk
         memory = _memory(hidden, weight, chunk)
         values = memory.new_empty(2, len(ids))
-        for part in _slices(len(ids), chunk):
+        for part in slices(len(ids), chunk):
             everything, spare = _logprobs_of_chunk(hidden[part], weight, temperature, memory)
             values[0, part] = everything.gather(-1, ids[part, None])[:, 0]
             torch.sum(torch.exp(everything, out=spare).mul_(everything), -1, out=values[1, part])
@@ -68,7 +68,7 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         memory = _memory(hidden, weight, ctx.chunk)
-        for part in _slices(len(ids), ctx.chunk):
+        for part in slices(len(ids), ctx.chunk):
             # d logprob[id] / d logits = (1 at the id, else 0) - probabilities, over the temperature
             grad = _logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)[0].exp_()
             grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
@@ -98,7 +98,8 @@ def _logprobs_of_chunk(
     return torch.log_softmax(logits.div_(temperature), dim=-1, out=logprobs), logits
 
 
-def _slices(count: int, size: int) -> list[slice]:
+def slices(count: int, size: int) -> list[slice]:
+    """Parts of at most `size` that cover `count` rows in order."""
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
@@ -139,48 +140,36 @@ def completion_logprobs(
     # The token at place p is predicted at place p - 1.
     first_BT = prompt_lengths_B[:, None] - 1 + torch.arange(width, device=ids_BL.device)[None, :]
     rows_N, places_N = mask_BT.nonzero(as_tuple=True)[0], first_BT[mask_BT]
-    hidden_NH = _hidden_behind_shared(model, ids_BL, prompt_lengths_B, first_BT, mask_BT)
-    if hidden_NH is None:
+    prompts = [tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), prompt_lengths_B.tolist())]  # noqa: B905
+    if can_share(model) and len(set(prompts)) < len(prompts):
+        hidden_NH = _hidden_behind_shared(model, ids_BL, prompts, first_BT)[mask_BT]
+    else:
         hidden_NH = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows_N, places_N]
+    head_VH, asked_N = model.get_output_embeddings().weight, ids_BL[rows_N, places_N + 1]
     logprobs_N, entropies_N = chunked_logprobs(
-        hidden_NH,
-        model.get_output_embeddings().weight,
-        ids_BL[rows_N, places_N + 1],
-        temperature=temperature,
-        chunk=chunk,
+        hidden_NH, head_VH, asked_N, temperature=temperature, chunk=chunk
     )
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)
 
 
 def _hidden_behind_shared(
-    model: Any,
-    ids_BL: torch.Tensor,
-    prompt_lengths_B: torch.Tensor,
-    first_BT: torch.Tensor,
-    mask_BT: torch.Tensor,
-) -> torch.Tensor | None:
-    """The hidden states that predict the completions, each prompt read once; None where that saves nothing."""
-    if not can_share(model):
-        return None
-    lengths, width = prompt_lengths_B.tolist(), mask_BT.shape[1] - 1
-    prompts = [tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), lengths)]  # noqa: B905 - Python 3.10
-    if len(set(prompts)) == len(prompts):
-        return None
-    shared = read_prompts(model, prompts)
+    model: Any, ids_BL: torch.Tensor, prompts: list[tuple[int, ...]], first_BT: torch.Tensor
+) -> torch.Tensor:
+    """The hidden states [B, T, H] that predict the completions; each different prompt is read once."""
+    shared, width = read_prompts(model, prompts), first_BT.shape[1] - 1
     hidden_BTH = shared.last_BH[:, None]
     if width:
         places_BT = first_BT[:, 1:]
         shape = (len(prompts), 1, width, -1)
         before_TT = torch.full((width, width), -torch.inf, device=ids_BL.device).triu(1)
+        gap_BTW = shared.gap_BW[:, None, None].expand(shape)
         hidden = model.base_model(
             input_ids=ids_BL.gather(1, places_BT.clamp(max=ids_BL.shape[1] - 1)),
             position_ids=places_BT,
-            attention_mask=torch.cat(
-                [shared.gap_BW[:, None, None].expand(shape), before_TT.expand(shape)], -1
-            ),
+            attention_mask=torch.cat([gap_BTW, before_TT.expand(shape)], -1),
             past_key_values=shared.cache,
             use_cache=True,
         ).last_hidden_state
         hidden_BTH = torch.cat([hidden_BTH, hidden], 1)
-    return hidden_BTH[mask_BT]
+    return hidden_BTH

@@ -19,12 +19,3 @@ def recompute_activations(causal: Any) -> None:
     else:
         causal.gradient_checkpointing_enable({"use_reentrant": False})
     causal.train()
-
-
-def shard(scorer: Any) -> None:
-    """PyTorch's FSDP2: each layer's parameters are put together only while it computes."""
-    from torch.distributed.fsdp import fully_shard
-
-    for layer in scorer.causal.base_model.layers:
-        fully_shard(layer)
-    fully_shard(scorer)

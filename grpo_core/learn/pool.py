@@ -1,4 +1,4 @@
-"""What a step has gathered to train on; with dynamic sampling, whether that is enough."""
+"""What a step has gathered to train on; `dynamic` asks for more of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from grpo_core.metrics import deviation, mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from grpo_core.config import Config
     from grpo_core.types import Group, Request
 
 
@@ -23,9 +22,8 @@ class Pool:
         rounds: Rollouts gathered.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self) -> None:
         """Starts empty."""
-        self._config = config
         self.groups: list[Group] = []
         self.requests: dict[str, Request] = {}
         self.ages: list[int] = []
@@ -39,20 +37,12 @@ class Pool:
         self.rounds += 1
 
     def ready(self) -> bool:
-        """Whether a step can be made of it: enough groups with a signal, or no more tries left."""
-        options = self._config.sampling
-        if not options.dynamic:
-            return self.rounds > 0
-        enough = sum(map(has_signal, self.groups)) >= self._config.train.prompts_per_step
-        return enough or self.rounds > options.max_resample_times
+        """Whether a step can be made of it."""
+        return self.rounds > 0
 
     def chosen(self) -> list[Group]:
-        """As many groups as a step trains on; with dynamic sampling, those with a signal first (DAPO)."""
-        if not self._config.sampling.dynamic:
-            return self.groups
-        # Sorting is stable: within both kinds the order stays.
-        ordered = sorted(self.groups, key=lambda group: not has_signal(group))
-        return ordered[: self._config.train.prompts_per_step]
+        """The groups that the step trains on."""
+        return self.groups
 
     def described(self) -> dict[str, float]:
         """Metrics of everything that was sampled, trained on or not: what the policy is like."""
@@ -73,9 +63,6 @@ class Pool:
             for name in samples[0].scores:
                 scores = [sample.scores[name] for sample in samples]
                 found[f"reward/{name}/mean"] = mean([score for score in scores if score is not None])
-        if self._config.sampling.dynamic:
-            missing = sum(not has_signal(group) for group in self.chosen())
-            found |= {"resample/rounds": self.rounds - 1, "resample/exhausted": float(missing > 0)}
         return found
 
 

@@ -29,7 +29,4 @@ class ReferencePolicy:
             for layer in self._adapters:
                 layer.enable_adapters(enabled=False)
                 stack.callback(layer.enable_adapters, enabled=True)
-            found: torch.Tensor = self._scorer(
-                rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B, temperature
-            )[0]
-            return found
+            return rows.scored(self._scorer, temperature)[0]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grpo_core.types import RunError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grpo_core.types import Completion
 
 
-class StalenessError(RuntimeError):
+class StalenessError(RunError):
     """Raised when a token is older than the run allows, or from a version the trainer never published."""
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,30 +19,14 @@ import torch
 from grpo_core.config import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 SCHEMA = "grpo-doctor.checkpoint.v1"
 
 
 @dataclass
-class UnderWay:
-    """What a mode has in flight between two steps.
-
-    Attributes:
-        flight: Rollouts asked for and not yet trained on: (number, completions begun, as dictionaries).
-        version: The policy version that samples them.
-        tensors: File name -> tensors by name: what it takes to go on.
-    """
-
-    flight: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)
-    version: int = -1
-    tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-
-
-@dataclass
 class State:
-    """What is saved.
+    """What is saved. What a mode has in flight between two steps is one of which only that is set.
 
     Attributes:
         step: Steps done.
@@ -51,9 +35,9 @@ class State:
         files: Bytes of each of the run's line files that belong to these steps.
         probe: The publisher's last probe completion, as a dictionary.
         proof: The last weight sync's proof, as a dictionary.
-        flight: See `UnderWay`.
-        flight_version: See `UnderWay`.
-        tensors: File name -> tensors by name; of a checkpoint that was read.
+        flight: Rollouts asked for and not yet trained on: (number, completions begun, as dictionaries).
+        flight_version: The policy version that samples them.
+        tensors: File name -> tensors by name.
     """
 
     step: int = 0
@@ -67,13 +51,12 @@ class State:
     tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
 
-def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Tensor]], *, keep: int) -> None:
+def save(folder: Path, state: State, *, keep: int) -> None:
     """Writes a checkpoint below `folder`, and removes all but the newest `keep`.
 
     Args:
         folder: Of the run's checkpoints.
-        state: Is saved as JSON, but for its own tensors.
-        tensors: File name -> tensors by name.
+        state: Is saved as JSON, but for its tensors, which are files.
         keep: Checkpoints that stay.
 
     Raises:
@@ -81,17 +64,18 @@ def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Te
     """
     import safetensors.torch
 
-    generators = {"torch": torch.get_rng_state(), "python": _python_generator()}
+    form, numbers, _ = random.getstate()
+    generators = {"torch": torch.get_rng_state(), "python": torch.tensor([form, *numbers])}
     aside = folder / ".unfinished"
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         checksums = {}
-        for name, values in {**tensors, "generators": generators}.items():
+        for name, values in {**state.tensors, "generators": generators}.items():
             payload = safetensors.torch.save({key: value.contiguous() for key, value in values.items()})
             (aside / f"{name}.safetensors").write_bytes(payload)
             checksums[name] = hashlib.sha256(payload).hexdigest()
-        document = {"schema": SCHEMA, "checksums": checksums, **asdict(state)}
+        document = {"schema": SCHEMA, "checksums": checksums, **asdict(replace(state, tensors={}))}
         del document["tensors"]
         (aside / "state.json").write_text(json.dumps(document), encoding="utf-8")
         target = folder / f"step-{state.step:08d}"
@@ -103,16 +87,6 @@ def save(folder: Path, state: State, tensors: Mapping[str, Mapping[str, torch.Te
         shutil.rmtree(old, ignore_errors=True)
 
 
-def clear(folder: Path) -> None:
-    """Removes the checkpoints of an earlier run of this name."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def folders(folder: Path) -> list[Path]:
     """Newest first."""
     return sorted(folder.glob("step-*"), reverse=True)
-
-
-def _python_generator() -> torch.Tensor:
-    version, numbers, _ = random.getstate()
-    return torch.tensor([version, *numbers])

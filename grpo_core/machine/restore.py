@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import sys
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from grpo_core.types import Completion
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from grpo_core.config import Config
 
 
 # A resumed run may differ in these: none of them moves a number of the training.
@@ -34,21 +37,40 @@ _FREE = (
 )
 
 
-def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """Holds a run that goes on to the settings it began with.
+def refuse_changes(path: Path, config: Config) -> None:
+    """Holds a run that goes on to the settings it began with, which are in this file.
 
     Raises:
-        ConfigError: It would be another run.
+        ConfigError: It would be another run, or the file can't be read as JSON.
     """
-    plain = json.loads(json.dumps(now))  # tuples are lists in the file
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
+    plain = json.loads(json.dumps(config.as_dict()))  # tuples are lists in the file
     for section, table in plain.items():
         for key, value in table.items():
             old, dotted = before.get(section, {}).get(key, value), f"{section}.{key}"
             if old != value and not dotted.startswith(_FREE):
                 raise ConfigError(
-                    f"{dotted} = {value!r}: the run in {folder} has {old!r}; a run is resumed as it was begun. "
+                    f"{dotted} = {value!r}: the run in {path.parent} has {old!r}; a run is resumed as it was begun. "
                     "Set it back, or give another output.name"
                 )
+
+
+def cut_back(path: Path, keep_bytes: int) -> None:
+    """Removes from a run's file what was written behind the checkpoint.
+
+    Raises:
+        ConfigError: The file is shorter than it was then.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if size < keep_bytes:
+        raise ConfigError(
+            f"{path}: {size} bytes, but the checkpoint was saved when it had {keep_bytes}: it was replaced or cut "
+            "off since; put it back, or start another run under a new output.name"
+        )
+    os.truncate(path, keep_bytes)
 
 
 def load(folder: Path) -> State | None:

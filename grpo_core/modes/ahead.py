@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from grpo_core.machine.checkpoint import UnderWay
+from grpo_core.learn.resumed import put_back
+from grpo_core.machine.checkpoint import State
 from grpo_core.machine.restore import completion_from
+from grpo_core.tasks.data import rollout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     import torch
 
     from grpo_core.learn.policy import Policy
-    from grpo_core.machine.checkpoint import State
     from grpo_core.rollout.child.process import ProcessEngine
     from grpo_core.trainer import Trainer
     from grpo_core.types import Completion, Request, Rollout
@@ -110,19 +111,20 @@ class Ahead:
         options = self._trainer.config
         return updates_before * options.train.iterations <= options.rollout.max_staleness
 
-    def _under_way(self) -> UnderWay:
+    def _under_way(self) -> State:
         if not self._flight:
-            return UnderWay()
+            return State()
         assert self._held
         flight = [(one.rollout.number, [asdict(c) for c in one.begun.values()]) for one in self._flight]
-        return UnderWay(flight, self._engine.policy_version, {"sampling": self._held})
+        version = self._engine.policy_version
+        return State(flight=flight, flight_version=version, tensors={"sampling": self._held})
 
     def _resume(self, state: State) -> None:
         """Gives the engine the weights that it had, and asks for what it had been asked for."""
         for number, begun in state.flight:
             completions = [completion_from(entry) for entry in begun]
-            rollout = self._trainer.rollout(number)
-            self._flight.append(InFlight(rollout, {c.request_id: c for c in completions}))
+            again = rollout(self._trainer.prompts, number, self._trainer.config)
+            self._flight.append(InFlight(again, {c.request_id: c for c in completions}))
         self._held = state.tensors["sampling"]
         self._sync.last = None  # the probe kept is of these very weights: nothing has moved since
         with having(self._trainer.policy, self._held):
@@ -154,8 +156,8 @@ def _joined(begun: Completion | None, more: Completion) -> Completion:
 def having(policy: Policy, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
     """The policy in an older version, for as long as that is needed."""
     now = {name: tensor.clone() for name, tensor in policy.state().items()}
-    policy.load(state)
+    put_back(policy, state)
     try:
         yield
     finally:
-        policy.load(now)
+        put_back(policy, now)

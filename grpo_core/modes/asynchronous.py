@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from grpo_core.modes.ahead import Ahead
-from grpo_core.modes.shared import shared
 from grpo_core.rollout.build import engine_spec
 from grpo_core.rollout.child.process import ProcessEngine
 
@@ -20,7 +19,7 @@ def run(trainer: Trainer) -> None:
     if trainer.world.first:
         spec = engine_spec(trainer.config, trainer.model_dir)
         own = ProcessEngine(spec, timeout_s=options.timeout_s, sync=options.sync)
-    with closing(shared(trainer.world, own)) as engine:
+    with closing(trainer.world.shared(own)) as engine:
         ahead = Ahead(trainer, engine)
         for _ in trainer.steps():
             ahead.fill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from grpo_core.modes.shared import shared
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.engine import Sleeper
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 def run(trainer: Trainer) -> None:
     """Wake, publish, sample, sleep, train; and again."""
     own = build_engine(engine_spec(trainer.config, trainer.model_dir))
-    with closing(shared(trainer.world, own, each=True)) as engine:
+    with closing(trainer.world.shared(own, each=True)) as engine:
         sync = trainer.publisher(engine)
         sleeper = engine if engine.capabilities.sleep and isinstance(engine, Sleeper) else None
         for _ in trainer.steps():

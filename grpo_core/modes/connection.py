@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_core.learn.staleness import StalenessError
-from grpo_core.modes.shared import shared
 from grpo_core.publish import SyncError
 from grpo_core.rollout.build import engine_spec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
@@ -118,7 +117,7 @@ class Connection:
             token = self._token or client_token(options.token_file, host, port)
             own = engine_for(options, host, port, trainer.folder / "weights", token=token)
             check_trainable(own)
-        return shared(trainer.world, own)
+        return trainer.world.shared(own)
 
     def _reconnect(self, error: EngineUnreachableError, deadline: float) -> None:
         """Looks for the server until it is there again, or time is up."""

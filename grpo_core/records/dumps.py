@@ -23,7 +23,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.records import given
 
 if TYPE_CHECKING:
@@ -170,9 +170,8 @@ def check_advantages(
         parts += [(place, start, group[start : start + size]) for start in range(0, len(group), size)]
     # What no function had anything to say of is left out of its group, and gets no advantage.
     rewards = [[sample.reward for sample in part if sample.reward is not None] for *_, part in parts]
-    scale, ddof, epsilon = options.advantage_scale, options.advantage_ddof, options.advantage_epsilon
-    values = group_advantages([group for group in rewards if group], scale=scale, ddof=ddof, epsilon=epsilon)
-    flat = itertools.chain.from_iterable(values.values)
+    judged = group_advantages([group for group in rewards if group], **configured(options))
+    flat = itertools.chain.from_iterable(judged)
     for (place, start, part), scored in zip(parts, rewards, strict=True):
         if scored and min(scored) == max(scored):
             findings.append(Oddity("zero_variance", place, start))
@@ -198,15 +197,7 @@ def _steps(
             parts = itertools.groupby(map(keyed, rows), key=itemgetter(0))
             groups = [[sample for _, sample in part] for _, part in parts]
             steps += [TextStep(int(rows[0]["step"]), groups)] if rows else []
-        except (
-            OSError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except given.UNREADABLE as error:
             raise ConfigError(f"{file}: not a dump that can be read: {error!r}") from error
     return sorted(steps, key=attrgetter("step"))
 

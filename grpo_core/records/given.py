@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # A step of a thousand long completions is some hundred megabytes.
 LARGEST = 4 << 30
+# What comes of reading as something what is something else.
+UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 def read(path: Path, *, inside: Path | None = None) -> bytes:

@@ -75,7 +75,7 @@ class Recorder:
             version: The policy version the step started from.
             samples: All of the step, those of a group side by side.
             requests: What was asked for, paired with the samples by id.
-            result: What the step gave: `loss`, `gradient` (see `Updater.gradients`) and whatever else is JSON;
+            result: What the step gave: `loss`, `gradient` (see `gradient_digest`) and whatever else is JSON;
                 `proximal_logprobs`, one list a sample, is kept with the numbers.
         """
         from safetensors.torch import save
@@ -124,15 +124,7 @@ def read_step(folder: Path, step: int) -> Recorded:
         entry = _entry(path, step)
         data = _checked(folder, str(entry["file"]), str(entry["sha256"]))
         return _recorded(entry, {name: values.tolist() for name, values in load_numbers(data).items()})
-    except (
-        OSError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        SafetensorError,
-    ) as error:
+    except (*given.UNREADABLE, SafetensorError) as error:
         wrong = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path}: step {step}: not a whole {SCHEMA}: {wrong}") from error
 

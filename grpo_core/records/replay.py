@@ -8,14 +8,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.policy import Policy
+from grpo_core.learn.equipped import EquippedPolicy
+from grpo_core.learn.resumed import put_back
 from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
-from grpo_core.machine.distributed import World
+from grpo_core.machine.world import World
 from grpo_core.records import given
 from grpo_core.records.recording import Recorded, as_arguments, read_step
+from grpo_core.records.steps import gradient_digest
 from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
@@ -53,7 +55,7 @@ def replay(
     recorded = read_step(folder, step)
     config = load(None, [*as_arguments(recorded.config.as_dict()), *overrides])
     settle(config.train.threads)
-    held = Policy(config.model.path or str(folder / "model"), config, World())
+    held = EquippedPolicy(config.model.path or str(folder / "model"), config, World())
     version = recorded.entry["policy_version"]
     source = policy or _kept(folder, version)
     if source is not None:
@@ -68,7 +70,8 @@ def replay(
     samples = _samples(recorded, config.loss) if judged else recorded.samples
     batch = make_batch(samples, held.device)
     then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
-    loss, gradient = Updater(held, config, World()).gradients(batch, str(then["gradient"] or EXACT))
+    loss = Updater(held, config, World()).gradients(batch)
+    gradient = gradient_digest(held, str(then["gradient"] or EXACT))
     digest = fingerprint_like(str(then["policy"] or EXACT), held.tensors(), 0)
     now = {"policy": digest, "loss": loss, "gradient": gradient}
     # Another program may not know the digest of its policy; it is there to explain a difference.
@@ -96,7 +99,7 @@ def _kept(folder: Path, version: int) -> Path | None:
     return None
 
 
-def _take_over(held: Policy, source: Path) -> None:
+def _take_over(held: EquippedPolicy, source: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -105,23 +108,16 @@ def _take_over(held: Policy, source: Path) -> None:
             state = {f"causal.{name}": value for name, value in load_model(source).named_parameters()}
         else:
             state = load_file(source)
-        held.load(state)
+        put_back(held, state)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         wrong = " ".join(str(error).split())
         raise ConfigError(f"{source}: expected this model's parameters by name: {wrong}") from error
 
 
-def _samples(recorded: Recorded, o: LossConfig) -> list[Sample]:
+def _samples(recorded: Recorded, options: LossConfig) -> list[Sample]:
     """The samples, with the advantages that these settings make of their rewards."""
     groups: dict[int, list[float]] = {}
     for place, sample in zip(recorded.numbers["prompt_index"], recorded.samples, strict=True):
         groups.setdefault(place, []).append(sample.reward)
-    made = group_advantages(
-        list(groups.values()),
-        baseline=o.advantage_baseline,
-        scale=o.advantage_scale,
-        ddof=o.advantage_ddof,
-        epsilon=o.advantage_epsilon,
-    )
-    flat = itertools.chain.from_iterable(made.values)
+    flat = itertools.chain.from_iterable(group_advantages(list(groups.values()), **configured(options)))
     return [dataclasses.replace(s, advantage=a) for s, a in zip(recorded.samples, flat, strict=True)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +33,6 @@ class EngineSpec:
     seed: int = 0
     threads: int = 1
     max_batch: int = 256
-
-    def as_dict(self) -> dict[str, Any]:
-        """For another process, as JSON."""
-        return asdict(self)
 
 
 def engine_spec(config: Config, model_dir: str) -> EngineSpec:

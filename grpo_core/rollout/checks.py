@@ -37,26 +37,26 @@ def check_answers(
     if len(completions) != len(requests):
         raise EngineError(f"{where}: {len(requests)} requests, {len(completions)} completions")
     for request, completion in zip(requests, completions, strict=True):
-        if completion.request_id != request.id:
-            raise EngineError(f"{where}: request {request.id} was answered with {completion.request_id!r}")
-        reason, count = completion.finish_reason, len(completion.ids)
-        cut_off = reason == "abort" and aborted
-        ended = reason in ("stop", "length") or (reason == "abort" and request.budget > 0)
-        if not (cut_off or (count and ended)):
-            raise EngineError(
-                f"{where}: request {request.id} ended without a usable completion: {count} ids, reason {reason!r}"
-            )
-        if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
-            raise EngineError(
-                f"{where}: request {request.id} was answered with token ids outside of 0 to {vocabulary - 1}: "
-                f"{completion.ids}"
-            )
-        # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
-        if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):
-            raise EngineError(
-                f"{where}: request {request.id} has log-probs that are none: {completion.logprobs}"
-            )
+        if wrong := _wrong(request, completion, aborted, vocabulary):
+            raise EngineError(f"{where}: request {request.id} {wrong}")
     return completions
+
+
+def _wrong(request: Request, completion: Completion, aborted: bool, vocabulary: int | None) -> str:
+    """What makes a completion unusable; nothing if nothing does."""
+    reason, count = completion.finish_reason, len(completion.ids)
+    cut_off = reason == "abort" and aborted
+    ended = reason in ("stop", "length") or (reason == "abort" and request.budget > 0)
+    if completion.request_id != request.id:
+        return f"was answered with {completion.request_id!r}"
+    if not (cut_off or (count and ended)):
+        return f"ended without a usable completion: {count} ids, reason {reason!r}"
+    if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
+        return f"was answered with token ids outside of 0 to {vocabulary - 1}: {completion.ids}"
+    # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
+    if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):
+        return f"has log-probs that are none: {completion.logprobs}"
+    return ""
 
 
 def check_requests(

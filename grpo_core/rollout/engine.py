@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from grpo_core.types import RunError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from grpo_core.types import Completion, Request, SamplingParams
 
 
-class EngineError(RuntimeError):
+class EngineError(RunError):
     """Raised when an engine failed, refused or answered something unusable; names the engine and the call."""
 
 
@@ -27,6 +29,8 @@ class EngineUnreachableError(EngineError):
 
 class EngineTimeoutError(EngineError):
     """Raised when an engine gave no answer in the time it has (`rollout.timeout_s`)."""
+
+    outcome = "timeout"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from grpo_core.machine.distributed import World
+    from grpo_core.machine.world import World
     from grpo_core.rollout.engine import Engine
     from grpo_core.types import Completion, Request, SamplingParams
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.tasks.rewards import build_rewards
+from grpo_core.config import RewardConfig
+from grpo_core.tasks import task
 from grpo_core.types import Group, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grpo_core.config import Config
-    from grpo_core.machine.distributed import World
+    from grpo_core.machine.world import World
     from grpo_core.types import Completion, Prompt
 
 
@@ -25,7 +26,11 @@ class Judge:
         Raises:
             ConfigError: One is not there.
         """
-        self._rewards, self._tokenizer, self._world = build_rewards(config), tokenizer, world
+        self._score, self._tokenizer, self._world = task.score, tokenizer, world
+        if config.data.path or config.reward != RewardConfig():
+            from grpo_core.tasks.rewards import build_rewards
+
+            self._score = build_rewards(config).score
         self._filter = config.sampling.overlong_filter
 
     def groups(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[Group]:
@@ -37,11 +42,7 @@ class Judge:
         each, share = len(completions) // len(prompts), self._world.share(len(completions))
         asked = [prompt for prompt in prompts for _ in range(each)]
         texts = [self._text(completion) for completion in completions]
-        scores = self._rewards.score(asked[share], completions[share], texts[share])
-        mine = [
-            (total, {name: values[place] for name, values in scores.by_function.items()})
-            for place, total in enumerate(scores.totals)
-        ]
+        mine = self._score(asked[share], completions[share], texts[share])
         judged = itertools.chain.from_iterable(self._world.gather(mine))
         samples = (
             Sample(prompt, answer, text, total, 0.0, by_name, not (self._filter and answer.cut_off))

@@ -1,4 +1,4 @@
-"""Reward functions that don't come with the trainer: the user's own, and mathematics, which needs a package."""
+"""The reward functions that settings name: those that come with the trainer, mathematics, and the user's own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,32 @@ from grpo_core.tasks.reward_functions import BUILT_IN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grpo_core.config import RewardConfig
+
+
+def chosen(options: RewardConfig, device: str) -> dict[str, Callable[..., Any]]:
+    """Those of the settings by name, the reward model last.
+
+    Raises:
+        ConfigError: One is not there, or named twice, or none is named.
+    """
+    built: dict[str, Callable[..., Any]] = {}
+    for spec in options.functions:
+        name = Path(spec).name
+        if name in built:
+            raise ConfigError(f"reward.functions: {name!r} is named twice")
+        built[name] = function(spec)
+    if options.model:
+        from grpo_core.tasks.reward_model import RewardModel
+
+        built["model"] = RewardModel(options.model, device)
+    if not built:
+        raise ConfigError("reward.functions: expected one or more, or reward.model, where data.path is set")
+    return built
+
 
 def function(spec: str) -> Callable[..., Any]:
-    """That of `file.py:function`, or math-verify's.
+    """That of `file.py:function`, or one that is built in.
 
     Raises:
         ConfigError: It is not there.

@@ -1,26 +1,19 @@
-"""The reward functions that come with the trainer."""
+"""The reward functions that come with the trainer; the shipped task's own is in `task`."""
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any
+
+from grpo_core.tasks.task import letters_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grpo_core.config import RewardConfig
+
 NGRAM = 3  # words; what open-r1 and TRL use
-
-
-def letters_in_place(completions: list[str], answer: list[str]) -> list[float]:
-    """The share of letters that stand where the answer has them; too long or too short costs as much.
-
-    >>> letters_in_place(["abc", "abd", "ab", "abcabc"], answer=["abc"] * 4)
-    [1.0, 0.6666666666666666, 0.6666666666666666, 0.5]
-    """
-    return [
-        sum(a == b for a, b in zip(right, given)) / max(len(right), len(given), 1)  # noqa: B905
-        for right, given in zip(answer, completions, strict=True)
-    ]
 
 
 def exact(completions: list[str], answer: list[Any]) -> list[float | None]:
@@ -72,6 +65,12 @@ def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> 
     [0.0, -0.25, -1.0, -1.0]
     """
     return 0.0 - penalty * min(max(tokens - (max_tokens - buffer), 0) / buffer, 1.0)
+
+
+def overlong_of(options: RewardConfig, max_tokens: int) -> Callable[[int], float]:
+    """`soft_overlong` as these settings have it."""
+    limits = {"max_tokens": max_tokens, "buffer": options.overlong_buffer}
+    return functools.partial(soft_overlong, penalty=options.overlong_penalty, **limits)
 
 
 BUILT_IN: dict[str, Callable[..., Any]] = {

@@ -7,41 +7,28 @@ of the prompts' rows, one list each, aligned with the completions.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.tasks.reward_functions import BUILT_IN, soft_overlong
+from grpo_core.tasks.task import letters_in_place
+from grpo_core.types import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from grpo_core.config import Config
-    from grpo_core.types import Completion, Prompt
+    from grpo_core.types import Completion, Prompt, Scored
 
     Function = Callable[..., Any]
     Columns = dict[str, list[Any]]
+    Row = tuple[Prompt, Completion, str]
 
 
-class RewardError(RuntimeError):
+class RewardError(RunError):
     """Raised when a reward function raised, or returned what can't be a reward; names function and sample."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Rewards of a batch, in its order.
-
-    Attributes:
-        totals: The weighted sum, one a completion.
-        by_function: Before weights, one a completion; None where a function had nothing to say.
-    """
-
-    totals: list[float]
-    by_function: dict[str, list[float | None]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +49,12 @@ class RewardSet:
 
     def score(
         self, prompts: Sequence[Prompt], completions: Sequence[Completion], texts: Sequence[str]
-    ) -> Scores:
+    ) -> list[Scored]:
         """Scores each completion; all three are aligned, so a prompt stands there once a completion.
+
+        Returns:
+            One a completion: the weighted sum, and the scores by function before weights; None where a function had
+            nothing to say.
 
         Raises:
             ConfigError: A function needs a column that the rows don't have.
@@ -71,35 +62,31 @@ class RewardSet:
                 anything to say about a sample.
         """
         if not completions:
-            return Scores([], {})
+            return []
         keys = dict.fromkeys(key for prompt in prompts for key in prompt.columns)
         columns = {key: [prompt.columns.get(key) for prompt in prompts] for key in keys}
         columns |= {"prompts": [prompt.text for prompt in prompts], "completions": list(texts)}
-        named = [
-            f"sample {place} (request {completion.request_id}), the completion {_shown(text)} to the prompt "
-            f"{_shown(prompt.text)}"
-            for place, (prompt, completion, text) in enumerate(zip(prompts, completions, texts, strict=True))
-        ]
-        by_function = self._by_function(columns, named)
-        totals = []
+        rows = list(zip(prompts, completions, texts, strict=True))
+        by_function = self._by_function(columns, rows)
+        found = []
         for place, values in enumerate(zip(*by_function.values(), strict=True)):
             given = [w * v for w, v in zip(self.weights, values, strict=True) if v is not None]
             if not given:
-                raise RewardError(f"{', '.join(by_function)}: None has a reward for {named[place]}")
-            totals.append(sum(given))
-        if self.overlong is not None:
-            by_function["overlong"] = [self.overlong(len(completion.ids)) for completion in completions]
-            totals = [
-                total + (penalty or 0.0)
-                for total, penalty in zip(totals, by_function["overlong"], strict=True)
-            ]
-        return Scores(totals, by_function)
+                from grpo_core.tasks.reward_faults import named
 
-    def _by_function(self, columns: Columns, named: list[str]) -> dict[str, list[float | None]]:
+                raise RewardError(f"{', '.join(by_function)}: None has a reward for {named(rows, place)}")
+            total, scores = sum(given), dict(zip(by_function, values, strict=True))
+            if self.overlong is not None:
+                scores["overlong"] = penalty = self.overlong(len(completions[place].ids))
+                total += penalty
+            found.append((total, scores))
+        return found
+
+    def _by_function(self, columns: Columns, rows: Sequence[Row]) -> dict[str, list[float | None]]:
         """Calls all; the error of the first that raised, in their order, is raised."""
 
         def call(name: str) -> list[float | None]:
-            return _checked(name, self.functions[name], columns, named)
+            return _checked(name, self.functions[name], columns, rows)
 
         if self.threads == 1:
             return {name: call(name) for name in self.functions}
@@ -110,56 +97,42 @@ class RewardSet:
 
 
 def build_rewards(config: Config) -> RewardSet:
-    """The reward that the settings ask for.
+    """The reward that the settings ask for; where they name no function, the shipped task's own.
 
     Raises:
         ConfigError: A function, its file or a package is not there, or a function is named twice.
     """
-    options, built = config.reward, dict[str, "Function"]()
-    shipped = () if config.data.path or options.model else ("letters_in_place",)
-    for spec in options.functions or shipped:
-        name = Path(spec).name
-        if name in built:
-            raise ConfigError(f"reward.functions: {name!r} is named twice")
-        built[name] = BUILT_IN.get(spec) or _found(spec)
-    if options.model:
-        from grpo_core.tasks.reward_model import RewardModel
+    options = config.reward
+    functions: Mapping[str, Function] = {"letters_in_place": letters_in_place}
+    if options.functions or options.model or config.data.path:
+        from grpo_core.tasks.own_rewards import chosen
 
-        built["model"] = RewardModel(options.model, config.train.device)
-    if not built:
-        raise ConfigError("reward.functions: expected one or more, or reward.model, where data.path is set")
-    limits = {"max_tokens": config.sampling.max_tokens, "buffer": options.overlong_buffer}
-    overlong = functools.partial(soft_overlong, penalty=options.overlong_penalty, **limits)
-    weights = options.weights or (1.0,) * len(built)
-    return RewardSet(built, weights, options.threads, overlong if options.overlong_buffer else None)
+        functions = chosen(options, config.train.device)
+    overlong = None
+    if options.overlong_buffer:
+        from grpo_core.tasks.reward_functions import overlong_of
+
+        overlong = overlong_of(options, config.sampling.max_tokens)
+    return RewardSet(functions, options.weights or (1.0,) * len(functions), options.threads, overlong)
 
 
-def _found(spec: str) -> Function:
-    from grpo_core.tasks.own_rewards import function
-
-    return function(spec)
-
-
-def _checked(name: str, function: Function, columns: Columns, named: list[str]) -> list[float | None]:
+def _checked(name: str, function: Function, columns: Columns, rows: Sequence[Row]) -> list[float | None]:
     """What the function returns, if that is a finite number or None for each sample."""
     wanted = _wanted(name, function, columns)
-    returned = _called(function, wanted, range(len(named)))
-    if isinstance(returned, Exception):
-        place = _culprit(function, wanted, len(named))
-        where = f"a batch of {len(named)}, but on none of them alone" if place is None else named[place]
-        shown = f"{type(returned).__name__}: {returned}"
-        raise RewardError(f"reward function {name} raised {shown}, on {where}") from returned
-    count = None if returned is None else len(returned)
-    if count != len(named):
-        raise RewardError(
-            f"reward function {name} returned {count} rewards for {len(named)} completions; "
-            "it must return one each, in their order"
-        )
-    for value, sample in zip(returned, named, strict=True):
-        if value is not None and not _is_finite_number(value):
-            wrong = f"returned {value!r} for {sample}; a reward is a finite number, or None"
-            raise RewardError(f"reward function {name} {wrong}")
-    return [None if value is None else float(value) for value in returned]
+    try:
+        returned = function(**{key: list(values) for key, values in wanted.items()})
+        found = None if returned is None else list(returned)
+    except ConfigError:
+        raise
+    except Exception as error:
+        from grpo_core.tasks.reward_faults import raised
+
+        raise RewardError(raised(name, function, wanted, rows, error)) from error
+    if found is None or len(found) != len(rows) or not all(map(_is_reward, found)):
+        from grpo_core.tasks.reward_faults import no_reward
+
+        raise RewardError(no_reward(name, found, rows, _is_reward))
+    return [None if value is None else float(value) for value in found]
 
 
 def _wanted(name: str, function: Function, columns: Columns) -> Columns:
@@ -174,38 +147,13 @@ def _wanted(name: str, function: Function, columns: Columns) -> Columns:
     return {key: values for key, values in columns.items() if key in names}
 
 
-def _called(function: Function, columns: Columns, places: Sequence[int]) -> Any:
-    """What the function returns for some samples, as a list; or what it raised."""
-    try:
-        returned = function(**{key: [values[place] for place in places] for key, values in columns.items()})
-        return None if returned is None else list(returned)
-    except ConfigError:
-        raise
-    except Exception as error:  # noqa: BLE001 - named, with its sample, by whoever called
-        return error
+def _is_reward(value: Any) -> bool:
+    """True for None, Python's finite numbers, and those of numpy and torch, which only convert.
 
-
-def _culprit(function: Function, columns: Columns, count: int) -> int | None:
-    """A sample on which alone the function raises, found by halving: few calls, should they be expensive."""
-    places: Sequence[int] = range(count)
-    while len(places) > 1:
-        half = len(places) // 2
-        raised = isinstance(_called(function, columns, places[:half]), Exception)
-        places = places[:half] if raised else places[half:]
-    return places[0] if isinstance(_called(function, columns, places), Exception) else None
-
-
-def _is_finite_number(value: Any) -> bool:
-    """True for Python's numbers and for those of numpy and torch, which only convert.
-
-    >>> [_is_finite_number(value) for value in (1, True, float("nan"), "1")]
-    [True, True, False, False]
+    >>> [_is_reward(value) for value in (1, True, None, float("nan"), "1")]
+    [True, True, True, False, False]
     """
     try:
-        return hasattr(value, "__float__") and math.isfinite(float(value))
+        return value is None or (hasattr(value, "__float__") and math.isfinite(float(value)))
     except (TypeError, ValueError, OverflowError, RuntimeError):  # an array of several numbers, say
         return False
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -10,7 +10,10 @@ from grpo_core.tasks.model import SEPARATOR
 from grpo_core.types import Prompt, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from grpo_core.config import TaskConfig
+    from grpo_core.types import Completion, Scored
 
 PROBE_TOKENS = 160  # see `long_prompt`
 
@@ -35,6 +38,24 @@ def rows(options: TaskConfig, tokenizer: Any, *, seed: int, step: int | str, cou
         answer = word if options.kind == "repeat" else word[::-1]
         prompts.append(Prompt(f"{step}.{place}", text, ids, {"answer": answer}))
     return prompts
+
+
+def letters_in_place(completions: list[str], answer: list[str]) -> list[float]:
+    """The share of letters that stand where the answer has them; too long or too short costs as much.
+
+    >>> letters_in_place(["abc", "abd", "ab", "abcabc"], answer=["abc"] * 4)
+    [1.0, 0.6666666666666666, 0.6666666666666666, 0.5]
+    """
+    return [
+        sum(a == b for a, b in zip(right, given)) / max(len(right), len(given), 1)  # noqa: B905
+        for right, given in zip(answer, completions, strict=True)
+    ]
+
+
+def score(prompts: Sequence[Prompt], completions: Sequence[Completion], texts: Sequence[str]) -> list[Scored]:  # noqa: ARG001 - its text counts
+    """The reward of each text, by its prompt's answer; all three are aligned."""
+    values = letters_in_place(list(texts), [prompt.columns["answer"] for prompt in prompts])
+    return [(value, {"letters_in_place": value}) for value in values]
 
 
 def requests_for(prompts: list[Prompt], group_size: int, seed: int) -> list[Request]:

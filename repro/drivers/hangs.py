@@ -37,7 +37,7 @@ def repro(
         counted: what `names` are, as "ranks came through".
         helps: mitigations under which all come through, and what is changed.
         untried: those that can't be tried, and why.
-        needs: modules, without which nothing can be tried.
+        needs: distributions, named as their modules are but for dashes, without which nothing can be tried.
         simulated: what is not real.
     """
     told = untried or {}
@@ -48,7 +48,7 @@ def repro(
         return standing.attempt(f"repro.issues.{code.lower()}", trigger, mitigation, names, counted)
 
     def inapplicable() -> str | None:
-        absent = [name for name in needs if find_spec(name) is None]
+        absent = [name for name in needs if find_spec(name.replace("-", "_")) is None]
         return f"{', '.join(absent)} is not installed here" if absent else None
 
     return Repro(

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work
+from repro.base import InapplicableError, TriedMitigation, Trigger, Work
 from repro.drivers import imports
 
 if TYPE_CHECKING:
@@ -24,6 +24,15 @@ LIMIT_S = 200.0
 BESIDE = "REPRO_BESIDE"
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '(vllm[\w.]*)'")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+
+def another_release(which: str) -> tuple[TriedMitigation, ...]:
+    """Returns the mitigation that helps against either failure: another release, in the folder that `BESIDE` names."""
+    return (
+        TriedMitigation(
+            "matching_release", f"{which}, in the folder {BESIDE}", frozenset({"trainer", "server"})
+        ),
+    )
 
 
 def cause(error: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from repro.base import Repro, TriedMitigation
+from repro.base import Repro
 from repro.drivers import trl_imports
 
 
@@ -25,12 +25,6 @@ REPRO = Repro(
     title="TRL imports a name that the installed vLLM does not have",
     distributions=trl_imports.DISTRIBUTIONS,
     triggers=trl_imports.triggers("CMP002"),
-    mitigations=(
-        TriedMitigation(
-            "matching_release",
-            f"a TRL that was made for this vLLM, in the folder {trl_imports.BESIDE}",
-            frozenset({"trainer", "server"}),
-        ),
-    ),
+    mitigations=trl_imports.another_release("a TRL that was made for this vLLM"),
     inapplicable=inapplicable,
 )

@@ -6,7 +6,7 @@ with a pair, and a pair is always true: TRL imports vllm_ascend, weave and other
 
 from __future__ import annotations
 
-from repro.base import Repro, TriedMitigation
+from repro.base import Repro
 from repro.drivers import trl_imports
 
 REPRO = Repro(
@@ -14,12 +14,6 @@ REPRO = Repro(
     title="TRL takes packages for installed that are not, beside transformers 5",
     distributions=trl_imports.DISTRIBUTIONS,
     triggers=trl_imports.triggers("CMP003"),
-    mitigations=(
-        TriedMitigation(
-            "matching_release",
-            f"TRL 0.29 or newer, or transformers 4, in the folder {trl_imports.BESIDE}",
-            frozenset({"trainer", "server"}),
-        ),
-    ),
+    mitigations=trl_imports.another_release("TRL 0.29 or newer, or transformers 4"),
     inapplicable=trl_imports.without_trl,
 )

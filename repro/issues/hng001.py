@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import partial
-from importlib.util import find_spec
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
-from repro.drivers import standing
+from repro.drivers import hangs, standing
 
 RANKS = 3
 NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
@@ -63,34 +60,18 @@ def _ranks(wants: object, mitigation: str) -> None:
 
 
 PROGRAMS = {"gather_on_main": gather_on_main, "gather_skipped": gather_skipped}
-
-
-def _attempt(trigger: str, mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng001", trigger, mitigation, NAMES, "ranks came through the step")
-
-
-def inapplicable() -> str | None:
-    """Says why it can't happen with what is installed, or None."""
-    return None if find_spec("torch") else "torch is not installed here"
-
-
-REPRO = Repro(
-    code="HNG001",
-    title="Ranks are in different collectives",
-    assertion="",
-    distributions=("torch",),
-    modules=(),
-    helpful_modules=(),
+REPRO = hangs.repro(
+    "HNG001",
+    "Ranks are in different collectives",
+    programs=PROGRAMS,
+    names=NAMES,
+    counted="ranks came through the step",
+    helps={
+        "every_rank": "call the collective on every rank",
+        "decide_together": "reduce the condition first",
+    },
+    needs=("torch",),
     simulated=("the trainer: ranks of ours call the collectives that its step calls",),
-    triggers=tuple(
-        Trigger(name, (program.__doc__ or "").strip(), partial(_attempt, name), silent=True)
-        for name, program in PROGRAMS.items()
-    ),
-    mitigations=(
-        TriedMitigation("every_rank", "call the collective on every rank", frozenset(PROGRAMS)),
-        TriedMitigation("decide_together", "reduce the condition first", frozenset(PROGRAMS)),
-    ),
-    inapplicable=inapplicable,
 )
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from importlib.util import find_spec
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
-from repro.drivers import standing
+from repro.drivers import hangs, standing
 
 NAMES = ("the process that wants the lock",)
 
@@ -39,33 +37,15 @@ def holder_stopped(mitigation: str) -> None:
 
 
 PROGRAMS = {"holder_stopped": holder_stopped}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt(
-        "repro.issues.hng007", "holder_stopped", mitigation, NAMES, "processes got the lock"
-    )
-
-
-def inapplicable() -> str | None:
-    """Says why it can't happen with what is installed, or None."""
-    return None if find_spec("filelock") else "filelock is not installed here"
-
-
-REPRO = Repro(
-    code="HNG007",
-    title="The lock of a file is held by a process that does not go on",
-    assertion="",
-    distributions=("filelock",),
-    modules=(),
-    helpful_modules=(),
+REPRO = hangs.repro(
+    "HNG007",
+    "The lock of a file is held by a process that does not go on",
+    programs=PROGRAMS,
+    names=NAMES,
+    counted="processes got the lock",
+    helps={"free_it": "end the holder", "local_cache": "a cache on a local disk of each host"},
+    needs=("filelock",),
     simulated=("what the holder does under its lock: it is stopped",),
-    triggers=(Trigger("holder_stopped", "the holder is stopped while it compiles", _attempt, silent=True),),
-    mitigations=(
-        TriedMitigation("free_it", "end the holder", frozenset(PROGRAMS)),
-        TriedMitigation("local_cache", "a cache on a local disk of each host", frozenset(PROGRAMS)),
-    ),
-    inapplicable=inapplicable,
 )
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from importlib.util import find_spec
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
-from repro.drivers import standing
+from repro.drivers import hangs, standing
 
 NAMES = ("the reward",)
 COMPLETION = r"\boxed{\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}}"
@@ -57,35 +55,18 @@ def _apart(reward: object) -> None:
 
 
 PROGRAMS = {"tower_in_thread": tower_in_thread}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng011", "tower_in_thread", mitigation, NAMES, "rewards came back")
-
-
-def inapplicable() -> str | None:
-    """Says why it can't happen with what is installed, or None."""
-    return None if find_spec("math_verify") else "math-verify is not installed here"
-
-
-REPRO = Repro(
-    code="HNG011",
-    title="A reward never comes back",
-    assertion="",
-    distributions=("math-verify",),
-    modules=(),
-    helpful_modules=(),
+REPRO = hangs.repro(
+    "HNG011",
+    "A reward never comes back",
+    programs=PROGRAMS,
+    names=NAMES,
+    counted="rewards came back",
+    helps={
+        "own_process": "compute rewards in processes that can be ended",
+        "bound_input": "refuse what is too large before it is compared",
+    },
+    needs=("math-verify",),
     simulated=("the trainer's reward loop: a thread of ours makes the calls",),
-    triggers=(
-        Trigger(
-            "tower_in_thread", "a tower of five powers, in a thread, no time limit", _attempt, silent=True
-        ),
-    ),
-    mitigations=(
-        TriedMitigation("own_process", "compute rewards in processes that can be ended", frozenset(PROGRAMS)),
-        TriedMitigation("bound_input", "refuse what is too large before it is compared", frozenset(PROGRAMS)),
-    ),
-    inapplicable=inapplicable,
 )
 
 if __name__ == "__main__":

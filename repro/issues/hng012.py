@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
-from repro.drivers import standing
+from repro.drivers import hangs, standing
 
 NAMES = ("the parent",)
 # More than a pipe holds.
@@ -25,25 +24,14 @@ def wait_before_read(mitigation: str) -> None:
 
 
 PROGRAMS = {"wait_before_read": wait_before_read}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng012", "wait_before_read", mitigation, NAMES, "parents went on")
-
-
-REPRO = Repro(
-    code="HNG012",
-    title="Nobody reads what a process writes",
-    assertion="",
-    distributions=(),
-    modules=(),
-    helpful_modules=(),
+REPRO = hangs.repro(
+    "HNG012",
+    "Nobody reads what a process writes",
+    programs=PROGRAMS,
+    names=NAMES,
+    counted="parents went on",
+    helps={"read_first": "read while waiting"},
     simulated=("the trainer and what it starts: two programs of ours",),
-    triggers=(
-        Trigger("wait_before_read", "wait() before the child's output is read", _attempt, silent=True),
-    ),
-    mitigations=(TriedMitigation("read_first", "read while waiting", frozenset(PROGRAMS)),),
-    inapplicable=lambda: None,
 )
 
 if __name__ == "__main__":

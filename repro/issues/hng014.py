@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from repro.base import Repro, TriedMitigation, Trigger, Work
-from repro.drivers import standing
+from repro.drivers import hangs, standing
 
 NAMES = ("the reward",)
 
@@ -22,23 +21,14 @@ def inner_task(mitigation: str) -> None:
 
 
 PROGRAMS = {"inner_task": inner_task}
-
-
-def _attempt(mitigation: str | None) -> Work:
-    return standing.attempt("repro.issues.hng014", "inner_task", mitigation, NAMES, "rewards came back")
-
-
-REPRO = Repro(
-    code="HNG014",
-    title="A task of a full pool waits for another task of it",
-    assertion="",
-    distributions=(),
-    modules=(),
-    helpful_modules=(),
+REPRO = hangs.repro(
+    "HNG014",
+    "A task of a full pool waits for another task of it",
+    programs=PROGRAMS,
+    names=NAMES,
+    counted="rewards came back",
+    helps={"two_pools": "a pool of its own for the inner tasks"},
     simulated=("the trainer: a pool and a reward of ours",),
-    triggers=(Trigger("inner_task", "a task submits to its own pool, and waits", _attempt, silent=True),),
-    mitigations=(TriedMitigation("two_pools", "a pool of its own for the inner tasks", frozenset(PROGRAMS)),),
-    inapplicable=lambda: None,
 )
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ def loss_function(options: LossConfig):
         ddof=options.advantage_ddof,
         epsilon=options.advantage_epsilon,
     )
-    advantages = torch.tensor(found.values).flatten()
+    advantages = torch.tensor(found).flatten()
     weights = token_weights(mask, options.aggregation, LONGEST)
     streams = Streams(behaviour, proximal, reference if options.kl_coefficient else None)
     return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current

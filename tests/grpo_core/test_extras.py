@@ -14,7 +14,7 @@ from tests.cells import ROOT
 OFFERS = {
     ("vllm", "trl"): ("connect",),
     ("gloo", "nccl", "files"): ("open_sender", "open_receiver"),
-    ("recorder",): ("Recorder",),
+    ("recorder",): ("StepRecorder",),
     ("loggers",): ("build_loggers",),
     ("watchdog",): ("Watchdog",),
 }

@@ -15,7 +15,6 @@ import pytest
 
 from grpo_core import run
 from grpo_core.rollout.embedded.transformers import TransformersEngine
-from grpo_core.tasks import reward_functions
 from grpo_core.tasks.judge import Judge
 
 
@@ -72,10 +71,11 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
     assert document["steps"] == 2
 
 
-def test_a_broken_reward_ends_the_run(short_run, monkeypatch):
+def test_a_broken_reward_ends_the_run(short_run, tmp_path):
     """By the function's name."""
-    monkeypatch.setitem(reward_functions.BUILT_IN, "letters_in_place", lambda completions, answer: [])
-    document = run.train(short_run(), lambda entry: None)
+    (tmp_path / "broken.py").write_text("def judge(completions):\n    return []\n")
+    settings = {"reward.functions": f"{tmp_path}/broken.py:judge"}
+    document = run.train(short_run(**settings), lambda entry: None)
     assert document["outcome"] == "failed"
     assert "returned 0 rewards for 16 completions" in document["error"]
 

@@ -223,7 +223,7 @@ def learn(
         ddof=options.advantage_ddof,
         epsilon=options.advantage_epsilon,
     )
-    advantages = torch.tensor([value for group in advantages.values for value in group])
+    advantages = torch.tensor([value for group in advantages for value in group])
     weights = token_weights(mask, options.aggregation, 6)
     learned = entropy_mask(entropy, mask, options.entropy_quantile)
     value = 0.0

@@ -11,17 +11,17 @@ import torch
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.policy import Policy
-from grpo_core.machine.distributed import World
+from grpo_core.learn.equipped import EquippedPolicy
+from grpo_core.machine.world import World
 from grpo_core.modes.ahead import having
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
 
 
-def policy(model_dir, **settings) -> Policy:
+def policy(model_dir, **settings) -> EquippedPolicy:
     """A policy under settings given by key."""
-    return Policy(
+    return EquippedPolicy(
         str(model_dir), load(None, [f"--{key}={value}" for key, value in settings.items()]), World()
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
+from grpo_core.learn.dynamic import DynamicPool
 from grpo_core.learn.pool import Pool
 from grpo_core.types import Completion, Group, Prompt, Request, Sample
 
@@ -27,7 +28,7 @@ def rollout(number, rewards):
 def pool(short_run):
     """Three groups of two a step, dynamic, at most two further rollouts."""
     settings = {"sampling.dynamic": "true", "sampling.max_resample_times": 2, "train.prompts_per_step": 3}
-    return Pool(short_run(**{"sampling.group_size": 2, **settings}))
+    return DynamicPool(short_run(**{"sampling.group_size": 2, **settings}))
 
 
 def fill(pool, *rollouts):
@@ -62,9 +63,9 @@ def test_at_the_bound_the_step_is_filled_and_says_so(pool):
     assert (pool.described()["resample/rounds"], pool.described()["resample/exhausted"]) == (2, 1.0)
 
 
-def test_without_dynamic_sampling_a_step_is_its_rollout(short_run):
+def test_without_dynamic_sampling_a_step_is_its_rollout():
     """Groups without a signal included, in order."""
-    pool = Pool(short_run(**{"sampling.group_size": 2, "train.prompts_per_step": 3}))
+    pool = Pool()
     fill(pool, [(1, 1), (0, 1), (0, 0)])
     assert pool.ready()
     assert chosen(pool) == ["0.0", "0.1", "0.2"]

@@ -14,12 +14,13 @@ from grpo_core import run as run_module
 from grpo_core.config import ConfigError
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.policy import Policy
+from grpo_core.learn.equipped import EquippedPolicy
 from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
-from grpo_core.machine.distributed import World
+from grpo_core.machine.world import World
 from grpo_core.records.recording import Recorder, read_step
 from grpo_core.records.replay import replay
+from grpo_core.records.steps import gradient_digest
 from grpo_core.rollout.weights.digest import exact_digest, fingerprint_of
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
@@ -37,7 +38,7 @@ def sampled(step):
     """Two groups of four samples: random ids and log-probs, a function of the step."""
     generator = torch.Generator().manual_seed(step)
     rewards = torch.rand(8, generator=generator, dtype=torch.float64).tolist()
-    flat = [a for group in group_advantages([rewards[:4], rewards[4:]]).values for a in group]
+    flat = [a for group in group_advantages([rewards[:4], rewards[4:]]) for a in group]
     samples = []
     for i, (reward, advantage) in enumerate(zip(rewards, flat, strict=True)):
         length = 1 + i % 5
@@ -48,9 +49,14 @@ def sampled(step):
     return samples
 
 
-def held(model_dir, config) -> Policy:
+def held(model_dir, config) -> EquippedPolicy:
     """A policy on the tiny model."""
-    return Policy(str(model_dir), config, World())
+    return EquippedPolicy(str(model_dir), config, World())
+
+
+def looking(seen: list):
+    """Notes loss and gradient of a step's first update."""
+    return lambda policy, loss: seen.append((loss, gradient_digest(policy)))
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +71,11 @@ def run(model_dir, tmp_path_factory):
         save_file(policy.state(), folder / f"{step}.safetensors")
         policy.causal.save_pretrained(folder / f"policy-{step}")
         version, digest, samples = updater.updates, policy.fingerprint(), sampled(step)
-        updater.update(make_batch(samples), digested=True)
-        loss, gradient = updater.first
+        seen = []
+        updater.update(make_batch(samples), looking(seen))
         requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in samples]
         recorder.write(
-            step, version, samples, requests, {"loss": loss, "gradient": gradient, "policy": digest}
+            step, version, samples, requests, {"loss": seen[0][0], "gradient": seen[0][1], "policy": digest}
         )
     return folder
 
@@ -103,14 +109,15 @@ def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
     batch = make_batch(sampled(1))
     policy = held(model_dir, config)
     updater = Updater(policy, config, World())
-    loss, digest = updater.gradients(batch)
+    loss = updater.gradients(batch)
     gradients = {name: value.grad.clone() for name, value in policy.trained()}
-    assert digest == exact_digest(gradients.items())
-    assert updater.gradients(batch, "0" * 64)[1] == fingerprint_of(gradients.items())
+    assert gradient_digest(policy) == exact_digest(gradients.items())
+    assert gradient_digest(policy, "0" * 64) == fingerprint_of(gradients.items())
     assert torch.cat([value.reshape(-1) for value in gradients.values()]).norm() > 1e-2
     assert updater.updates == 0
-    metrics = updater.update(batch, digested=True)
-    assert updater.first == (loss, digest)
+    seen = []
+    metrics = updater.update(batch, looking(seen))
+    assert seen == [(loss, exact_digest(gradients.items()))]
     assert metrics["loss"] == loss
 
 
@@ -151,11 +158,12 @@ def test_other_settings_give_another_dialects_loss_on_the_same_rollouts(run, mod
     document = replay(run, 1, None, overrides)
     samples = sampled(1)
     rewards = [sample.reward for sample in samples]
-    flat = [a for g in group_advantages([rewards[:4], rewards[4:]], scale="none").values for a in g]
+    flat = [a for g in group_advantages([rewards[:4], rewards[4:]], scale="none") for a in g]
     batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
     config = load(None, [*SETTINGS, *overrides])
-    expected = Updater(held(model_dir, config), config, World()).gradients(batch)
-    assert (document["loss"], document["gradient"]) == expected
+    policy = held(model_dir, config)
+    loss = Updater(policy, config, World()).gradients(batch)
+    assert (document["loss"], document["gradient"]) == (loss, gradient_digest(policy))
     assert document["recorded_loss"] == replay(run, 1)["loss"] != document["loss"]
     assert (document["outcome"], document["first_difference"]) == ("different", "loss")
     assert document["overrides"] == overrides

@@ -72,7 +72,7 @@ def test_the_kills_hit_different_places(killed):
     """In the middle of the mathematics as well as of the writing of checkpoints."""
     places = {death["killed_in"].split(":")[0] for seen in map(killed, MODES) for death in seen["deaths"]}
     assert len(places) > 10
-    assert places & {"checkpoint.py", "metrics.py", "runfiles.py"}
+    assert places & {"checkpoint.py", "metrics.py", "files.py"}
 
 
 def quiet(_: dict) -> None:
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
 @pytest.mark.parametrize("damage", ["{", "", '{"schema": "other"}', "[]"])
 def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
     """Cut off, empty, or another program's: no checkpoint is found, and nothing is raised."""
-    checkpoint.save(tmp_path, State(step=1), {}, keep=1)
+    checkpoint.save(tmp_path, State(step=1), keep=1)
     assert load(tmp_path).step == 1
     (tmp_path / "step-00000001" / "state.json").write_text(damage)
     assert load(tmp_path) is None
@@ -115,9 +115,14 @@ def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
 def test_a_run_is_resumed_as_it_was_begun(short_run):
     """Another setting is refused by name and both values; one that moves no number is not."""
     run.train(short_run(), quiet)
-    with pytest.raises(ConfigError, match=r"train.learning_rate = 0.1: the run in .* has 0.0015"):
+    with pytest.raises(ConfigError, match=r"^train.learning_rate = 0.1: the run in .* has 0.0015"):
         run.train(short_run(**{"train.learning_rate": 0.1}), quiet, resume=True)
     assert run.train(short_run(**{"output.completions_every": 0}), quiet, resume=True)["outcome"] == "ok"
+    Path(short_run().output.dir, "colocate", "config.json").write_text("{")
+    with pytest.raises(
+        ConfigError, match=r"config.json: not JSON \(.*\): the run of this name can't be resumed"
+    ):
+        run.train(short_run(), quiet, resume=True)
 
 
 def test_resuming_needs_a_name_and_may_find_nothing(short_run):
@@ -140,4 +145,4 @@ def test_a_checkpoint_that_cannot_be_written_says_so(tmp_path):
     """One line with the folder and the step, not a traceback."""
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(ConfigError, match=r"checkpoints: step 3 can't be saved: "):
-        checkpoint.save(tmp_path / "checkpoints", State(step=3), {}, keep=1)
+        checkpoint.save(tmp_path / "checkpoints", State(step=3), keep=1)

@@ -290,10 +290,8 @@ def test_the_reward_model_is_one_more_function(reward_model):
     prompts = [Prompt(str(place), "abc>", (1,), {"answer": "abc"}) for place in range(3)]
     completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
     found = both.score(prompts, completions, ["abc", "ab", "a"])
-    assert list(found.by_function) == ["exact", "model"]
-    assert found.totals == [
-        a + 0.5 * b for a, b in zip(found.by_function["exact"], found.by_function["model"], strict=True)
-    ]
+    assert [list(scores) for _, scores in found] == [["exact", "model"]] * len(found)
+    assert [total for total, _ in found] == [by["exact"] + 0.5 * by["model"] for _, by in found]
     with pytest.raises(RewardError, match=r"model raised ValueError: 25 tokens, .* takes 24, on sample 1"):
         both.score(prompts, completions, ["abc", "a" * 21, "a"])
 

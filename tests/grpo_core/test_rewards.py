@@ -24,7 +24,17 @@ def batch(texts, **columns):
 
 def scored(function, texts, **columns):
     """What one function is taken to have said."""
-    return RewardSet({"it": function}, (1.0,)).score(*batch(texts, **columns)).by_function["it"]
+    return by_function(RewardSet({"it": function}, (1.0,)).score(*batch(texts, **columns)))["it"]
+
+
+def totals(found):
+    """The rewards."""
+    return [total for total, _ in found]
+
+
+def by_function(found):
+    """What they are made of, one list a function."""
+    return {name: [scores[name] for _, scores in found] for name in found[0][1]}
 
 
 def settings(tokens=8, data="", **reward):
@@ -91,7 +101,7 @@ def test_what_a_function_does_to_its_lists_stays_its_own():
         return [float(len(answer))] * len(completions)
 
     found = RewardSet({"vandal": vandal, "reader": reader}, (1.0, 1.0)).score(*batch(["a"], answer=["x"]))
-    assert found.by_function["reader"] == [1.0]
+    assert by_function(found)["reader"] == [1.0]
 
 
 # What comes of the numbers.
@@ -104,8 +114,8 @@ def test_the_sum_is_weighted_and_leaves_out_who_says_nothing():
         "second": lambda completions: [10.0, 20.0, None],
     }
     found = RewardSet(functions, (0.5, -2.0)).score(*batch(["a", "b", "c"]))
-    assert found.totals == [0.5 - 20.0, -40.0, 1.5]
-    assert found.by_function == {"first": [1.0, None, 3.0], "second": [10.0, 20.0, None]}
+    assert totals(found) == [0.5 - 20.0, -40.0, 1.5]
+    assert by_function(found) == {"first": [1.0, None, 3.0], "second": [10.0, 20.0, None]}
 
 
 def test_a_sample_that_nobody_has_a_reward_for_is_named():
@@ -129,7 +139,7 @@ def test_a_batch_of_none_is_scored_without_a_call():
         raise AssertionError
 
     found = RewardSet({"never": never}, (1.0,)).score([], [], [])
-    assert (found.totals, found.by_function) == ([], {})
+    assert found == []
 
 
 @pytest.fixture
@@ -158,8 +168,8 @@ def test_threads_change_nothing_but_who_calls(three_torch_threads):
     functions = {f"f{seed}": make(seed) for seed in range(3)}
     alone, threaded = (RewardSet(functions, (1.0, 0.1, 0.01), n).score(*batch(["a", "b"])) for n in (1, 3))
     assert alone == threaded
-    assert [values[1] for values in threaded.by_function.values()] == [3.0] * 3
-    assert list(threaded.by_function) == ["f0", "f1", "f2"]
+    assert [values[1] for values in by_function(threaded).values()] == [3.0] * 3
+    assert list(by_function(threaded)) == ["f0", "f1", "f2"]
     assert len(callers) == 3
 
 
@@ -244,8 +254,8 @@ def test_a_function_that_raises_only_on_the_batch_blames_no_sample():
 def test_nothing_asked_for_is_the_shipped_tasks_reward():
     """The share of letters in place, unweighted."""
     found = build_rewards(Config()).score(*batch(["abc", "ab"], answer=["abc", "abc"]))
-    assert found.totals == [1.0, 2 / 3]
-    assert found.by_function == {"letters_in_place": [1.0, 2 / 3]}
+    assert totals(found) == [1.0, 2 / 3]
+    assert by_function(found) == {"letters_in_place": [1.0, 2 / 3]}
 
 
 def test_functions_weights_and_the_overlong_penalty_come_together():
@@ -254,8 +264,8 @@ def test_functions_weights_and_the_overlong_penalty_come_together():
         functions=("exact", "repetition"), weights=(2.0, 1.0), overlong_buffer=4, overlong_penalty=0.5
     )
     found = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
-    assert found.totals == [2.0, -0.25, -0.5]
-    assert found.by_function == {
+    assert totals(found) == [2.0, -0.25, -0.5]
+    assert by_function(found) == {
         "exact": [1.0, 0.0, 0.0],
         "repetition": [0.0, 0.0, 0.0],
         "overlong": [0.0, -0.25, -0.5],
@@ -278,7 +288,7 @@ def test_functions_of_ones_own_files(tmp_path):
         f"{tmp_path}/b/random.py:first2",
     ]
     found = build_rewards(settings(functions=tuple(specs))).score(*batch(["x"]))
-    assert found.by_function == {
+    assert by_function(found) == {
         "random.py:first1": [1.0],
         "random.py:count": [2.0],
         "random.py:first2": [2.0],

@@ -19,25 +19,25 @@ ROOT = Path(grpo_core.__file__).parent
 # Code lines, where a reader begins and how much there is: what the way of a number takes, room by room.
 CORE = {
     "types.py versions.py": 80,
-    "config.py settings.py rules.py usage.py": 401,
-    "tasks": 635,
-    "learn/advantages.py": 60,
-    "learn/loss.py learn/kl.py learn/reference.py learn/entropy.py": 210,
-    "learn/logprobs.py learn/batch.py learn/sharing.py": 215,
-    "learn/policy.py learn/adapters.py learn/memory.py": 150,
-    "learn/update.py": 160,
-    "learn/pool.py learn/staleness.py": 75,
-    "publish.py": 75,
-    "trainer.py evaluation.py": 250,
-    "modes": 305,
-    "machine run.py files.py metrics.py": 480,
-    "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 225,
-    "rollout/embedded": 220,
-    "__main__.py": 141,
+    "config.py settings.py rules.py usage.py": 405,
+    "tasks": 661,
+    "learn/advantages.py": 46,
+    "learn/loss.py learn/kl.py learn/reference.py learn/entropy.py": 206,
+    "learn/logprobs.py learn/batch.py learn/sharing.py": 196,
+    "learn/policy.py learn/equipped.py learn/adapters.py learn/memory.py learn/parallel.py learn/resumed.py": 211,
+    "learn/update.py": 125,
+    "learn/pool.py learn/dynamic.py learn/staleness.py": 82,
+    "publish.py": 64,
+    "trainer.py resumed.py evaluation.py": 274,
+    "modes": 287,
+    "machine run.py files.py metrics.py": 463,
+    "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 218,
+    "rollout/embedded": 210,
+    "__main__.py": 147,
 }
 # Of what a run in colocate mode has read when it ends, with the embedded engine, on the shipped task: called from
-# Python, and by its command, which reads settings, checks them and shows how far it is. The aim is 2,000.
-RUN, COMMAND = 2380, 2834
+# Python, and by its command, which reads settings, checks them and shows how far it is.
+RUN, COMMAND = 2000, 2465
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
 CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 22}
 PROGRAMS = {
@@ -89,7 +89,8 @@ def test_a_part_of_the_core_is_small(names, most):
 def test_the_core_is_small():
     """All that a number passes through, beside the engines that are somewhere else."""
     found = {file for names in CORE for file in files(names)}
-    assert sum(map(code_lines, found)) <= 3622
+    # 36 of these are imports of what stands in files of its own since a plain run has to load no more than RUN.
+    assert sum(map(code_lines, found)) <= 3663
 
 
 @pytest.mark.parametrize(("kind", "most"), [("run", RUN), ("command", COMMAND)])

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from grpo_core.learn.policy import Policy
-from grpo_core.machine.distributed import World
 from grpo_core.publish import Publisher, SyncError
 from grpo_core.rollout.embedded.transformers import TransformersEngine
 from grpo_core.rollout.weights.digest import fingerprint_of
@@ -51,7 +50,7 @@ class OldVersion(TransformersEngine):
 
 def publisher(kind, model_dir):
     """The trainer's side and an engine, version 0 published."""
-    policy = Policy(str(model_dir), load(None, []), World())
+    policy = Policy(str(model_dir), load(None, []))
     sync = Publisher(policy, kind(model_dir, max_model_len=64), (0, 1, 2, 10), tolerance=1e-3)
     sync.publish(0)
     return policy.causal, sync

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ class ProcessEngine:
         try:
             self._sender = open_sender(sync, self._call, timeout_s=timeout_s, root=root)
             own = {"timeout_s": timeout_s, "root": None if root is None else str(root)}
-            state = self._call("start", {"spec": spec.as_dict(), "sync": own})
+            state = self._call("start", {"spec": asdict(spec), "sync": own})
         except BaseException:
             self.close()
             raise

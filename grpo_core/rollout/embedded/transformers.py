@@ -33,6 +33,7 @@ class TransformersEngine:
     """Samples with its own copy of the model, so that a weight update is real here too."""
 
     name = "transformers"
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
 
     def __init__(
         self, model_dir: Path | str, *, max_model_len: int, device: str = "cpu", max_batch: int = 256
@@ -41,15 +42,8 @@ class TransformersEngine:
         self._model = load_model(model_dir, device)
         self._asleep = self._empty = False
         self._aborted = threading.Event()
-        self._device = device
-        self._max_model_len = max_model_len
-        self._max_batch = max_batch
+        self._device, self._max_model_len, self._max_batch = device, max_model_len, max_batch
         self._version = -1
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """All there are."""
-        return Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
 
     @property
     def policy_version(self) -> int:
@@ -141,8 +135,7 @@ class TransformersEngine:
         draws_BT = _draws(requests, most).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
-        ids: list[torch.Tensor] = []
-        logprobs: list[torch.Tensor] = []
+        ids, logprobs = list[torch.Tensor](), list[torch.Tensor]()
         for place in range(most):
             if place:
                 decoder.follow(ids[-1])

@@ -275,7 +275,7 @@ def advantages(scales, upstreams, groups):
             epsilon=options.advantage_epsilon,
         )
         expected = upstreams(rewards, weights, scale, group)
-        worst[f"{scale}/{group}"] = float((torch.tensor(found.values).flatten() - expected).abs().max())
+        worst[f"{scale}/{group}"] = float((torch.tensor(found).flatten() - expected).abs().max())
     return worst
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import torch
 
 from grpo_core.config import LossConfig
-from grpo_core.learn.advantages import group_advantages
+from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.loss import Streams, policy_loss, token_weights
 
@@ -62,7 +63,7 @@ def ours(data, settings, length_epsilon=0.0):
 
 
 def our_advantages(groups, **settings):
-    return torch.tensor(group_advantages(groups, **settings).values).flatten()
+    return torch.tensor(group_advantages(groups, **settings)).flatten()
 
 
 def records(release, their_loss, their_advantages, length_epsilon=0.0):
@@ -71,10 +72,7 @@ def records(release, their_loss, their_advantages, length_epsilon=0.0):
     for record in DIALECTS.values():
         if f"{record.project}-{record.version}" != release:
             continue
-        loss = record.loss
-        options = {
-            name: getattr(loss, f"advantage_{name}") for name in ("baseline", "scale", "ddof", "epsilon")
-        }
+        options = configured(record.loss)
         for seed in SEEDS:
             data, groups = tensors(seed), reward_groups(seed)
             our = ours(data, record.settings, length_epsilon)
@@ -102,6 +100,18 @@ class Worst(dict):
     def add(self, name, *pairs):
         for one, other in pairs:
             self[name] = max(self.get(name, 0.0), relative(one, other))
+
+
+def answer_all(peer, losses, advantages, recorded):
+    """What the programs of today's peers answer."""
+    answer(
+        lambda: {
+            "version": version(peer),
+            "losses": losses(),
+            "advantages": advantages(),
+            "records": recorded(),
+        }
+    )
 
 
 def answer(compare):

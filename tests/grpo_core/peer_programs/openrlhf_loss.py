@@ -10,12 +10,22 @@ import importlib
 import importlib.util
 import itertools
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import torch
-from common import LENGTHS, PARTS, SEEDS, Worst, answer, our_advantages, ours, records, reward_groups, tensors
+from common import (
+    LENGTHS,
+    PARTS,
+    SEEDS,
+    Worst,
+    answer_all,
+    our_advantages,
+    ours,
+    records,
+    reward_groups,
+    tensors,
+)
 
 CAP, FLOOR = 1.6, 0.5
 CORRECTIONS = {
@@ -161,16 +171,5 @@ def recorded():
     )
 
 
-def main() -> None:
-    answer(
-        lambda: {
-            "version": version("openrlhf"),
-            "losses": losses(),
-            "advantages": advantages(),
-            "records": recorded(),
-        }
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    answer_all("openrlhf", losses, advantages, recorded)

@@ -6,8 +6,6 @@ Its trainer is made without `__init__` and handed prepared log-probs. Nothing of
 from __future__ import annotations
 
 import itertools
-import sys
-from importlib.metadata import version
 from types import SimpleNamespace
 
 import torch
@@ -17,7 +15,7 @@ from common import (
     PARTS,
     SEEDS,
     Worst,
-    answer,
+    answer_all,
     our_advantages,
     ours,
     records,
@@ -154,16 +152,5 @@ def recorded():
     )
 
 
-def main() -> None:
-    answer(
-        lambda: {
-            "version": version("ms-swift"),
-            "losses": losses(),
-            "advantages": advantages(),
-            "records": recorded(),
-        }
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    answer_all("ms-swift", losses, advantages, recorded)

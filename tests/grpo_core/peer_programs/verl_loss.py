@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
-from importlib.metadata import version
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from common import (
     PARTS,
     SEEDS,
     Worst,
-    answer,
+    answer_all,
     our_advantages,
     ours,
     records,
@@ -178,16 +176,5 @@ def recorded():
     )
 
 
-def main() -> None:
-    answer(
-        lambda: {
-            "version": version("verl"),
-            "losses": losses(),
-            "advantages": advantages(),
-            "records": recorded(),
-        }
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    answer_all("verl", losses, advantages, recorded)

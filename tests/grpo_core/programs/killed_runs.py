@@ -60,7 +60,7 @@ class Forked:
 
 frames.start_child = process.start_child = launch.start_child = Forked
 
-WRITERS = ("checkpoint.py", "metrics.py", "runfiles.py")
+WRITERS = ("checkpoint.py", "metrics.py", "files.py")
 
 
 class Death:

@@ -1,0 +1,59 @@
+"""The processes of a run, as one of them sees them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from grpo_core.config import Config
+    from grpo_core.rollout.engine import Engine
+
+T = TypeVar("T")
+E = TypeVar("E", bound="Engine")
+
+
+class World:
+    """All processes that train one policy together: this one alone. Several are `grpo_core.machine.distributed`'s.
+
+    Attributes:
+        rank: This process's number, from 0.
+        size: Their count.
+    """
+
+    rank, size = 0, 1
+
+    @property
+    def first(self) -> bool:
+        """True in the process that writes files and speaks to people."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """This process's part of `count` things, in order; the parts are equal where `size` divides `count`."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def gather(self, value: T) -> list[T]:
+        """What each process gave, by rank, in all of them."""
+        return [value]
+
+    def from_first(self, value: T) -> T:
+        """What rank 0 gave."""
+        return value
+
+    def shared(self, engine: E | None, *, each: bool = False) -> E:  # noqa: ARG002 - there is one
+        """One engine for all processes: `each` has one of its own, or rank 0 has the only one."""
+        assert engine is not None
+        return engine
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Sums over the processes, in float64, added up in the order of ranks."""
+        return [sum(column) for column in zip(*self.gather(list(values)), strict=True)]
+
+
+def alone(config: Config) -> bool:
+    """Whether this process has nothing to share out: torchrun started no others, and there are no GPUs to divide."""
+    return (
+        os.environ.get("WORLD_SIZE", "1") == "1" and "cuda" not in config.train.device + config.rollout.device
+    )

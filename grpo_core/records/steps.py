@@ -1,0 +1,53 @@
+"""A run's steps, recorded whole where they are due: what each began from, and its first update, as digests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.files import due
+from grpo_core.learn.policy import whole
+from grpo_core.records.recording import Recorder
+from grpo_core.rollout.weights.digest import EXACT, exact_digest, fingerprint_like
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from grpo_core.config import Config
+    from grpo_core.learn.policy import Policy
+    from grpo_core.types import Request, Sample
+
+
+class StepRecorder:
+    """Looks at every step in all processes, and writes in the first."""
+
+    def __init__(self, folder: Path, config: Config, *, first: bool) -> None:
+        """Goes on behind what is recorded in the folder."""
+        self._config, self._result = config, dict[str, Any]()
+        self._recorder = Recorder(folder, config) if first else None
+
+    def begin(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
+        """What is to look at the step's first update; None: the step is not recorded."""
+        self._result = {}
+        if not due(step, self._config.output.record_every, self._config):
+            return None
+        before = exact_digest(policy.tensors())
+
+        def look(policy: Policy, loss: float) -> None:
+            self._result = {"loss": loss, "gradient": gradient_digest(policy), "policy": before}
+
+        return look
+
+    def end(
+        self, step: int, version: int, samples: Sequence[Sample], requests: Mapping[str, Request]
+    ) -> None:
+        """Writes the step down, if it was looked at; `requests` by id."""
+        if self._recorder is not None and self._result:
+            asked = [requests[sample.completion.request_id] for sample in samples]
+            self._recorder.write(step, version, samples, asked, self._result)
+
+
+def gradient_digest(policy: Policy, like: str = EXACT) -> str:
+    """Of the gradients that a policy has now, of the kind of `like`."""
+    gradients = [(name, value.grad) for name, value in policy.trained()]
+    return fingerprint_like(like, [(name, whole(grad)) for name, grad in gradients if grad is not None], 0)

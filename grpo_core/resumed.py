@@ -1,0 +1,46 @@
+"""A trainer that goes on where an earlier run of the same name had come to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.learn.resumed import go_on, put_back
+from grpo_core.machine.restore import completion_from, load
+from grpo_core.metrics import read_metrics
+from grpo_core.publish import Proof
+from grpo_core.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from grpo_core.config import Config
+    from grpo_core.publish import Publisher
+    from grpo_core.rollout.engine import Engine
+
+
+class ResumedTrainer(Trainer):
+    """From the newest checkpoint; from the beginning, if there is none."""
+
+    def __init__(self, config: Config, folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
+        """As `Trainer`, and takes over what was saved.
+
+        Raises:
+            ConfigError: As `Trainer`.
+        """
+        found = load(folder / "checkpoints")
+        super().__init__(config, folder, report, found)
+        if found is None:
+            return
+        put_back(self.policy, found.tensors.pop("policy"))
+        go_on(self._updater, self.policy, found.tensors.pop("optimizer"), found.version)
+        self.step, self._round = found.step, found.round
+        self.proofs = [Proof(**found.proof)] if found.proof else []
+        self.history = read_metrics(folder / "metrics.jsonl")
+
+    def publisher(self, engine: Engine) -> Publisher:
+        """What publishes this policy to an engine; it knows the last probe."""
+        sync = super().publisher(engine)
+        if self.resumed is not None and self.resumed.probe is not None:
+            sync.last = completion_from(self.resumed.probe)
+        return sync
