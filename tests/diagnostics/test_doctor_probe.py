@@ -119,7 +119,7 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
 def lend_interpreter(environment):
     """Gives an environment of metadata alone an interpreter: this one."""
     python = environment.prefix / "bin" / "python"
-    python.parent.mkdir()
+    python.parent.mkdir(exist_ok=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
 
