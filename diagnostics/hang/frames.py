@@ -94,7 +94,7 @@ MACHINERY = re.compile(
     r"(?:^|.*/)(?:threading|queue|selectors|socket|ssl|contextlib|functools|_weakrefset)\.py$"
     r"|(?:^|.*/)(?:multiprocessing/(?:connection|queues|synchronize)|concurrent/futures/_base|c10d_logger"
     r"|shm_broadcast)\.py$"
-    r"|.*/zmq/.*|.*/asyncio/.*|(?:^|.*/)asyncio/.*"
+    r"|(?:^|.*/)(?:zmq|asyncio)/.*"
 )
 # A thread whose first frame outside machinery is one of these has nothing to do, and nobody waits for that to change.
 _IDLE: tuple[tuple[str, str], ...] = (
@@ -113,6 +113,7 @@ _IDLE: tuple[tuple[str, str], ...] = (
         r"(?!get|get_objects|wait$).*",
     ),
     (r"torch/_inductor/compile_worker/.*|torch/_inductor/async_compile\.py", r".*"),
+    (r"twisted/internet/(\w+reactor|base|asyncioreactor)\.py", r".*"),
     (r"grpc/(_common|_server)\.py", r"wait|_wait_once|wait_for_termination|_serve"),
     (r"socketserver\.py|http/server\.py", r"serve_forever|handle_one_request"),
     (r"asyncio/(runners|base_events|unix_events)\.py", r"run|run_forever|run_until_complete"),

@@ -128,6 +128,8 @@ def _locked(process: Process, told: dict[int, Wait]) -> tuple[Thread, ...]:
 
 
 def _in_loop(thread: Thread) -> bool:
+    if any("twisted/internet/" in frame.path for frame in thread.frames):
+        return True
     names = [(frame.function, frame.path.rpartition("/")[2]) for frame in thread.frames]
     if ("_run_once", "base_events.py") in names:
         return True

@@ -163,6 +163,8 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
         # In a dump what it asked is not to be seen: that it is not with the others is.
         ("absent", last == "collective" and kind in _OUTSIDE and index.snapshot.source != "live"),
         ("mismatch", kind == "collective" and bool(path)),
+        # Of a dump it is all that can be said: who took it had waited for the answer.
+        ("lost_message", kind == "http" and not path and index.snapshot.source != "live"),
     )
     return next((cause for cause, holds in told if holds), _NAMED.get(kind, "native"))
 

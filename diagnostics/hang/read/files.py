@@ -101,9 +101,9 @@ def _stacks(text: str) -> Snapshot | None:
         found = tracebacks.from_text(text)
         note = ("what is there is of errors that were raised: python -m diagnostics triage reads them",)
         return replace(_roled(found, "tracebacks"), notes=() if found else note)
-    found = pasted.tree(text)
+    found = pasted.tree(text) or pasted.table(text)
     if found:
-        return Snapshot(tuple(found), source="a process tree")
+        return Snapshot(tuple(found), source="a list of processes")
     found = pasted.traced(text)
     return _roled(found, "a trace of lines") if found else None
 

@@ -17,6 +17,10 @@ _TAG = re.compile(
 _TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
 _ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
 _DEFUNCT = "<defunct>"
+# `ps aux`: user, pid, four numbers of use, terminal, state, two times, command.
+_AUX = re.compile(
+    r"^\s*\S+\s+(\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+\d+\s+\S+\s+([RSDTtZXI])(\S*)\s+\S+\s+[\d:]+\s+(.+)$"
+)
 # `python -m trace --trace`: the module's file, its line, the source.
 _TRACED = re.compile(r"^([\w]+\.py)\((\d+)\): ")
 
@@ -80,8 +84,23 @@ def tree(text: str) -> list[Process]:
     ]
 
 
+def table(text: str) -> list[Process]:
+    """The processes of `ps aux`, which names no parents: dead ones belong to a session's leader of their name."""
+    rows = [match for match in map(_AUX.match, text.splitlines()) if match]
+    leaders = {_name(row[4]): int(row[1]) for row in reversed(rows) if "s" in row[3] and row[2] not in "ZX"}
+    living = {_name(row[4]) for row in rows if row[2] not in "ZX" and "s" not in row[3]}
+    found = []
+    for row in rows:
+        pid, dead, name = int(row[1]), row[2] in "ZX", _name(row[4])
+        above = leaders.get(name, 0) if dead and name in living else 0
+        lead = pid in leaders.values() and not dead
+        threads = (Thread(pid, wchan="unknown"),) if lead else ()
+        found.append(Process(pid, ppid=above, title=row[4], state="Z" if dead else "", threads=threads))
+    return found
+
+
 def _name(title: str) -> str:
-    return title.replace(_DEFUNCT, "").strip().strip("[]").split(" ")[0].rpartition("/")[2]
+    return title.partition("<defun")[0].strip().strip("[]").split(" ")[0].rpartition("/")[2]
 
 
 def traced(text: str) -> list[Process]:

@@ -13,7 +13,7 @@ _VERSION = re.compile(r"^\s*Python v(\d\S*)(?: \((.*)\))?")
 # `ray stack` puts a line of ps above each.
 _STACK_DUMP = re.compile(r"^\s*Stack dump for \S+\s+(\d+)\s.*?\d+:\d+\s+(.*)$")
 _THREAD = re.compile(
-    r'^\s*Thread (?:(0x[0-9a-fA-F]+|\d+)(?:\s*\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))(?:: ?"([^"]*)"?)?'
+    r'^\s*Thread (?:(0x[0-9a-fA-F]+|\d+)(?:\s*\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))(?::? ?"([^"]*)"?)?'
 )
 _FRAME = re.compile(r"^\s+([^\s(][^(]*?) \((.+?)(?::(\d+))?\)\s*$")
 _RANK = re.compile(r"^(?:=+|#+|-+|\*+)?\s*\[?(?:rank|RANK)\s*[:=]?\s*(\d+)\b.{0,40}$")

@@ -24,9 +24,13 @@ _THREAD = re.compile(
     r"^\W*(?:stack (?:of|for)\b|<?_?(?:Main|\w+ )?Thread\b)(?![^\n]*\bFile \")[^.!?\n]{0,80}$", re.IGNORECASE
 )
 _FIRST = re.compile(r"Thread 1\b:?$|MainThread|main thread", re.IGNORECASE)
-_PYTHON = re.compile(r'^\s*(?:\(Python\) )?File "([^"]+)", line (\d+|\?+)(,?) in (\S+)')
+_PYTHON = re.compile(r'^\s*(?:\(Python\) )?File:? "([^"]+)", line (\d+|\?+)(,?) in (\S+)')
 _C = re.compile(r'^\s*\(C\) File "([^"]*)", line (\d+), in (.+?)(?: \(([^)]*)\))?\s*$')
 _GDB_THREAD = re.compile(r'^\s*Thread (\d+) \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
+# `info threads`: a line a thread, of each the innermost frame alone.
+_GDB_INFO = re.compile(
+    r'^\*?\s*(\d+)\s+Thread 0x[0-9a-f]+ \(LWP (\d+)\)(?: "([^"]*)")?\s+(?:0x[0-9a-f]+ in )?(\S+) \('
+)
 _GDB_FRAME = re.compile(
     r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
 )
@@ -57,7 +61,7 @@ def is_text(text: str) -> bool:
     return any(
         pattern.match(line)
         for line in text.splitlines()
-        for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME, _PYTHON, _CPP, _ARROW)
+        for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME, _PYTHON, _CPP, _ARROW, _GDB_INFO)
     )
 
 
@@ -111,6 +115,9 @@ class _Dump:
             self._thread(int(match[1], 16), match[2] or "")
         elif match := _GDB_THREAD.match(line):
             self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
+        elif match := _GDB_INFO.match(line):
+            self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
+            self._frame(StackFrame(NATIVE, match[4]))
         elif match := _PLAIN.match(line):
             if self.thread is not None and self.thread["reverse"] is None and not self.thread["frames"]:
                 self.thread["reverse"] = match[1] == "last"  # the thread was named above it

@@ -55,6 +55,19 @@ HANGS = {
         " 10 launch\n 11  \\_ python3.12\n 12      \\_ python3.12 <defunct>\n 13      \\_ python3.12\n",
         "dead", "HNG005", {"/12"},
     ),
+    "a list of processes": (
+        "ada   7  9.8  4.4  91  29 ?  Ssl  14:25  13:01 python train.py\nada  58  1.7  0.0   0   0 ?  Z    14:27  26:20 [python] <defun\n"  # noqa: E501
+        "ada  60  2.0  2.4  91  16 ?  Sl   14:27  26:31 python train.py\n",
+        "dead", "HNG005", {"/58"},
+    ),
+    "an answer of what was not looked at": (
+        f"{_MAIN}    begin (http/client.py:318)\n    <module> (train.py:9)\n", "lost_message", "HNG016", {"/1"},
+    ),
+    "a call in a handler of twisted": (
+        f"{_MAIN}    create_connection (socket.py:832)\n    open (imaplib.py:312)\n    check (auth.py:75)\n"
+        "    _inlineCallbacks (twisted/internet/defer.py:1660)\n    <module> (server.py:9)\n",
+        "blocked_loop", "HNG009", {"/1"},
+    ),
     "a thread without a number": (
         'Thread (idle): "MainThread"\n    wait (threading.py:359)\n    get (queue.py:180)\n'
         "    _try_get_data (torch/utils/data/dataloader.py:1310)\n    ...\n"
@@ -140,7 +153,12 @@ OPEN = {
     '  File "/job/pipeline.py", line 98 in run\n  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap\n',
     "a server that nobody asks": f"{_MAIN}    select (selectors.py:468)\n    _run_once (asyncio/base_events.py:1898)\n"
     "    run (uvicorn/server.py:61)\n    <module> (uvicorn:8)\n",
-    "an answer of what was not looked at": f"{_MAIN}    begin (http/client.py:318)\n    <module> (train.py:9)\n",
+    "an idle worker of an engine": 'Process 7: VLLM::Worker_TP0   (Python 3.12.3)\nThread (idle) "MainThread"\n'
+    "    poll (zmq/sugar/poll.py:106)\n    acquire_read (vllm/distributed/device_communicators/shm_broadcast.py:698)\n"
+    "    dequeue (vllm/distributed/device_communicators/shm_broadcast.py:779)\n"
+    "    worker_busy_loop (vllm/v1/executor/multiproc_executor.py:973)\n",
+    "threads of gdb, a line each": '* 1    Thread 0x7fc7 (LWP 52) "" select_poll_poll () at /x/selectmodule.c.h:219\n',
+    "a list of processes": "ada   7  0.0  0.0  10  10 ?  Sl  14:27  0:01 python train.py\n",
     "zombies of another kind": " 10 sh\n 11  \\_ git <defunct>\n 12  \\_ python3.12\nThread 12 (idle)\n    wait (threading.py:3)\n"  # noqa: E501
     "    _bootstrap (threading.py:9)\n",
 }  # fmt: skip
