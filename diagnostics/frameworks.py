@@ -132,6 +132,10 @@ FRAMEWORKS = {
         ),
     )
 }
+# Their packages, as a path begins with them.
+TOP_MODULES = tuple(
+    each.modules[0].partition(":")[0].partition(".")[0] for each in FRAMEWORKS.values() if each.modules
+)
 # Everything that a config may be for: the reference trainer too, which the catalogue does not speak of.
 CONFIGURED = (*FRAMEWORKS, "own")
 SHOWN = {each.name: each.shown for each in FRAMEWORKS.values()}

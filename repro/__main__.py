@@ -8,6 +8,7 @@ import importlib
 import json
 import math
 import os
+import platform
 import sys
 import time
 import traceback
@@ -175,13 +176,17 @@ def _asked(
     limit_s = _limit(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
     plans = {code: _plan(repros[code], options.trigger, options.mitigation) for code in codes}
-    distribution = upstream.installed(_distributions(repros, codes))
-    if distribution is None:
+    needed = _distributions(repros, codes)
+    # What needs nothing but Python rests on no wheel: there is nothing of upstream's to be compared.
+    distribution = upstream.installed(needed) if needed else None
+    if needed and distribution is None:
         wanted = " or ".join(_distributions(repros, codes))
         raise UsageError(
             f"{wanted} is needed for {', '.join(codes)}, and {sys.executable} does not have it: "
             "run it with the Python of a cell"
         )
+    if distribution is None:
+        return limit_s, plans, upstream.WheelProof("Python", platform.python_version(), 0, ())
     return limit_s, plans, upstream.compare(distribution)
 
 

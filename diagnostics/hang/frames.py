@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from diagnostics.frameworks import TOP_MODULES
+
 _OPERATIONS = (
     "all_gather|all_gather_into_tensor|all_gather_object|all_gather_coalesced|_all_gather_base|"
     "all_reduce|all_reduce_coalesced|"
@@ -129,7 +131,7 @@ THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^<string>"
     # As py-spy shortens them in its text: from the folder of packages on.
-    r"|^(?:torch|ray|vllm|sglang|transformers|trl|accelerate|deepspeed|peft|datasets|verl|swift|openrlhf|megatron"
+    rf"|^(?:{'|'.join(TOP_MODULES)}|torch|ray|sglang|transformers|accelerate|deepspeed|peft|datasets|megatron"
     r"|lightning|pytorch_lightning|redis|requests|urllib3|httpx|httpcore|aiohttp|uvicorn|fastapi|starlette|zmq|grpc"
     r"|filelock|wandb|tqdm|click|numpy|triton|joblib|multiprocess|multiprocessing|concurrent|asyncio|http|importlib)/"
     r"|^(?:threading|queue|selectors|socket|ssl|subprocess|contextlib|functools|runpy|socketserver)\.py$"

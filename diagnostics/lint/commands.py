@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.frameworks import TOP_MODULES
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.dialect import Recognised, Started
 from diagnostics.lint.sources.shell import GIVEN, HOLE, SOFT, Command, Word
@@ -141,11 +141,7 @@ def _started_script(command: Command, file: str) -> Recognised | None:
 # Modules that start others, and those of other frameworks.
 _LAUNCHES = ("torch.distributed.", "accelerate.", "deepspeed.")
 _OTHERS = (
-    *(
-        f"{each.modules[0].partition('.')[0]}."
-        for each in FRAMEWORKS.values()
-        if each.modules and ":" not in each.modules[0]
-    ),
+    *(f"{name}." for name in TOP_MODULES),
     "recipe.",
     "pip",
     "pytest",

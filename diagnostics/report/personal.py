@@ -31,7 +31,7 @@ _USUAL = (
     r"|outputs?|results?|shared|tmp|users?|home|src|code|train|test|eval|envs?|\.?venv|projects?|repos?|scripts?"
     r"|configs?|examples?|grpo|rlhf|conda|miniconda3?|lib|bin|opt|mnt|fsx|nfs|efs|nvme\d*|ssd\d*|disks?\d*"
     r"|local|scratch\d*"
-    r"|volumes?|storage|workspace|weights|home\d*|[a-z]|wheels|verl|trl|vllm|<user>)(?![\w.-])"
+    r"|volumes?|storage|workspace|weights|home\d*|[a-z]|wheels|<user>)(?![\w.-])"
 )
 _SHARED = re.compile(
     rf"(?<![\w.-])(/(?:u|fsx|workspace|data|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"

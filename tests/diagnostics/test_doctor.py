@@ -364,3 +364,23 @@ def test_a_release_that_cannot_be_read_is_not_judged(environment):
     assert check.outcome == "skipped"
     assert "ENV901" in {finding.code for finding in report.findings}
     assert not {"SCH001", "SCH002"} & {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize(
+    ("trl", "transformers", "told"),
+    [
+        ("0.17.0", "5.0.0", True),
+        ("0.28.0", "5.1.0", True),
+        ("0.17.0", "4.57.6", False),
+        ("0.29.0", "5.1.0", False),
+    ],
+)
+def test_two_packages_that_no_run_survives_together_are_known_without_importing(
+    environment, trl, transformers, told
+):
+    """TRL before 0.29 takes packages for installed that are not, beside transformers 5."""
+    found = {
+        f.code: f for f in examine(environment.add("trl", trl).add("transformers", transformers)).findings
+    }
+    assert ("CMP003" in found) == told
+    assert not told or found["CMP003"].severity is Severity.ERROR

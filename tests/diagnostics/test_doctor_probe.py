@@ -229,13 +229,13 @@ class Scripted:
 
 
 def test_the_same_failure_is_told_once(tmp_path, rules):
-    """Three packages fail for PyTorch's reason: one finding, and each check refers to it."""
+    """What needs PyTorch fails for PyTorch's reason: one finding, and each check refers to it."""
     children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
     results = tiers.probe(
         children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
     )
     imports = [result for result in results if result.check.startswith("import")]
-    assert [result.outcome for result in imports] == ["findings"] * 3
+    assert [result.outcome for result in imports] == ["findings"] * 4, "TRL's trainer has an entry of its own"
     assert sum(len(result.findings) for result in imports) == 1
     assert "as with import torch" in imports[2].reason
 
@@ -385,3 +385,33 @@ def doctor_json(python, tier, **environ):
         capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
     return json.loads(done.stdout), done.returncode
+
+
+LAZY = """
+try:
+    {root}
+except Exception as error:
+    raise RuntimeError("Failed to import trl: cannot import name 'AutoProcessor' from 'transformers'") from error
+"""
+
+
+@pytest.mark.parametrize(
+    ("root", "damaged", "code"),
+    [
+        ("raise ImportError('libcudart.so.12: cannot open shared object file: No such file')", (), "CMP021"),
+        (
+            "raise ImportError(\"cannot import name 'AutoConfig' from 'transformers' (unknown location)\")",
+            ("transformers/__init__.py: gone",),
+            "ENV923",
+        ),
+    ],
+)
+def test_the_root_of_a_chain_decides_and_what_is_gone_decides_first(modules, rules, root, damaged, code):
+    """What lazy packages raise on top names another package and another cause."""
+    (modules / "broken.py").write_text(LAZY.format(root=root))
+    package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
+    here = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
+    with Children(Path(sys.executable), os.environ) as children:
+        ended = children.ask("import broken", "imports", "broken", limit_s=500)
+        (finding,) = outcomes.result(Tried(ended, "ENV921", here), rules).findings
+    assert finding.code == code
