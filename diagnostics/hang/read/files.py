@@ -110,7 +110,7 @@ def _stacks(text: str) -> Snapshot | None:
 
 def _pasted(text: str, name: str) -> Snapshot | None:
     """The first document of a known kind among other words; None if there is none."""
-    pieces = [match[1] for match in _FENCED.finditer(text)]
+    pieces = [match[1] for _, match in zip(range(_TRIES), _FENCED.finditer(text), strict=False)]
     pieces += [text[match.end() :] for _, match in zip(range(_TRIES), _BEGINS.finditer(text), strict=False)]
     for piece in pieces:
         try:

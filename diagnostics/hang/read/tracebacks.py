@@ -53,14 +53,20 @@ _STOOD = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExi
 _CAUSE = ("During handling of the above", "The above exception was")
 _HEAD = re.compile(r"^\s*(?:=+|#+|-+|\*+)?\s*(?:rank|RANK|\[rank)\s*[:=]?\s*(\d+)\b.{0,40}$")
 _PROCESS = re.compile(r"^Process (\d+): ?")
+_LONGEST = 1000
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]+(\d+)\b")
+
+
+def _lines(text: str) -> list[str]:
+    """What is longer than a frame is none, and would only take time."""
+    return [line[:_LONGEST] for line in text.splitlines()]
 
 
 def is_text(text: str) -> bool:
     """Whether there are stacks in it that this module reads."""
     return any(
         pattern.match(line)
-        for line in text.splitlines()
+        for line in _lines(text)
         for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME, _PYTHON, _CPP, _ARROW, _GDB_INFO)
     )
 
@@ -68,7 +74,7 @@ def is_text(text: str) -> bool:
 def from_text(text: str) -> list[Process]:
     """The processes in it. A new main thread begins a new process, since each dump has one."""
     reader = _Dump(closed=bool(_CLOSED.search(text)))
-    for line in text.splitlines():
+    for line in _lines(text):
         reader.line(line)
     return reader.finished()
 
