@@ -109,7 +109,8 @@ FRAMEWORKS = {
             log_texts=("verl.trainer",),
             log_marks=r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b",
         ),
-        # In no registry: it has no releases that an environment could show. Its package is called verl, too.
+        # Its package is called verl, too.
+        # In no registry: it has no releases that an environment could show.
         Framework(
             "easyr1",
             "EasyR1",

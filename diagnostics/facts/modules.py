@@ -45,6 +45,10 @@ class EntryPoint:
     absent: bool = False
 
 
+# What packages bring beside their own module by mistake: nothing of a run imports it, and every project has one.
+_BESIDE = frozenset({"tests", "test", "docs", "examples", "benchmarks", "scripts", "tools"})
+
+
 @dataclass(frozen=True)
 class Shadow:
     """A module that is found before the one that an installed package brought.
@@ -203,7 +207,9 @@ def shadows(
         if not names or (kind == "variable" and (folder / "os.py").exists()):
             continue
         later = {os.path.realpath(each) for each, _, _ in [*before, *named][place + 1 :]}
-        for module in _tops(folder, names, {*homes, *(stdlib if kind == "variable" else ())}):
+        for module in _tops(
+            folder, names, {*(homes.keys() - _BESIDE), *(stdlib if kind == "variable" else ())}
+        ):
             there = folder / module if module in names else folder / f"{module}.py"
             hidden = homes.get(module, "the standard library")
             if module in homes and os.path.realpath(hidden) not in later:

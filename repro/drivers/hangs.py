@@ -27,7 +27,7 @@ def repro(
     needs: tuple[str, ...] = (),
     simulated: tuple[str, ...] = (),
 ) -> Repro:
-    """Returns the repro whose module `repro.issues.CODE` runs one of these programs.
+    """Returns the repro whose own module, where these programs are, runs one of them.
 
     Args:
         code: of the known issue.
@@ -41,11 +41,13 @@ def repro(
         simulated: what is not real.
     """
     told = untried or {}
+    # By its own name: a name that is put together would rest on every module that it could be.
+    module = next(iter(programs.values())).__module__
 
     def attempt(trigger: str, mitigation: str | None) -> Work:
         if mitigation is not None and mitigation in told:
             raise InapplicableError(told[mitigation])
-        return standing.attempt(f"repro.issues.{code.lower()}", trigger, mitigation, names, counted)
+        return standing.attempt(module, trigger, mitigation, names, counted)
 
     def inapplicable() -> str | None:
         absent = [name for name in needs if find_spec(name.replace("-", "_")) is None]

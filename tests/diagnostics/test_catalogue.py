@@ -102,7 +102,7 @@ def entry(tmp_path):
         ('since = "0.1.0"', 'since = "0.1.0"\ncolour = "red"', 'colour = "red"', "colour: expected one of"),
         ('evidence = "static"', 'evidence = "sure"', 'evidence = "sure"', "affected.#1.evidence is 'sure'"),
         (
-            'versions = ">=0.6.0,<0.11"',
+            'versions = ">=0.6.0,<0.11.0"',
             'versions = "0.6 to 0.10"',
             'versions = "0.6 to 0.10"',
             "a version specifier",

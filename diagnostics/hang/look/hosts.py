@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _PARTS = (
     "hang/plain.py",
+    "frameworks.py",
+    "hang/frames.py",
     "hang/roles.py",
     "hang/snapshot.py",
     "hang/read/__init__.py",

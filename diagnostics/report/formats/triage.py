@@ -65,13 +65,13 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
 
 def _write_more(console: Console, subject: dict[str, Any]) -> None:
     """What metrics show, and what is near where no answer is known."""
-    for symptom in subject["symptoms"][:_MOST_SYMPTOMS]:
+    for symptom in subject.get("symptoms", ())[:_MOST_SYMPTOMS]:
         times = f", {symptom['count']} lines" if symptom["count"] > 1 else ""
         console.print()
         console.print(Text(f"the metrics show that {symptom['what']}", style="bold"))
         for text in (f"- {symptom['first']['text']} [{symptom['first']['place']}{times}]", symptom["means"]):
             console.print(Padding(Text(redact(text)), (0, 0, 0, 2), expand=False))
-    if subject["near"]:
+    if subject.get("near"):
         near = "; ".join(f"{issue['code']} {issue['title']}" for issue in subject["near"])
         console.print()
         console.print(Text(f"see also, near and not the answer: {near}"))

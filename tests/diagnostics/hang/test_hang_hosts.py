@@ -221,7 +221,7 @@ def test_two_real_machines(two_hosts, tmp_path):
              "--match", "reward_server|train_client", "--patience", "0.001", "--format", "json", "--node-limit", "300"],
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert "host-1 is m1\nhost-2 is m2" in done.stderr
     (culprit,) = found["culprits"]
