@@ -589,3 +589,18 @@ def run_bounded(*words, module="diagnostics"):
     return subprocess.run(
         ["/bin/bash", *words], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
     )
+
+
+@pytest.mark.parametrize("before", [b"", b"INFO start\n"])
+def test_what_was_never_written_of_a_log_takes_no_time(tmp_path, before):
+    """A hole of 100 GB, before a failure or alone: read to its end it would take minutes."""
+    failure = b'Traceback (most recent call last):\n  File "/opt/run.py", line 3, in <module>\n    serve()\n'
+    path = tmp_path / "a.log"
+    with path.open("wb") as file:
+        file.write(before)
+        file.truncate(100 << 30)
+    assert program.main(["triage", str(path)]) == 3
+    with path.open("r+b") as file:
+        file.seek(100 << 30)
+        file.write(failure + b"OSError: [Errno 98] Address already in use\n")
+    assert program.main(["triage", str(path)]) == 1

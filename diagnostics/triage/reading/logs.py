@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
@@ -100,6 +101,27 @@ class _Recoded:
         return b""
 
 
+class _WithoutHoles:
+    """A file without what was never written of it: a hole of 100 GB takes no room on the disk, and no time here."""
+
+    def __init__(self, raw: io.BufferedReader) -> None:
+        self._raw, self._fd = raw, raw.fileno()
+
+    def read(self, size: int, /) -> bytes:
+        while (data := self._raw.read(size)) and not data[0] and not data.strip(b"\0"):
+            behind = self._raw.tell()
+            now = os.lseek(self._fd, 0, os.SEEK_CUR)
+            try:
+                written = os.lseek(self._fd, behind, os.SEEK_DATA)
+            except OSError:  # nothing is written behind it
+                return b""
+            finally:
+                # The reader knows where it left the file.
+                os.lseek(self._fd, now, os.SEEK_SET)
+            self._raw.seek(written)
+        return data
+
+
 def _read(raw: io.BufferedReader) -> Iterator[Block]:
     return _of_text(_blocks(_plain(raw)))
 
@@ -116,7 +138,10 @@ def _plain(raw: io.BufferedReader) -> Stream:
         raise NoLogError("a zip in a pipe or in a zip is not unpacked here: name the file itself")
     if said := kinds.unread(head):
         raise NoLogError(said)
-    return raw
+    try:
+        return _WithoutHoles(raw) if raw.seekable() else raw
+    except OSError:  # a member of a zip is no file of its own
+        return raw
 
 
 def _blocks(stream: Stream) -> Iterator[Block]:
