@@ -69,11 +69,10 @@ def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
         [prefix / "bin" / "python", "-c", "import sys, json; print(json.dumps(sys.path[1:]))"],
         env=environ, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    standard = (sys.base_prefix, sys.prefix)
     theirs = [
         os.path.realpath(path)
         for path in json.loads(told.stdout)
-        if "-packages" in path or not path.startswith(standard)
+        if "-packages" in path or not path.startswith(sys.base_prefix)
     ]
     seen = search_path.collect(prefix, environ)
     assert [os.path.realpath(folder) for folder in seen.folders] == theirs
