@@ -62,6 +62,15 @@ class Framework:
     log_marks: str = ""
 
 
+def top_of(module: str) -> str:
+    """The package that a module, or a name in one, lies in.
+
+    >>> top_of("trl:GRPOTrainer"), top_of("vllm._C")
+    ('trl', 'vllm')
+    """
+    return module.partition(":")[0].partition(".")[0]
+
+
 FRAMEWORKS = {
     each.name: each
     for each in (
@@ -134,9 +143,7 @@ FRAMEWORKS = {
     )
 }
 # Their packages, as a path begins with them.
-TOP_MODULES = tuple(
-    each.modules[0].partition(":")[0].partition(".")[0] for each in FRAMEWORKS.values() if each.modules
-)
+TOP_MODULES = tuple(top_of(each.modules[0]) for each in FRAMEWORKS.values() if each.modules)
 # Everything that a config may be for: the reference trainer too, which the catalogue does not speak of.
 CONFIGURED = (*FRAMEWORKS, "own")
 SHOWN = {each.name: each.shown for each in FRAMEWORKS.values()}

@@ -8,7 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from diagnostics.frameworks import FRAMEWORKS, TRAINERS
+from diagnostics.frameworks import FRAMEWORKS, TRAINERS, top_of
 from diagnostics.report.remedies import Install, Uninstall
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Modules that are called otherwise than what is installed.
 _DISTRIBUTIONS = {
-    module.partition(":")[0].partition(".")[0]: each.packages[0]
+    top_of(module): each.packages[0]
     for each in FRAMEWORKS.values()
     for module in each.modules
 } | {
@@ -44,11 +44,8 @@ def requirement(environment: Environment, name: str) -> str:
     for trainer in TRAINERS:
         package = environment.packages.get(trainer)
         for line in package.requires if package else ():
-            try:
-                asked = Requirement(line)
-            except InvalidRequirement:
-                continue
-            if canonicalize_name(asked.name) == canonicalize_name(name) and asked.specifier:
+            asked = _read(line)
+            if asked and canonicalize_name(asked.name) == canonicalize_name(name) and asked.specifier:
                 return f"{name}{asked.specifier}"
     return name
 

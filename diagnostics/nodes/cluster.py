@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,8 @@ from diagnostics.nodes.answer import Member, NodeAnswer, clock_of, one_line
 from diagnostics.nodes.program import program
 
 if TYPE_CHECKING:
+    import argparse
+
     from diagnostics.nodes.program import Carried
 
 # Joining a cluster takes seconds, and so does the first worker of a node.
@@ -61,6 +64,17 @@ def ask(python: str, address: str, limit_s: float, carried: Carried) -> list[Mem
     ordered = sorted(nodes, key=lambda node: (node["address"], node["port"], node["id"]))
     shared = Counter(node["address"] for node in nodes)
     return [_member(node, said.get(node["id"]), shared[node["address"]] > 1) for node in ordered]
+
+
+def chosen(options: argparse.Namespace, prefix: str, carried: Carried) -> list[Member]:
+    """Asks the cluster that the command line names, through the Python that it names or that of an environment.
+
+    Raises:
+        ClusterError: Ray is not there, or there is no cluster at the address.
+    """
+    python = options.host_python or (f"{prefix}/bin/python" if prefix else sys.executable)
+    print(f"asking Ray's nodes, at most {options.node_limit:g} s after joining", file=sys.stderr)
+    return ask(python, options.ray, options.node_limit, carried)
 
 
 def _knock(address: str) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import standing
@@ -77,6 +77,20 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port: int = held.getsockname()[1]
     return port
+
+
+def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
+    """Joins ranks that meet at a port of this machine, over gloo."""
+    import torch.distributed as dist
+
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, **options)
+
+
+def run_ranks(count: int, run: Callable[[int, int], None]) -> None:
+    """Forks ranks as `fork_ranks` does, and waits for their ends."""
+    for child in fork_ranks(count, run):
+        os.waitpid(child, 0)
 
 
 def fork_ranks(count: int, run: Callable[[int, int], None]) -> list[int]:

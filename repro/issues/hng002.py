@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 
 from repro.drivers import hangs, standing
@@ -19,7 +18,7 @@ def answer_missing(mitigation: str) -> None:
         import torch
         import torch.distributed as dist
 
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+        hangs.join_gloo(rank, port, len(NAMES))
         dist.barrier()
         standing.say("ready", NAMES[rank])
         if rank == 1:
@@ -34,8 +33,7 @@ def answer_missing(mitigation: str) -> None:
         standing.say("done", NAMES[rank])
         dist.barrier()
 
-    for child in hangs.fork_ranks(len(NAMES), rank_of):
-        os.waitpid(child, 0)
+    hangs.run_ranks(len(NAMES), rank_of)
 
 
 PROGRAMS = {"answer_missing": answer_missing}

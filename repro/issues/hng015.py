@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from repro.drivers import hangs, standing
 
 NAMES = ("rank 0", "rank 1")
@@ -17,12 +15,11 @@ def one_too_many(mitigation: str) -> None:
         import torch.distributed as dist
 
         standing.say("ready", NAMES[rank])
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+        hangs.join_gloo(rank, port, world)
         standing.say("done", NAMES[rank])
         dist.barrier()
 
-    for child in hangs.fork_ranks(len(NAMES), rank_of):
-        os.waitpid(child, 0)
+    hangs.run_ranks(len(NAMES), rank_of)
 
 
 PROGRAMS = {"one_too_many": one_too_many}

@@ -15,18 +15,14 @@ def _reduce(mitigation: str | None) -> None:
 
     limit = timedelta(seconds=60 if mitigation == "longer" else 2)
 
-    def join(rank: int, port: int) -> None:
-        address = f"tcp://127.0.0.1:{port}"
-        dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=limit)
-
     port = hangs.free_port()
     late = os.fork()
     if late == 0:
-        join(1, port)
+        hangs.join_gloo(1, port, 2, timeout=limit)
         time.sleep(6.0)  # a long evaluation
         dist.all_reduce(torch.ones(1))
         os._exit(0)
-    join(0, port)
+    hangs.join_gloo(0, port, 2, timeout=limit)
     dist.all_reduce(torch.ones(1))
 
 

@@ -13,7 +13,7 @@ def _reduce(mitigation: str | None) -> None:
     import torch.distributed as dist
 
     def join(rank: int, port: int) -> None:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+        hangs.join_gloo(rank, port, 2)
         dist.barrier()
 
     port = hangs.free_port()

@@ -80,9 +80,7 @@ def carried(prefix: str = "") -> Carried:
 
 
 def _of_ray(options: argparse.Namespace, prefix: str) -> tuple[list[Node], str]:
-    python = options.host_python or (f"{prefix}/bin/python" if prefix else sys.executable)
-    print(f"asking Ray's nodes, at most {options.node_limit:g} s after joining", file=sys.stderr)
-    members = cluster.ask(python, options.ray, options.node_limit, carried())
+    members = cluster.chosen(options, prefix, carried())
     nodes = [
         Node(
             position,

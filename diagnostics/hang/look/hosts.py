@@ -43,8 +43,7 @@ def take(options: argparse.Namespace) -> Snapshot:
         {"pattern": options.match, "seconds": options.seconds, "samples": options.samples},
     )
     if options.ray:
-        print(f"asking Ray's nodes, at most {options.node_limit:g} s after joining", file=sys.stderr)
-        members = cluster.ask(options.host_python or sys.executable, options.ray, options.node_limit, carried)
+        members = cluster.chosen(options, "", carried)
         named = [(member.name, member.answer) for member in members]
     else:
         found, answers = reach.chosen(options, "", lambda _: carried)
