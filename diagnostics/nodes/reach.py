@@ -155,9 +155,8 @@ async def _give(stdin: asyncio.StreamWriter, text: bytes) -> None:
     with contextlib.suppress(ConnectionError, BrokenPipeError):
         stdin.write(text)
         await stdin.drain()
-    with contextlib.suppress(ConnectionError, BrokenPipeError):
-        stdin.close()
-        await stdin.wait_closed()
+    # Its end is not waited for: the process's is, and a wait that is given up leaves a traceback (CPython 3.11).
+    stdin.close()
 
 
 async def _hear(stream: asyncio.StreamReader) -> tuple[str, tuple[float, float] | None]:

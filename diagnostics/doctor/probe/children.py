@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import tempfile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _MARK = "GRPO_DOCTOR_CHILD"
+_END_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,18 @@ class Children:
     def _end_strays(self) -> None:
         """Ends processes that carry our mark: a child may have started some in sessions of their own."""
         mark = f"{_MARK}={self._mark}".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
+        with contextlib.ExitStack() as held:
+            ending = []
+            for entry in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        descriptor = os.pidfd_open(int(entry.name))
+                        held.callback(os.close, descriptor)
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                        ending.append(descriptor)
+            # The kernel ends them when it comes to it; one in the kernel's own sleep is not waited for longer.
+            for descriptor in ending:
+                select.select([descriptor], [], [], _END_S)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -110,16 +110,23 @@ class _WithoutHoles:
     def read(self, size: int, /) -> bytes:
         while (data := self._raw.read(size)) and not data[0] and not data.strip(b"\0"):
             behind = self._raw.tell()
-            now = os.lseek(self._fd, 0, os.SEEK_CUR)
-            try:
-                written = os.lseek(self._fd, behind, os.SEEK_DATA)
-            except OSError:  # nothing is written behind it
-                return b""
-            finally:
-                # The reader knows where it left the file.
-                os.lseek(self._fd, now, os.SEEK_SET)
+            written = self._written_from(behind)
+            if written is None:
+                self._raw.seek(0, os.SEEK_END)
+                return data
             self._raw.seek(written)
         return data
+
+    def _written_from(self, place: int) -> int | None:
+        """The first place from this one on that was written; nothing where there is none."""
+        now = os.lseek(self._fd, 0, os.SEEK_CUR)
+        try:
+            return os.lseek(self._fd, place, os.SEEK_DATA)
+        except OSError:
+            return None
+        finally:
+            # The reader knows where it left the file.
+            os.lseek(self._fd, now, os.SEEK_SET)
 
 
 def _read(raw: io.BufferedReader) -> Iterator[Block]:
