@@ -18,3 +18,12 @@ def pytest_collection_modifyitems(items):
         definitions = item._fixtureinfo.name2fixturedefs.values()
         if any(one.scope == "module" for several in definitions for one in several):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish(session):
+    """Refuses a pytest under which pytest-xdist loses its groups: each worker would make each fixture."""
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if session.config.getoption("loadgroup", False) and any("@" not in item.nodeid for item in grouped):
+        raise pytest.UsageError(
+            f"pytest {pytest.__version__}: the names that pytest-xdist gives are not kept"
+        )
