@@ -133,6 +133,16 @@ def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
 
 
 @nox.session(python=PYTHON)
+def docs(session: nox.Session) -> None:
+    """Build the documents' site: a page for each code and command, searched without a server; every link is checked."""
+    install(session, "--editable", ".[matrix]", "--group", "docs")
+    sources, built = Path(session.create_tmp()) / "sources", ROOT / "build" / "docs"
+    session.run("python", "docs/make_site.py", str(sources))
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", str(sources), str(built))
+    session.log(f"open {built / 'README.html'}")
+
+
+@nox.session(python=PYTHON)
 def quick(session: nox.Session) -> None:
     """The tests nearest to a file, in seconds, without torch and cells: -- FILE, a source, a known issue, a test."""
     if not session.posargs:

@@ -1,0 +1,148 @@
+"""`python docs/make_site.py FOLDER`: lays out the documents, with a page for each code and each command, for Sphinx.
+
+The layout is the repository's own, so that a link that works there works on the site. `nox -s docs` builds it. Sphinx
+with MyST because it is well kept, reads the Markdown as it stands here, fails on a link that leads nowhere, and its
+search needs no server: the built folder can be opened on a machine without a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics import catalogue, programs
+from diagnostics.catalogue import documents, offers
+from diagnostics.report.formats.issue_markdown import page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^)#\s]+)\)")
+COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "explain", "catalogue")
+CONF = """\
+project = "grpo-doctor"
+author = "grpo-doctor contributors"
+extensions = ["myst_parser"]
+root_doc = "README"
+html_theme = "furo"
+html_title = "grpo-doctor"
+html_copy_source = False
+html_show_sphinx = False
+myst_heading_anchors = 4
+# A code's own page begins with its second heading where it has no first section, and a transcript is no language.
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+"""
+CONTENTS = (
+    ("How to", "docs/how-to/*.md"),
+    ("The commands", "docs/reference/*.md"),
+    ("What there is to know", "docs/*.md"),
+    ("Known issues", "docs/codes/*.md"),
+    ("Results", "docs/results/*.md"),
+    ("The project", "*.md"),
+)
+
+
+def main() -> int:
+    """Lays everything out; what is in the folder before is taken away."""
+    parser = argparse.ArgumentParser(prog="python docs/make_site.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="made anew")
+    folder = parser.parse_args().folder
+    if folder.exists() and not (folder / "conf.py").exists():
+        parser.error(f"{folder} is there and is no folder of such pages: name another")
+    lay_out(folder)
+    return 0
+
+
+def lay_out(folder: Path) -> None:
+    """Writes the sources of all pages.
+
+    Args:
+        folder: Where; removed before.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in written()}
+    texts |= {Path("docs/codes", f"{code}.md"): text for code, text in code_pages()}
+    texts |= {Path("docs/reference", f"{name}.md"): help_of(name) for name in (*COMMANDS, *programs.PROGRAMS)}
+    table = texts[Path("docs/codes.md")]
+    texts[Path("docs/codes.md")] = re.sub(
+        r"^\| ([A-Z]{3}\d{3}) \|", r"| [\1](codes/\1.md) |", table, flags=re.MULTILINE
+    )
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(linked(path, text, texts, folder), encoding="utf-8")
+    with (folder / "README.md").open("a", encoding="utf-8") as file:
+        file.write(contents(texts))
+    (folder / "conf.py").write_text(CONF, encoding="utf-8")
+
+
+def written() -> Iterator[Path]:
+    """The documents that stand in the repository."""
+    yield from sorted(ROOT.glob("*.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def code_pages() -> Iterator[tuple[str, str]]:
+    """Every code, and the page of it."""
+    for issue in catalogue.load().values():
+        yield issue.code, page(documents.of_issue(issue, offers.remedy(issue)))
+    for check in catalogue.load_checks().values():
+        yield check.code, page(documents.of_check(check))
+
+
+def help_of(name: str) -> str:
+    """What a command says of itself, as its parser prints it."""
+    command = [sys.executable, "-m", "diagnostics", name, "--help"]
+    environ = {"PYTHONPATH": str(ROOT), "COLUMNS": "100", "PATH": "", "HOME": "/"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    return f"# {name}\n\nWhat `python -m diagnostics {name} --help` prints.\n\n```text\n{done.stdout.rstrip()}\n```\n"
+
+
+def linked(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:
+    """A page whose links lead somewhere: a file of the repository is laid beside it, a folder is left as a word."""
+
+    def kept(match: re.Match[str]) -> str:
+        target = match[2] or match[4]
+        if "://" in target:
+            return match[0]
+        place = (ROOT / path.parent / target).resolve()
+        inside = place.relative_to(ROOT) if place.is_relative_to(ROOT) else Path("..")
+        if inside in texts or not place.exists():  # what does not exist is Sphinx's to refuse
+            return match[0]
+        if place.is_dir():
+            return match[1]
+        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(place, folder / inside)
+        return match[0]
+
+    return LINK.sub(kept, text)
+
+
+def contents(paths: Iterable[Path]) -> str:
+    """The trees of contents, which stand at the site's side and not in the text; each page in the first that has it."""
+    left = {path for path in paths if path != Path("README.md")}
+    parts = []
+    for title, pattern in CONTENTS:
+        mine = sorted(
+            path for path in left if path.match(pattern) and len(path.parts) == len(Path(pattern).parts)
+        )
+        left -= set(mine)
+        lines = [
+            f":caption: {title}",
+            ":hidden:",
+            ":maxdepth: 1",
+            "",
+            *(str(path.with_suffix("")) for path in mine),
+        ]
+        parts.append("\n".join(["```{toctree}", *lines, "```"]))
+    assert not left, f"in no tree of contents: {sorted(map(str, left))}"
+    return "\n\n" + "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The documents' site: what is laid out for Sphinx. `nox -s docs` builds it."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+
+import pytest
+
+from diagnostics import __main__ as program
+from diagnostics import catalogue
+from diagnostics.report.formats.issue_markdown import prose
+from tests.documents import ROOT
+
+SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))
+HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory):
+    """The folder that Sphinx would read."""
+    folder = tmp_path_factory.mktemp("site") / "sources"
+    SITE["lay_out"](folder)
+    return folder
+
+
+def test_every_code_has_a_page(laid_out):
+    """Known issues and those of checks, each linked from the table of codes."""
+    codes = {*catalogue.load(), *catalogue.load_checks()}
+    assert {path.stem for path in (laid_out / "docs" / "codes").glob("*.md")} == codes
+    table = (laid_out / "docs" / "codes.md").read_text()
+    assert codes <= set(re.findall(r"\]\(codes/([A-Z]{3}\d{3})\.md\)", table))
+
+
+def test_every_link_leads_somewhere(laid_out):
+    """To a page, or to a file that was laid beside it."""
+    dead = [
+        (path.name, match[2] or match[4])
+        for path in laid_out.rglob("*.md")
+        for match in SITE["LINK"].finditer(
+            re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+        )
+        if "://" not in (match[2] or match[4]) and not (path.parent / (match[2] or match[4])).exists()
+    ]
+    assert dead == []
+
+
+def test_a_page_tells_what_does_not_help(laid_out):
+    """As plainly as what does, with what it was run against."""
+    text = (laid_out / "docs" / "codes" / "SCH001.md").read_text()
+    helps, does_not = text.split("## What helps")[1].split("## What does not help")
+    assert "`fresh_engine`" in helps
+    assert "`lock_around_step`" in does_not
+    assert "Did not help against: `lost_step`" in does_not
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a_b <c> *d*", r"a\_b \<c\> \*d\*"),
+        ("`a_b` and [x](y)", r"`a_b` and \[x\](y)"),
+        ("one ` alone", r"one \` alone"),
+    ],
+)
+def test_a_text_of_the_catalogue_is_no_markup(text, shown):
+    """But for code between backticks."""
+    assert prose(text) == shown
+
+
+@pytest.mark.parametrize("path", HOW_TO, ids=[path.stem for path in HOW_TO])
+def test_a_how_to_names_commands_that_are_taken(path):
+    """Each command of ours in it parses, and each page that it leads to is there."""
+    commands = re.findall(r"^python -m diagnostics (.+?)(?: {2,}#.*)?$", path.read_text(), flags=re.MULTILINE)
+    for command in commands:
+        assert program._parser().parse_args(shlex.split(command))
+
+
+def test_a_folder_of_somebody_is_not_taken_away(tmp_path, monkeypatch, capsys):
+    """Only one that was made by this program before."""
+    (tmp_path / "mine").write_text("")
+    monkeypatch.setattr("sys.argv", ["make_site.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        SITE["main"]()
+    assert "is no folder of such pages" in capsys.readouterr().err
+    assert (tmp_path / "mine").exists()
