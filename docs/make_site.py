@@ -34,6 +34,7 @@ html_theme = "furo"
 html_title = "grpo-doctor"
 html_copy_source = False
 html_show_sphinx = False
+smartquotes = False  # of two dashes of a command it would make one
 myst_heading_anchors = 4
 # A code's own page begins with its second heading where it has no first section, and a transcript is no language.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]

@@ -49,7 +49,9 @@ def test_every_link_leads_somewhere(laid_out):
 def test_a_page_tells_what_does_not_help(laid_out):
     """As plainly as what does, with what it was run against."""
     text = (laid_out / "docs" / "codes" / "SCH001.md").read_text()
-    helps, does_not = text.split("## What helps")[1].split("## What does not help")
+    helps, does_not = (
+        text.split("\n## Who is affected")[0].split("## What helps")[1].split("## What does not help")
+    )
     assert "`fresh_engine`" in helps
     assert "`lock_around_step`" in does_not
     assert "Did not help against: `lost_step`" in does_not

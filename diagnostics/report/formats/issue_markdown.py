@@ -25,15 +25,15 @@ def page(document: Mapping[str, Any]) -> str:
     parts.append(f"{document['kind'].capitalize()}; {prose(document['family'])}; concerns {concerned}.")
     parts += ["## Why", prose(document["cause"])]
     parts += [prose(paragraph) for paragraph in document["detail"].split("\n\n") if paragraph]
+    named = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
+    for title, key in (("What helps", "offered"), ("What does not help", "does_not_help")):
+        if document[key]:
+            parts += [f"## {title}", *(_mitigation(named[name]) for name in document[key])]
     parts += ["## Who is affected", *map(_claim, document["affected"])]
     parts += _signature(document["signature"])
     if document["triggers"]:
         parts += ["## How it comes about", "\n".join(map(_trigger, document["triggers"]))]
         parts.append(_block(f"python -m repro run {document['code']}"))
-    named = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
-    for title, key in (("What helps", "offered"), ("What does not help", "does_not_help")):
-        if document[key]:
-            parts += [f"## {title}", *(_mitigation(named[name]) for name in document[key])]
     if document["references"]:
         told = [f"- {prose(one['ref'])}: {prose(one['about'])}" for one in document["references"]]
         parts += ["## References", "\n".join(told)]
