@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from diagnostics.facts.compat import Compat
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Outcome
 from diagnostics.matrix.records.events import Event
@@ -62,7 +63,7 @@ def address(tmp_path_factory, kit):
     asked[5] = later
     events.append(event(later, Outcome.FAIL, 2))
     page = folder / "index.html"
-    page.write_text(html.render(board(asked, events), "today", changes(events)))
+    page.write_text(html.render(board(asked, events), "today", changes(events), Compat()))
     return page.as_uri()
 
 
@@ -137,13 +138,24 @@ def test_the_keyboard_is_enough(page):
     page.wait_for_function(f"{focus} === '#vllm-1.2_trl-0.9.resolve'")
 
 
-def test_the_map_leads_to_the_row(page):
-    """Fourteen pairs make a map, the newest first; what failed stands out in it, and a select shows its row."""
+def test_the_map_leads_to_the_pair(page):
+    """Fourteen pairs make a map, the newest first; what failed stands out in it, and a select tells of the pair."""
     assert page.locator(".map a.chip").count() == 14
     assert page.locator(".map a.chip.fail").count() == 2
     page.locator(".map a.chip.fail").first.click()
-    assert page.evaluate("location.hash") == "#vllm-1.2_trl-0.9.cell"
-    assert page.locator("article.panel:visible").count() == 0
+    assert page.evaluate("location.hash") == "#pair.1.2_0.9"
+    told = page.locator("article.panel:visible").inner_text()
+    assert "vLLM 1.2 + TRL 0.9" in told
+    assert "contract: vllm-1.2+trl-0.9 contract seen" in told
+
+
+def test_the_map_is_narrowed_to_what_somebody_has(page):
+    """By release; what is left out is not there for the keyboard either, and the answer is said."""
+    page.select_option("#my-vllm", "1.3")
+    assert page.locator(".map a.chip:visible").count() == 1
+    assert page.locator("#answer").inner_text() == "nothing of these ran"
+    page.select_option("#my-vllm", "")
+    assert page.locator(".map a.chip:visible").count() == 14
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1500, "dark")])

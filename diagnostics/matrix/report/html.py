@@ -11,40 +11,36 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
+from diagnostics.facts import compat
 from diagnostics.matrix.ask.layers.resolve import SHOWN
-from diagnostics.matrix.plan.breadth import allowed
-from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome, Verdict
-from diagnostics.matrix.report import confusion, findings, words
+from diagnostics.matrix.plan.verdicts import Verdict
+from diagnostics.matrix.report import confusion, findings, glance, words
 from diagnostics.matrix.report.changes import NO_CHANGES
-from diagnostics.matrix.report.publish import verdict as cell_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from diagnostics.facts.compat import Compat
     from diagnostics.matrix.report.changes import Changes
     from diagnostics.matrix.run.board import Board, Row, Square
 
 PAGE = Path(__file__).with_name("page")
-# From so many cells on, a map of TRL by vLLM stands above the rows.
-MAP_FROM = 12
 # From so many cells on, the page leaves out what its rows and panels tell already.
 MANY = 100
 _OPEN = "could not be followed to its end"
-# A generated pair that its TRL's metadata does not allow, by what was read: class, symbol, words.
-_BEYOND = {
-    Outcome.PASS: ("partial", "○", "not allowed, all names there"),
-    Outcome.FAIL: ("unknown", "·", "not allowed, names missing"),
-    Outcome.NOT_JUDGED: ("unknown", "?", "not allowed, not judged"),
-}
-_CELL_SYMBOLS = {"pass": "✔", "partial": "◐", "fail": "✘", "unresolvable": "∅", "unknown": "-"}
-# Strongest last.
-_STRENGTH = (EvidenceLevel.DECLARED, EvidenceLevel.STATIC, EvidenceLevel.EXECUTED)
 
 
-def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:
-    """Returns the page. Everything that comes from logs or upstream is escaped by the template engine."""
+def render(
+    board: Board, generated: str, changes: Changes = NO_CHANGES, published: Compat | None = None
+) -> str:
+    """Returns the page. Everything that comes from logs or upstream is escaped by the template engine.
+
+    Args:
+        board: What this machine's store says.
+        generated: When.
+        changes: Since the run before.
+        published: The table beside which it stands; the one that is shipped.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -54,6 +50,7 @@ def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:
     template = environment.from_string((PAGE / "page.html").read_text(encoding="utf-8"))
     script = (PAGE / "page.js").read_text(encoding="utf-8")
     rows = [_row(board, row, changes) for row in board.rows]
+    known = glance.pairs(board, compat.load() if published is None else published)
     page: str = template.render(
         style=Markup((PAGE / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
@@ -66,7 +63,8 @@ def render(board: Board, generated: str, changes: Changes = NO_CHANGES) -> str:
         many=len(rows) >= MANY,
         found=_found(board),
         families=list(_families(rows)),
-        map=_map(board) if len(board.rows) >= MAP_FROM else None,
+        headline=glance.headline(known),
+        map=glance.grid(known),
         predictions=[_predictions(one) for one in confusion.of(board) if one.pairs or one.issues],
         compared=changes.since,
         changes=_changes(board, changes),
@@ -104,40 +102,6 @@ def _families(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "about": about,
             "rows": found,
         }
-
-
-def _map(board: Board) -> dict[str, Any]:
-    """Returns the grid of all pairs: TRL down, vLLM across, the newest of both first."""
-    pairs = {(row.cell.trl, row.cell.vllm): row for row in board.rows}
-    columns = sorted({vllm for _trl, vllm in pairs}, key=Version, reverse=True)
-    rows = [
-        {"name": trl, "squares": [_mapped(pairs.get((trl, vllm))) for vllm in columns]}
-        for trl in sorted({trl for trl, _vllm in pairs}, key=Version, reverse=True)
-    ]
-    return {"columns": columns, "rows": rows}
-
-
-def _mapped(row: Row | None) -> dict[str, str] | None:
-    if row is None:
-        return None
-    verdict, words_ = cell_verdict(row), ""
-    symbol = _CELL_SYMBOLS[verdict]
-    if row.cell.declares is not None and not allowed(row.cell):
-        # That it cannot be resolved follows from the range; what the source says does not.
-        read = findings.outcome(row, "contract")
-        verdict, symbol, words_ = _BEYOND.get(
-            read or Outcome.NOT_RUN, ("unknown", "?", "not allowed, not read")
-        )
-    evidence = max((square.evidence for square in row.squares), key=_STRENGTH.index)
-    return {
-        "vllm": row.cell.vllm,
-        "verdict": verdict,
-        "words": words_ or verdict,
-        "beyond": " beyond" if words_ else "",
-        "evidence": evidence.value,
-        "symbol": symbol,
-        "anchor": _anchor(row.cell.id),
-    }
 
 
 def _found(board: Board) -> list[dict[str, Any]]:

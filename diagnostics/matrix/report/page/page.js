@@ -110,6 +110,21 @@ function pressed(event) {
   event.preventDefault();
 }
 
+// The map, narrowed to what somebody has.
+const mine = ["my-vllm", "my-trl", "my-device"].map(one);
+function narrow() {
+  const [vllm, trl, device] = mine.map((field) => field.value);
+  for (const cell of all(".map [data-vllm]")) cell.hidden = vllm && cell.dataset.vllm !== vllm;
+  for (const row of all(".map tr[data-trl]")) row.hidden = trl && row.dataset.trl !== trl;
+  const left = all(".map a.chip").filter((chip) => !chip.parentElement.hidden && !chip.closest("tr").hidden);
+  for (const chip of left) chip.classList.toggle("off", Boolean(device) && chip.dataset.device !== device);
+  const ran = left.filter((chip) => chip.dataset.device && (!device || chip.dataset.device === device));
+  const pairs = ran.slice(0, 4).map((chip) => `vLLM ${chip.parentElement.dataset.vllm} with TRL ${chip.closest("tr").dataset.trl}`);
+  one("answer").textContent = vllm || trl || device ? (ran.length ? `ran: ${pairs.join(", ")}${ran.length > 4 ? " …" : ""}` : "nothing of these ran") : "";
+}
+for (const field of mine) field.addEventListener("input", narrow);
+one("mine").hidden = false;
+
 for (const command of all("pre.command")) {
   const button = document.createElement("button");
   button.type = "button";
