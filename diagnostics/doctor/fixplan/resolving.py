@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120.0
 NOT_TRIED = "Not tried: whether this can be had together here. --resolve asks the package index."
+TRIED = "Tried: it resolves for this environment's Python and platform, at the index in use."
 _NO_INDEX = (
     "error sending request",
     "Failed to fetch",
@@ -28,7 +29,11 @@ _NO_INDEX = (
 def untried(plan: Plan) -> Plan:
     """The plan, in which every installation says that nobody tried it."""
     return replace(
-        plan, steps=tuple(_told(step, NOT_TRIED) if _installs(step) else step for step in plan.steps)
+        plan,
+        steps=tuple(
+            replace(step, text=(*step.text, Advice(NOT_TRIED))) if _installs(step) else step
+            for step in plan.steps
+        ),
     )
 
 
@@ -41,26 +46,26 @@ def tried(plan: Plan, environment: Environment) -> Plan:
 
 
 def _installs(step: Step) -> list[Install]:
-    return [action for action in step.commands if isinstance(action, Install)]
-
-
-def _told(step: Step, text: str) -> Step:
-    return replace(step, text=(*step.text, Advice(text)))
+    """What a step would have installed, as a command or, among settings, as one way to avoid an issue."""
+    return [action for action in (*step.commands, *step.text) if isinstance(action, Install)]
 
 
 def _tried(step: Step, environment: Environment) -> Step:
+    told = []
     for action in _installs(step):
         solved, why = resolved(action, environment)
-        if solved is None:
-            return _told(step, f"Not tried: {why}")
-        if not solved:
-            refused = replace(
-                step, commands=tuple(one for one in step.commands if not isinstance(one, Install))
+        if solved:
+            told.append(TRIED)
+        elif solved is None:
+            told.append(f"Not tried: {why}")
+        else:
+            step = replace(
+                step,
+                commands=tuple(one for one in step.commands if one is not action),
+                text=tuple(one for one in step.text if one is not action),
             )
-            return _told(
-                refused, f"Not offered: {', '.join(action.requirements)} has no solution here: {why}"
-            )
-    return _told(step, "Tried: it resolves for this environment's Python and platform, at the index in use.")
+            told.append(f"Not offered: {', '.join(action.requirements)} has no solution here: {why}")
+    return replace(step, text=(*step.text, *map(Advice, dict.fromkeys(told))))
 
 
 def resolved(action: Install, environment: Environment) -> tuple[bool | None, str]:
@@ -71,7 +76,7 @@ def resolved(action: Install, environment: Environment) -> tuple[bool | None, st
     command = [uv, "pip", "install", "--dry-run", "--no-progress", "--python", environment.prefix]
     try:
         done = subprocess.run(
-            [*command, *action.requirements],
+            [*command, *action.options, *action.requirements],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
