@@ -143,11 +143,11 @@ def _case(case: Case, folder: Path) -> Seen:
 
 def look(case: Case, place: Made) -> Seen:
     """What importing does there, and what doctor says."""
-    truth = _truth(place.prefix, real_cases.BASES[case.base][2], place.environ, place.working)
+    truth = ending(place.prefix, real_cases.BASES[case.base][2], place.environ, place.working)
     return _doctor(case, place, truth)
 
 
-def _truth(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
+def ending(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
     """How a run's first lines really end: "" for well."""
     try:
         done = subprocess.run(
