@@ -18,7 +18,7 @@ from diagnostics.report import filters
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.report.formats import plan as render
 from diagnostics.report.plans import Step
-from diagnostics.report.remedies import Install, Remedy, Uninstall
+from diagnostics.report.remedies import Install, Remedy, Run, Uninstall
 from diagnostics.report.wording import command_of, edit_of
 
 RUN = {
@@ -556,11 +556,39 @@ def test_every_installation_of_a_step_is_tried_and_only_what_has_no_solution_goe
     assert bad not in step.text
     assert [one.text for one in step.text] == [
         resolving.TRIED,
-        "Not offered: numpy<2 has no solution here: No solution found",
+        "Not offered: numpy<2 can't be had here: No solution found",
     ]
     assert "--force-reinstall --no-deps trl==1.0" in asked.read_text()
     (step,) = resolving.untried(replace(empty, steps=(replace(made, commands=()),))).steps
     assert step.text[-1].text == resolving.NOT_TRIED
+
+
+@pytest.mark.parametrize(
+    ("before", "by", "offered"),
+    [
+        ((), ("uv", "pip", "install"), False),
+        ((), ("pip", "install"), True),
+        ((Run(("mv", "a", "b")),), ("uv",), True),
+    ],
+)
+def test_what_the_installer_itself_refuses_is_not_offered(
+    environment, monkeypatch, tmp_path, before, by, offered
+):
+    """Unless another one is to install it, or an earlier step may mend what was refused."""
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\necho 'error: failed to read METADATA: Is a directory' >&2\nexit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
+    seen = facts.collect(environment.prefix, {})
+    first = Step("repair", "a", Severity.ERROR, (), (), "static", "", (), commands=before)
+    made = replace(first, kind="packages", commands=(Install(("numpy",), by),))
+    empty = fix_plan(doctor.examine(seen, {}, Compat(problem="no")), seen, Compat(problem="no"))
+    step = resolving.tried(replace(empty, steps=(first, made)), seen).steps[1]
+    assert bool(step.commands) is offered
+    assert step.text[-1].text.startswith(
+        "Not tried: error: failed" if offered else "Not offered: numpy can't"
+    )
 
 
 def test_without_an_installer_to_ask_nothing_was_tried(environment, monkeypatch):

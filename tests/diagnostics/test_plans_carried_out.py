@@ -66,7 +66,7 @@ def place(tmp_path, wheels, monkeypatch):
         "UV_OFFLINE": "1",
         "UV_CACHE_DIR": str(tmp_path / "cache"),
         "UV_LINK_MODE": "copy",
-        "PATH": f"{Path(uv).parent}:{os.environ['PATH']}",
+        "PATH": f"{uv.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
     }.items():
         monkeypatch.setenv(name, value)
     prefix = tmp_path / "case"
@@ -88,6 +88,7 @@ BROKEN = {
     "a package is gone": (lambda prefix: real_cases.without("numpy*", prefix=prefix), "CMP904"),
     "another release": (lambda prefix: real_cases.installed("tokenizers==0.19.1", prefix=prefix), "CMP904"),
     "an editable install moved": (moved, "ENV926"),
+    "the interpreter is a link to nothing": (real_cases.dangling, "ENV924"),
 }
 
 

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.report.remedies import Advice, Install
+from diagnostics.report.remedies import Advice, Install, Unset
 
 if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
@@ -39,10 +39,16 @@ def untried(plan: Plan) -> Plan:
 
 def tried(plan: Plan, environment: Environment) -> Plan:
     """The plan after each of its installations was resolved; what has no solution is told and not offered."""
-    return replace(
-        plan,
-        steps=tuple(_tried(step, environment) if _installs(step) else step for step in plan.steps),
-    )
+    steps: list[Step] = []
+    for step in plan.steps:
+        # What uv refuses in the environment as it is may be what an earlier step mends.
+        mends = any(
+            one.need != "consider" and not isinstance(action, Unset)
+            for one in steps
+            for action in one.commands
+        )
+        steps.append(_tried(step, environment, as_it_is=not mends) if _installs(step) else step)
+    return replace(plan, steps=tuple(steps))
 
 
 def _installs(step: Step) -> list[Install]:
@@ -50,30 +56,38 @@ def _installs(step: Step) -> list[Install]:
     return [action for action in (*step.commands, *step.text) if isinstance(action, Install)]
 
 
-def _tried(step: Step, environment: Environment) -> Step:
+def _tried(step: Step, environment: Environment, *, as_it_is: bool) -> Step:
     told = []
     for action in _installs(step):
-        solved, why = resolved(action, environment)
+        solved, why = resolved(action, environment, as_it_is=as_it_is)
         if solved:
             told.append(TRIED)
         elif solved is None:
             told.append(f"Not tried: {why}")
         else:
+            left = tuple(one for one in step.commands if one is not action)
             step = replace(
                 step,
-                commands=tuple(one for one in step.commands if one is not action),
+                # What is written down before a change is of no use without one.
+                commands=left if any(isinstance(one, Install) for one in left) else (),
                 text=tuple(one for one in step.text if one is not action),
             )
-            told.append(f"Not offered: {', '.join(action.requirements)} has no solution here: {why}")
+            told.append(f"Not offered: {', '.join(action.requirements)} can't be had here: {why}")
     return replace(step, text=(*step.text, *map(Advice, dict.fromkeys(told))))
 
 
-def resolved(action: Install, environment: Environment) -> tuple[bool | None, str]:
-    """Whether an installation has a solution, and what was said; None where it could not be asked."""
+def resolved(action: Install, environment: Environment, *, as_it_is: bool = False) -> tuple[bool | None, str]:
+    """Whether an installation has a solution, and what was said; None where it could not be asked.
+
+    Args:
+        action: The installation.
+        environment: Where.
+        as_it_is: Whether nothing changes the environment before; what uv refuses then, it refuses as a command, too.
+    """
     uv = shutil.which("uv")
     if uv is None:
         return None, "there is no uv to ask"
-    command = [uv, "pip", "install", "--dry-run", "--no-progress", "--python", environment.prefix]
+    command = [uv, "pip", "install", "--dry-run", "--quiet", "--no-progress", "--python", environment.prefix]
     try:
         done = subprocess.run(
             [*command, *action.options, *action.requirements],
@@ -84,6 +98,7 @@ def resolved(action: Install, environment: Environment) -> tuple[bool | None, st
     if done.returncode == 0:
         return True, ""
     said = " ".join(done.stderr.split())[:400]
-    if "No solution found" in said and not any(text in said for text in _NO_INDEX):
+    decides = "No solution found" in said or (as_it_is and action.by[0] == "uv")
+    if decides and not any(text in said for text in _NO_INDEX):
         return False, said
     return None, said or f"uv ended with {done.returncode}"

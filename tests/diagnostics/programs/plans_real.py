@@ -11,6 +11,7 @@ import argparse
 import collections
 import datetime
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from diagnostics.matrix.build.uv import uv_environment
 from tests.diagnostics.programs import real_cases
 from tests.diagnostics.programs.doctor_real import Case, Made, Seen, doctor, install, look, made
 
@@ -119,7 +121,8 @@ def _own(prefix: Path) -> None:
 
 def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a plan prints to be typed, and what it says in words, of the steps that must be done or should."""
-    shown = doctor(place, "--fix-plan", "--resolve").stdout
+    asking = replace(place, environ=place.environ | _machines() | {"COLUMNS": "400"})
+    shown = doctor(asking, "--fix-plan", "--resolve").stdout
     commands, words, need = [], [], ""
     for line in shown.splitlines():
         if found := _STEP.match(line):
@@ -152,11 +155,9 @@ def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
 
 def _machines() -> dict[str, str]:
     """What tells uv where this machine's packages are."""
-    import os
-
-    from diagnostics.matrix.build.uv import uv_environment
-
     kept = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    # A case has a home of its own, and what was fetched once lies in this one's.
+    kept.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
     return kept | uv_environment(os.environ)
 
 
