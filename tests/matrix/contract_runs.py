@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         engine = options.work / f"engine-{vllm}"
         try:
-            if _cell_of(vllm, options.cells) == BASE:
+            if cell_of(vllm, options.cells) == BASE:
                 _lay(engine, options, *_engine(vllm, options.cells / BASE))
                 _named(engine, vllm)
             for trl, ways in _walk(options, engine, vllm, due).items():
@@ -143,7 +143,7 @@ def _engine(vllm: str, base: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _cell_of(vllm: str, cells: Path) -> str:
+def cell_of(vllm: str, cells: Path) -> str:
     """Returns the environment in which a release is walked."""
     own = OWN.get(vllm, BASE)
     return own if (cells / own).is_dir() else BASE
@@ -195,7 +195,7 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
         # As by default on a GPU; a CPU falls back where both engines exist.
         **({"VLLM_USE_V1": "1"} if Version(vllm) < Version("0.11.1") else {}),
     }
-    python = options.cells / _cell_of(vllm, options.cells) / "bin" / "python"
+    python = options.cells / cell_of(vllm, options.cells) / "bin" / "python"
     with (options.work / f"vllm-{vllm}.log").open("w", encoding="utf-8") as log:
         reply = subprocess.run(
             [str(python), "-W", "ignore", str(PROGRAM), vllm, *map(str, folders)],
