@@ -289,6 +289,13 @@ def doctor(session: nox.Session) -> None:
     session.run("python", "-m", "diagnostics", "doctor", *session.posargs, success_codes=[0, 1, 3])
 
 
+@nox.session(name="doctor-plans", python=PYTHON)
+def doctor_plans(session: nox.Session) -> None:
+    """Break real environments, carry out doctor's fix plans and look again: -- --base small --write FILE."""
+    install(session, "--editable", ".")
+    session.run("python", "-m", "tests.diagnostics.programs.plans_real", *session.posargs)
+
+
 @nox.session(name="triage-eval", python=PYTHON)
 def triage_eval(session: nox.Session) -> None:
     """Judge the labelled logs and print recall and precision by family. Arguments: another folder of logs."""

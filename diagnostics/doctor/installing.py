@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from diagnostics.facts.environment import Environment
 
+# What puts a package back that an installer takes for installed.
+ANEW = ("--force-reinstall", "--no-deps")
 # Modules that are called otherwise than what is installed.
 _DISTRIBUTIONS = {
     top_of(module): each.packages[0]

@@ -45,6 +45,8 @@ JUDGED = {
     "flash-attn",
     "xformers",
 }
+# What an environment has of itself, whatever it is for.
+INSTALLERS = {"pip", "setuptools", "wheel"}
 
 
 class NoEnvironmentError(ValueError):
@@ -146,8 +148,8 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     """
     root = prefix or Path(sys.prefix)
     search = search_path.collect(root, environ)
-    own = any(entry.kind == "own" for entry in search.entries)
-    misfits = _misfits(root, search)
+    own = _own(root, search)
+    misfits = _misfits(root, search, own=own)
     if prefix is None:
         folders = [Path(entry) for entry in sys.path if entry]
     else:
@@ -302,7 +304,26 @@ def _hidden(places: Mapping[str, list[str]], search: SearchPath) -> tuple[Shadow
     return tuple(found)
 
 
-def _misfits(prefix: Path, search: SearchPath) -> tuple[tuple[str, str], ...]:
+def _own(prefix: Path, search: SearchPath) -> bool:
+    """Whether the interpreter looks where the packages are: not where installers lie alone, beside another's folder."""
+    own = {str(entry.path) for entry in search.entries if entry.kind == "own"}
+    others = [str(folder) for folder in prefix.glob("lib/python3.*/site-packages")]
+    return bool(own) and (any(map(_filled, own)) or not any(map(_filled, {*others} - own)))
+
+
+def _filled(folder: str) -> bool:
+    """Whether anything but installers is in it."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - as text
+    except OSError:
+        return False
+    return any(
+        name.endswith((".dist-info", ".egg-info")) and name.partition("-")[0] not in INSTALLERS
+        for name in names
+    )
+
+
+def _misfits(prefix: Path, search: SearchPath, *, own: bool) -> tuple[tuple[str, str], ...]:
     """An interpreter that is not there, whose home is gone, or that looks elsewhere than where the packages are."""
     found = []
     bin_ = prefix / "bin"
@@ -314,8 +335,8 @@ def _misfits(prefix: Path, search: SearchPath) -> tuple[tuple[str, str], ...]:
     home = search.home
     if home and not os.path.isdir(home):  # noqa: PTH112 - what no folder can be called is no error
         found.append((str(prefix / "pyvenv.cfg"), f"home = {home}, which is not there"))
-    own = [entry for entry in search.entries if entry.kind == "own"]
-    others = sorted({match.parent.name for match in prefix.glob("lib/python3.*/site-packages")})
+    there = list(prefix.glob("lib/python3.*/site-packages"))
+    others = sorted({match.parent.name for match in [each for each in there if _filled(str(each))] or there})
     if search.release and others and not own:
         found.append(
             (

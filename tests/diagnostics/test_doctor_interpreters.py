@@ -6,6 +6,7 @@ import pytest
 
 from diagnostics.doctor import examine
 from diagnostics.facts import compat, environment
+from diagnostics.report.wording import commands_of
 from tests.diagnostics.environments import Maker, issues
 
 
@@ -28,6 +29,11 @@ def test_a_link_to_nothing_is_an_error_with_its_place(tmp_path):
         (str(folder / "python"), "a link to python3, which is not there"),
         (str(folder / "python3"), f"a link to {tmp_path}/gone/python3.11, which is not there"),
     ]
+    # venv makes no link where one to nothing stands, and another release than the packages' would find none of them.
+    assert commands_of(finding.remedy.actions) == (
+        f"rm {folder}/python {folder}/python3",
+        f"python3.11 -m venv --upgrade --without-pip {made.prefix}",
+    )
 
 
 def test_an_interpreter_that_is_there_and_a_folder_that_is_no_environment_are_left_alone(tmp_path):
@@ -36,6 +42,26 @@ def test_an_interpreter_that_is_there_and_a_folder_that_is_no_environment_are_le
     assert findings(made.prefix) == []
     (made.prefix / "bin" / "python").unlink()
     (made.prefix / "pyvenv.cfg").unlink()
+    assert findings(made.prefix) == []
+
+
+@pytest.mark.parametrize("installers", [(), ("pip", "setuptools")])
+def test_an_empty_folder_of_its_own_is_not_where_the_packages_are(tmp_path, installers):
+    """As an upgrade of the environment leaves it beside the packages of the release before: nothing is found there."""
+    made = Maker(tmp_path / "env").add("vllm", "0.10.2")
+    (made.prefix / "lib" / "python3.11").rename(made.prefix / "lib" / "python3.9")
+    folder = made.prefix / "lib" / "python3.11" / "site-packages"
+    folder.mkdir(parents=True)
+    for name in installers:
+        (folder / f"{name}-1.0.dist-info").mkdir()
+        (folder / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+    (made.prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.11.7\n")
+    [finding] = findings(made.prefix)
+    assert [each.text for each in finding.evidence] == [
+        "it is Python 3.11; the packages are those of python3.9"
+    ]
+    assert any("python3.9 -m venv" in line for line in commands_of(finding.remedy.actions))
+    (folder / "trl-1.0.dist-info").mkdir()
     assert findings(made.prefix) == []
 
 

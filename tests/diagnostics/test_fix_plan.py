@@ -1,6 +1,7 @@
 """doctor --fix-plan: all findings made into one plan."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from diagnostics.facts.compat import Compat
 from diagnostics.report import filters
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.report.formats import plan as render
-from diagnostics.report.remedies import Install, Remedy, Uninstall
+from diagnostics.report.plans import Step
+from diagnostics.report.remedies import Install, Remedy, Run, Uninstall
 from diagnostics.report.wording import command_of, edit_of
 
 RUN = {
@@ -269,6 +271,20 @@ def test_unmet_requirements_become_one_command(environment):
     assert set(conflict.between) == {"trl 0.26.2 wants torch<2.8", "vllm 0.11.0 wants torch==2.8.0"}
 
 
+@pytest.mark.parametrize(
+    ("installed", "wanted"),
+    [({}, "numpy>=1.17"), ({"numpy": "1.16.0"}, "numpy>=1.17"), ({"numpy": "2.4.0"}, "")],
+)
+def test_what_any_package_lacks_is_in_the_plan_that_its_finding_is_in(environment, installed, wanted):
+    """Doctor names CMP904 of transformers and the like too: without a command for it nothing is mended."""
+    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("pip", "25.3")
+    for name, version in installed.items():
+        environment.add(name, version)
+    plan = plan_of(environment)
+    told = [word for item in plan.steps for line in commands(item) for word in shlex.split(line)]
+    assert (wanted in told) is bool(wanted)
+
+
 def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
     """By a move, which can be taken back."""
     broken_pair(environment)
@@ -517,6 +533,62 @@ def test_an_installation_is_tried_before_it_is_offered(
     assert any(isinstance(one, Install) for one in step.commands) is kept
     (step,) = [one for one in resolving.untried(plan).steps if one.kind == "packages"]
     assert step.text[-1].text == resolving.NOT_TRIED
+
+
+def test_every_installation_of_a_step_is_tried_and_only_what_has_no_solution_goes(
+    environment, monkeypatch, tmp_path
+):
+    """With its own options, and where it is one of several ways in words."""
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    asked = tmp_path / "asked"
+    uv.write_text(
+        f"#!/bin/sh\necho \"$*\" >> '{asked}'\ncase \"$*\" in *numpy*) echo 'No solution found' >&2; exit 1;; esac\n"
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
+    seen = facts.collect(environment.prefix, {})
+    bad, good = Install(("numpy<2",)), Install(("trl==1.0",), options=("--force-reinstall", "--no-deps"))
+    made = Step("system", "a", Severity.ERROR, (), (), "static", "", (), commands=(good,), text=(bad,))
+    empty = fix_plan(doctor.examine(seen, {}, Compat(problem="no")), seen, Compat(problem="no"))
+    (step,) = resolving.tried(replace(empty, steps=(made,)), seen).steps
+    assert step.commands == (good,)
+    assert bad not in step.text
+    assert [one.text for one in step.text] == [
+        resolving.TRIED,
+        "Not offered: numpy<2 can't be had here: No solution found",
+    ]
+    assert "--force-reinstall --no-deps trl==1.0" in asked.read_text()
+    (step,) = resolving.untried(replace(empty, steps=(replace(made, commands=()),))).steps
+    assert step.text[-1].text == resolving.NOT_TRIED
+
+
+@pytest.mark.parametrize(
+    ("before", "by", "offered"),
+    [
+        ((), ("uv", "pip", "install"), False),
+        ((), ("pip", "install"), True),
+        ((Run(("mv", "a", "b")),), ("uv",), True),
+    ],
+)
+def test_what_the_installer_itself_refuses_is_not_offered(
+    environment, monkeypatch, tmp_path, before, by, offered
+):
+    """Unless another one is to install it, or an earlier step may mend what was refused."""
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\necho 'error: failed to read METADATA: Is a directory' >&2\nexit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
+    seen = facts.collect(environment.prefix, {})
+    first = Step("repair", "a", Severity.ERROR, (), (), "static", "", (), commands=before)
+    made = replace(first, kind="packages", commands=(Install(("numpy",), by),))
+    empty = fix_plan(doctor.examine(seen, {}, Compat(problem="no")), seen, Compat(problem="no"))
+    step = resolving.tried(replace(empty, steps=(first, made)), seen).steps[1]
+    assert bool(step.commands) is offered
+    assert step.text[-1].text.startswith(
+        "Not tried: error: failed" if offered else "Not offered: numpy can't"
+    )
 
 
 def test_without_an_installer_to_ask_nothing_was_tried(environment, monkeypatch):

@@ -19,6 +19,7 @@ import pytest
 
 from diagnostics import catalogue
 from diagnostics.__main__ import main
+from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet import compare, nodes, remote
 from diagnostics.doctor.fleet.command import carried
 from diagnostics.doctor.fleet.nodes import Node
@@ -28,7 +29,7 @@ from diagnostics.facts.compat import Compat
 from diagnostics.facts.gpus import Gpu, Gpus
 from diagnostics.nodes import hosts, program, reach
 from diagnostics.nodes.answer import NodeAnswer
-from diagnostics.report.findings import Severity
+from diagnostics.report.findings import CheckResult, Severity
 from diagnostics.report.wording import commands_of, text_of
 from tests.diagnostics.environments import Maker
 
@@ -188,6 +189,54 @@ def test_findings_of_a_node_by_itself_say_whose_they_are(facts):
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (item,) = [item for item in report.findings if item.code == "SCH001"]
     assert item.detail.startswith("rank 1 (gpu-b), rank 2 (gpu-c): ")
+
+
+def with_unread(member, *, place):
+    """The node with metadata that could not be read."""
+    seen = member.facts
+    environment = replace(seen.environment, unread=((place, "Permission denied"),))
+    return replace(member, facts=replace(seen, environment=environment))
+
+
+@pytest.mark.parametrize("which", [(0,), (0, 1, 2)])
+def test_what_a_node_could_not_have_judged_is_open_in_the_fleet(facts, which):
+    """Not ok, exit 3, with the nodes' names; said once of several; names hidden where the report is shared."""
+    fleet = [node(facts, i, packages={"torch": "2.8.0"}) for i in range(3)]
+    fleet = [with_unread(each, place="/x/gpu-a") if i in which else each for i, each in enumerate(fleet)]
+    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    (alone,) = [item for item in report.checks if item.check == "each node by itself"]
+    assert alone.outcome != "ok"
+    (told,) = [item for item in alone.not_judged if "Permission denied" in item.why]
+    assert told.what.startswith("rank 0 (gpu-a): " if len(which) == 1 else "All 3 nodes that answered: ")
+    assert told.place == "rank 0 (gpu-a): /x/gpu-a"
+    assert report.exit_code(Severity.BLOCKER) == 3
+    text = json.dumps(
+        shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet).to_json()
+    )
+    assert "Permission denied" in text
+    assert "gpu-" not in text
+
+
+def test_a_check_that_crashes_on_one_node_takes_no_finding_of_the_others(facts, monkeypatch):
+    """It is named, the report is incomplete, and what was found stays."""
+    fleet = [node(facts, i, packages={"vllm": "0.7.3"}) for i in range(2)]
+    examine = doctor.examine
+
+    def crashes(environment, *rest):
+        report = examine(environment, *rest)
+        ended = CheckResult("declared requirements", "crashed", "KeyError: 'x'")
+        return replace(report, checks=(*report.checks, ended)) if environment is first else report
+
+    first = fleet[0].facts.environment
+    monkeypatch.setattr(doctor, "examine", crashes)
+    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    (alone,) = [item for item in report.checks if item.check == "each node by itself"]
+    assert (alone.outcome, alone.reason) == (
+        "crashed",
+        "rank 0 (gpu-a): declared requirements: KeyError: 'x'",
+    )
+    assert "SCH001" in {item.code for item in report.findings}
+    assert report.exit_code(Severity.BLOCKER) == 3
 
 
 def test_shared_output_has_numbers_for_names(facts):

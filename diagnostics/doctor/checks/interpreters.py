@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.registered import check
+from diagnostics.facts.environment import INSTALLERS
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
 
@@ -19,6 +23,7 @@ def interpreter(environment: Environment) -> list[Finding]:
     """ENV924 where the environment's interpreter is a link to nothing, missing, or not the packages' own."""
     if not environment.dangling and not environment.misfits:
         return []
+    wanted = _python_of(environment)
     return [
         finding(
             "ENV924",
@@ -35,8 +40,21 @@ def interpreter(environment: Environment) -> list[Finding]:
                 *(Evidence(text, place) for place, text in environment.misfits),
             ),
             remedy=Remedy.of(
-                f"Install that Python again ({environment.python}), or make the environment anew and install into it.",
-                Run(("python3", "-m", "venv", "--upgrade", environment.prefix)),
+                f"Install that Python again ({wanted}), or make the environment anew and install into it.",
+                # A link to nothing is in the way of the one that is to be made.
+                *([Run(("rm", *(link for link, _ in environment.dangling)))] if environment.dangling else []),
+                Run((wanted, "-m", "venv", "--upgrade", "--without-pip", environment.prefix)),
             ),
         )
     ]
+
+
+def _python_of(environment: Environment) -> str:
+    """The Python that the packages are for, by their folder: another one finds none of them."""
+    folders = Counter(
+        Path(package.place).parent.parent.name
+        for package in environment.packages.values()
+        if package.name not in INSTALLERS
+    )
+    named = [name for name, _ in folders.most_common() if re.fullmatch(r"python3\.\d+", name)]
+    return named[0] if named else "python3"

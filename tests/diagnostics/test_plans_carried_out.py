@@ -1,0 +1,108 @@
+"""A plan is worth its words only if what it prints mends: carried out here in small environments that uv really made.
+
+Offline: the packages are wheels of a module each. The same over real packages is `nox -s doctor-plans`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from diagnostics.matrix.build.uv import UvMissingError, find_uv
+from tests.diagnostics.programs import real_cases
+from tests.diagnostics.programs.doctor_real import Made, doctor, ending
+from tests.diagnostics.programs.plans_real import plan, typed
+
+PACKAGES = {
+    "numpy": ("2.0.0", ()),
+    "tokenizers": ("0.22.2", ()),
+    "transformers": ("4.57.6", ("numpy>=1.17", "tokenizers>=0.22.0,<=0.23.0")),
+}
+OLDER = {"tokenizers": ("0.19.1", ())}
+RUN = "import transformers, tokenizers, numpy; assert tokenizers.RELEASE > '0.2'"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """A folder of wheels, which is all that uv is let know of."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for name, (version, requires) in [*PACKAGES.items(), *OLDER.items()]:
+        info = f"{name}-{version}.dist-info"
+        asked = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        files = {
+            f"{name}/__init__.py": f"RELEASE = {version!r}\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        listed = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in files.items())
+        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            for path, text in {**files, f"{info}/RECORD": f"{listed}{info}/RECORD,,\n"}.items():
+                wheel.writestr(path, text)
+    return folder
+
+
+def _digest(text):
+    return f"sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()}"
+
+
+@pytest.fixture
+def place(tmp_path, wheels, monkeypatch):
+    """A sound environment, and uv with nothing but the folder."""
+    try:
+        uv = find_uv()
+    except UvMissingError as error:
+        pytest.skip(str(error))
+    for name, value in {
+        "UV_FIND_LINKS": str(wheels),
+        "UV_NO_INDEX": "1",
+        "UV_OFFLINE": "1",
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "UV_LINK_MODE": "copy",
+        "PATH": f"{uv.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    prefix = tmp_path / "case"
+    for folder in ("cwd", "home"):
+        (tmp_path / folder).mkdir()
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable, prefix], check=True)
+    subprocess.run([uv, "pip", "install", "-q", "--python", prefix, "transformers"], check=True)
+    environ = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("UV_")}
+    return Made(prefix, {**environ, "HOME": str(tmp_path / "home")}, str(tmp_path / "cwd"))
+
+
+def moved(prefix):
+    """An editable install whose folder is elsewhere now."""
+    real_cases.editable("tokenizers", prefix, moved=True, finder=False)
+
+
+BROKEN = {
+    "a file is gone": (lambda prefix: real_cases.without("tokenizers/__init__.py", prefix=prefix), "ENV923"),
+    "a package is gone": (lambda prefix: real_cases.without("numpy*", prefix=prefix), "CMP904"),
+    "another release": (lambda prefix: real_cases.installed("tokenizers==0.19.1", prefix=prefix), "CMP904"),
+    "an editable install moved": (moved, "ENV926"),
+    "the interpreter is a link to nothing": (real_cases.dangling, "ENV924"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_a_plan_prints_mends(place, name):
+    """Broken for Python and named by doctor; after the plan's commands, as printed, neither is left."""
+    assert ending(place.prefix, RUN, place.environ, place.working) == ""
+    breaking, code = BROKEN[name]
+    breaking(place.prefix)
+    shutil.rmtree(place.prefix / "lib" / "__pycache__", ignore_errors=True)
+    assert ending(place.prefix, RUN, place.environ, place.working)
+    assert code in doctor(place).stdout
+    commands, _words = plan(place)
+    said, environ = typed(commands, place)
+    assert said == ""
+    assert ending(place.prefix, RUN, environ, place.working) == ""
+    assert f" {code}" not in doctor(place).stdout.replace("explain", "")
