@@ -28,39 +28,11 @@ _GROUP = set("@/")
 # What TrlParser and ms-swift take beside any option, and what `trl grpo` hands on to accelerate.
 _ANYWHERE = {"config", "accelerate_config", "env", "deepspeed", "help"}
 # What `vllm serve` takes with one dash, in vllm/engine/arg_utils.py.
-_SHORT = dict.fromkeys(
-    [
-        "O",
-        "O0",
-        "O1",
-        "O2",
-        "O3",
-        "ac",
-        "asc",
-        "cc",
-        "dc",
-        "dcp",
-        "dp",
-        "dpa",
-        "dpb",
-        "dpe",
-        "dph",
-        "dpl",
-        "dpm",
-        "dpn",
-        "dpp",
-        "dpr",
-        "ep",
-        "n",
-        "pcp",
-        "pp",
-        "q",
-        "r",
-        "sc",
-        "tp",
-    ],
-    "",
-)
+_SHORT = {
+    "O": "", "O0": "", "O1": "", "O2": "", "O3": "", "ac": "", "asc": "", "cc": "", "dc": "", "dcp": "", "dp": "",
+    "dpa": "", "dpb": "", "dpe": "", "dph": "", "dpl": "", "dpm": "", "dpn": "", "dpp": "", "dpr": "", "ep": "",
+    "n": "", "pcp": "", "pp": "", "q": "", "r": "", "sc": "", "tp": "",
+}  # fmt: skip
 _LAUNCHER = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$|same_network$"

@@ -145,7 +145,7 @@ def _launched(started: Started) -> Recognised | None:
 
 
 def _counts(settings: Settings) -> bool:
-    """Not those of another trainer that looks like TRL's by its name: most of their options are in no release of TRL."""
+    """Not those of another trainer that looks like TRL's by its name: most of their options no release of TRL has."""
     if settings.exact or settings.own or not settings.about:
         return True
     options = known.options_of(settings)
