@@ -27,6 +27,12 @@ _NEAR = 0.84
 _GROUP = set("@/")
 # What TrlParser and ms-swift take beside any option, and what `trl grpo` hands on to accelerate.
 _ANYWHERE = {"config", "accelerate_config", "env", "deepspeed", "help"}
+# What `vllm serve` takes with one dash, in vllm/engine/arg_utils.py.
+_SHORT = {
+    "O": "", "O0": "", "O1": "", "O2": "", "O3": "", "ac": "", "asc": "", "cc": "", "dc": "", "dcp": "", "dp": "",
+    "dpa": "", "dpb": "", "dpe": "", "dph": "", "dpl": "", "dpm": "", "dpn": "", "dpp": "", "dpr": "", "ep": "",
+    "n": "", "pcp": "", "pp": "", "q": "", "r": "", "sc": "", "tp": "",
+}  # fmt: skip
 _LAUNCHER = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$|same_network$"
@@ -35,6 +41,10 @@ _LAUNCHER = re.compile(
 
 @cache
 def _read(package: str) -> Mapping[str, Any]:
+    if package == "vllm":
+        # Of a server's names nothing is known but that some release has them: what another knows is never refused.
+        text = (FOLDER.parent.parent / "data" / "options.json").read_text(encoding="utf-8")
+        return {"releases": (), "options": {**json.loads(text)["packages"]["vllm"]["options"], **_SHORT}}
     path = FOLDER / f"{package}.json"
     found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
@@ -70,6 +80,20 @@ def options_of(settings: Settings) -> list[Value]:
     ]
 
 
+def added(settings: Settings) -> list[Value]:
+    """What a command asks Hydra to add by `+`: lists and tables not, which it merges, and groups not."""
+    return [
+        value.named(key)
+        for key, value in settings.items.items()
+        if settings.signs.get(key) == "+"
+        and "." in key
+        and not _GROUP & set(key)
+        and value.known
+        and not isinstance(value.data, list | dict)
+        and not str(value.data).startswith(("[", "{"))
+    ]
+
+
 def takes(name: str, among: Collection[str], *, free: bool = False) -> bool:
     """Tells whether a parser that knows these names takes this one: argparse takes a beginning, and `no_` of a switch.
 
@@ -89,27 +113,47 @@ def takes(name: str, among: Collection[str], *, free: bool = False) -> bool:
     return "." not in name and sum(each.startswith(name) for each in among) == 1
 
 
-@cache
-def of_copy(framework: str, folder: str, config: str) -> frozenset[str]:
-    """The options of a project's own copy of a framework, by its own files; none where they are not read.
+def of_copy(settings: Settings, folder: str) -> Mapping[str, Value | None]:
+    """The options of a project's own copy of a framework, with their defaults where its files say them.
+
+    None where they are not read, or where the command builds its config out of parts that are not there.
 
     Args:
-        framework: Whose copy.
+        settings: Of a run of that framework.
         folder: Of the copy's package.
-        config: The name of the config that the run takes, of those that take one.
     """
-    if parser_of(framework) == "hydra":
-        from diagnostics.lint.sources import hydra
-
-        main = Path(folder, "trainer/main_ppo.py")
-        text = given.text(main, 1_000_000) if main.is_file() else ""
-        named = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
-        return frozenset(hydra.keys(Path(folder, "trainer/config"), config or named[1]) if named else ())
-    if parser_of(framework) == "argparse":
+    if parser_of(settings.framework) == "hydra":
+        named = settings.items.get("--config-name")
+        config = str(named.data).removesuffix(".yaml") if named is not None and named.known else ""
+        chosen = {
+            key: str(value.data)
+            for key, value in settings.items.items()
+            if key in settings.signs and ("." not in key or _GROUP & set(key))
+        }
+        return composed_copy(folder, config, frozenset(chosen.items()))
+    if parser_of(settings.framework) == "argparse":
         from diagnostics.lint import scripts
 
-        return scripts.declared(Path(folder, "cli/train_ppo_ray.py"))
-    return frozenset()
+        return dict.fromkeys(scripts.declared(Path(folder, "cli/train_ppo_ray.py")))
+    return {}
+
+
+@cache
+def composed_copy(folder: str, config: str, chosen: frozenset[tuple[str, str]]) -> Mapping[str, Value | None]:
+    """Of a copy of verl: what its config has once it is composed with the files that a command chooses."""
+    from diagnostics.lint.sources import hydra
+
+    main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
+    text = given.text(main, 1_000_000) if main.is_file() else ""
+    named = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
+    if not named:
+        return {}
+    groups = hydra.groups(configs, config or named[1])
+    choices = {key: file for key, file in chosen if key in groups}
+    if any(_GROUP & set(key) and key not in groups for key, _file in chosen):
+        return {}
+    found = hydra.values(configs, config or named[1], choices)
+    return {**dict.fromkeys(choices), **found} if found else {}
 
 
 def was_read(package: str, release: Version | None) -> bool:
@@ -126,6 +170,8 @@ def span(package: str, name: str) -> tuple[str, str] | None:
 def together(package: str, wanted: Iterable[str]) -> tuple[list[str], str]:
     """Of these names those that some release lacks, and the releases that have them all, in words."""
     read = [Version(each) for each in _read(package).get("releases", ())]
+    if not read:
+        return [], ""
     beside = {name for other in _beside(package) for name in _read(other)["options"]}
     spans = [(name, found) for name in wanted if name not in beside and (found := span(package, name))]
     some = [

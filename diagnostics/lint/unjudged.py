@@ -60,16 +60,18 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     settings = plan.settings
     taken = known.names(plan.framework, plan.role) if known.packages(plan.framework) else set()
     copied = plan.framework in plan.versions.copies
-    if copied and known.of_copy(plan.framework, plan.versions.copies[plan.framework], ""):
+    if copied and known.of_copy(settings, plan.versions.copies[plan.framework]):
         return []  # CFG113 asked the copy
     hydra = parser_of(plan.framework) == "hydra"
     release = Version(plan.releases[plan.framework]) if plan.framework in plan.releases else None
-    if not taken or (settings.exact and not copied and known.was_read(plan.framework, release)):
-        return []  # CFG113 has the answer
+    if not taken:
+        return []
+    if settings.exact and not copied and known.was_read(plan.framework, release):
+        return _added(plan, taken, release)  # CFG113 has the answer to the others
     if hydra and not settings.exact:
         # A config of one's own has keys of its own.
         return [_own_config(plan)] if settings.signs and not settings.own else []
-    found = []
+    found = _added(plan, taken, release)
     if copied and hydra:
         found += _of_another_release(plan, release)
     if release is None and not copied and settings.exact:
@@ -90,6 +92,18 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
         why = f"they too are in no release of {SHOWN[plan.framework]} that was read"
         found.append(NotJudged(f"{len(strange) - _NAMED} more options", why, "", str(settings.place)))
     return found
+
+
+def _added(plan: RunPlan, taken: set[str], release: Version | None) -> list[NotJudged]:
+    """Keys with a `+` that releases have: Hydra refuses it where the key is there and is not null."""
+    if parser_of(plan.framework) != "hydra" or not plan.settings.exact:
+        return []
+    why = "releases have this key, and Hydra adds none that is there, unless its value is null: that was not read"
+    return [
+        NotJudged(f"+{value.key}", why, f"write it with ++: ++{value.key}", str(value.place))
+        for value in known.added(plan.settings)
+        if value.key in taken and (release is None or not known.lacks(plan.framework, value.key, release))
+    ]
 
 
 def _of_another_release(plan: RunPlan, release: Version | None) -> list[NotJudged]:

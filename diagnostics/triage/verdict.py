@@ -31,8 +31,9 @@ _UNRESOLVED = {"unknown", "wrapper", HYPOTHESIS, NOT_JUDGED}
 # The entry that says no more of a NaN than that it is there; the metrics beside it may.
 _NAN = "NUM027"
 _MOST_FAILING = 3
-# Somebody stopped it: no failure by itself, and no good end.
+# Somebody stopped it: no failure by itself, and no good end. What then is cancelled says so in its own tracebacks.
 _BY_HAND = "KeyboardInterrupt"
+_CANCELLED = {_BY_HAND, "CancelledError"}
 # `none` patterns count in the same traceback or so many lines around.
 _NEAR = 3
 _ENDING = {
@@ -178,7 +179,8 @@ def _unresolved(seen: Sequence[Seen], failures: Sequence[Traceback], late: Late,
     if not any(log.lines for log in seen):
         return "empty"
     if failures and not any(lead.cut for lead in late.leads):
-        by_hand = all(one.type == _BY_HAND for one in failures)
+        types = {one.type.rpartition(".")[2] for one in failures}
+        by_hand = _BY_HAND in types and types <= _CANCELLED
         return NOT_JUDGED if by_hand and not any(log.errors for log in seen) else "unknown"
     if late.leads:
         return HYPOTHESIS

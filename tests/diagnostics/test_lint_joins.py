@@ -117,7 +117,7 @@ def test_a_copy_is_asked_by_its_own_config(tmp_path):
     (config / "ppo_trainer.yaml").write_text("data:\n  train_batch_size: 1\ntrainer:\n  nnodes: 1\n")
     from diagnostics.lint import known as names
 
-    names.of_copy.cache_clear()
+    names.composed_copy.cache_clear()
     [found] = [f for f in judge.lint([tmp_path / "run.sh"], known).findings if f.code == "CFG113"]
     assert found.severity is Severity.ERROR
     assert "trainer.mine" in found.detail

@@ -36,6 +36,9 @@ def told(text, syntax="shell", **releases):
         (TRL + "--num_generationz 8", (unjudged.READING, "num_generationz", True)),
         ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (unjudged.READING, "trainer.nnodez", True)),
         ("python3 -m verl.trainer.main_ppo +trainer.mine=1", None),
+        ("python3 -m verl.trainer.main_ppo +trainer.nnodes=1", (unjudged.READING, "+trainer.nnodes", True)),
+        ("vllm serve M --gpu-memory-utilisation 0.8", (unjudged.READING, "gpu_memory_utilisation", True)),
+        ("vllm serve M -tp 2 -O3 --hf-overrides.x 3 --no-enable-log-requests --api-key K", None),
         (TRL + "--per_device_train_batch_size 8 --model_name_or_path $MODEL --run_name $NAME", None),
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.lint import known
 from diagnostics.lint.dialects import base
 from diagnostics.lint.dialects.base import Default
 from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised, keys_of
@@ -143,6 +144,15 @@ def _launched(started: Started) -> Recognised | None:
     return None
 
 
+def _counts(settings: Settings) -> bool:
+    """Not those of another trainer that looks like TRL's by its name: most of their options no release of TRL has."""
+    if settings.exact or settings.own or not settings.about:
+        return True
+    options = known.options_of(settings)
+    taken = known.names("trl")
+    return sum(known.takes(value.key, taken) for value in options) * 2 >= len(options)
+
+
 def _written(tree: dict[str, Any]) -> bool:
     return bool(keys_of(tree) & _KEYS)
 
@@ -154,5 +164,5 @@ _FLAGS = {"num_generations", "max_completion_length", "vllm_mode", "steps_per_ge
 _KEYS = {*_FLAGS, "generation_batch_size"}
 DIALECT = ConfigDialect(
     "trl", plan, _launched, _written, frozenset({"trl"}), r"trl (?:grpo|vllm-serve)|grpo\w*\.py", rank=3, general=2,
-    underscores=True, includes=True,
+    underscores=True, includes=True, counts=_counts,
 )  # fmt: skip

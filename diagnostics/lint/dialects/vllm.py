@@ -51,7 +51,7 @@ def plan(settings: Settings, versions: Versions) -> RunPlan:
 def _launched(started: Started) -> Recognised | None:
     served = started.program == "vllm" and started.verb == "serve"
     if served or started.module == "vllm.entrypoints.openai.api_server":
-        return Recognised("vllm", "serve", started.start)
+        return Recognised("vllm", "serve", started.start, exact=True)
     return None
 
 

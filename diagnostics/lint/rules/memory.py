@@ -97,9 +97,10 @@ def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
 @rule("CFG112", check="memory and sleep")
 def expandable(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG112: vLLM's sleep needs a memory pool, and PyTorch has none with expandable segments."""
-    if plan.get("memory.expandable") is not True:
+    # EasyR1 gives its workers the variable without them, whatever the shell says (verl/trainer/main.py since 0.3.0).
+    if plan.get("memory.expandable") is not True or plan.framework == "easyr1":
         return []
-    # EasyR1's engine always sleeps; verl's does unless it is told not to.
+    # verl's engine sleeps unless it is told not to.
     if plan.framework == "verl" and plan.get("rollout.mode") == "colocate":
         sleeps = plan.get("engine.sleep") is not False
     else:

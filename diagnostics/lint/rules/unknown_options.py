@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.frameworks import SHOWN
+from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import known
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.rules.options import GONE
@@ -13,6 +13,7 @@ from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
+    from diagnostics.lint.values import Value
     from diagnostics.lint.versions import Versions
     from diagnostics.report.findings import Finding
 
@@ -61,9 +62,7 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
 
 def _copied(plan: RunPlan, folder: str) -> list[Finding]:
     """The same of a project's own copy, by the copy's own files."""
-    named = plan.settings.items.get("--config-name")
-    config = str(named.data).removesuffix(".yaml") if named is not None and named.known else ""
-    taken = known.of_copy(plan.framework, folder, config) if plan.settings.exact else frozenset()
+    taken = known.of_copy(plan.settings, folder) if plan.settings.exact else {}
     gone = (
         [value for value in known.options_of(plan.settings) if not known.takes(value.key, taken)]
         if taken
@@ -79,3 +78,29 @@ def _copied(plan: RunPlan, folder: str) -> list[Finding]:
         f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, does not know {shown}{more}, and refuses "
         "what it does not know.", gone, remedy="Write the name that the copy has, or leave it out.",
     )  # fmt: skip
+
+
+@rule("CFG121", check="options")
+def added_again(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """CFG121: a `+` before a key that the config of a project's own copy has, with a value."""
+    folder = versions.copies.get(plan.framework, "")
+    if not folder or not plan.settings.exact or parser_of(plan.framework) != "hydra":
+        return []
+    has = known.of_copy(plan.settings, folder)
+    there = [value for value in known.added(plan.settings) if _holds(has.get(value.key))]
+    if not there:
+        return []
+    shown = ", ".join(value.key for value in there[:_SHOWN])
+    more = f", and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
+    return found(
+        plan, "CFG121", Severity.ERROR,
+        f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, has {shown}{more} already, and "
+        "Hydra adds no key that is there.", there, remedy=f"Write {there[0].key} without the +, or with ++.",
+    )  # fmt: skip
+
+
+def _holds(value: Value | None) -> bool:
+    """Tells whether a config's value is one that `+` does not replace; of what refers to another nobody knows it."""
+    return (
+        value is not None and value.known and value.data not in {None, "???"} and "${" not in str(value.data)
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +13,14 @@ from diagnostics.lint.values import Value
 from diagnostics.report.findings import NotJudged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from diagnostics.lint.values import Settings
 
 _ABOVE = 6
 _DEEP = 6
+# Where the keys of a file of a group go, if not under the group.
+_PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
 # Files of verl's own, whose values are its defaults.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
 
@@ -53,11 +57,33 @@ def compose(made: Settings, *, needed: bool) -> None:
 
 def keys(folder: Path, name: str) -> set[str]:
     """Every key that a config has once it is composed, and the tables they are in; none where a part is not there."""
+    return set(values(folder, name))
+
+
+def values(folder: Path, name: str, choices: Mapping[str, str] | None = None) -> dict[str, Value | None]:
+    """What a config sets once it is composed; a table it has stands for None; nothing where a part is not there.
+
+    Args:
+        folder: Of the configs.
+        name: Of the one that the run takes.
+        choices: The files that the command chooses for groups of its list of defaults.
+    """
     missing: list[str] = []
-    composed = f"_generated_{name}" if (folder / f"_generated_{name}.yaml").is_file() else name
-    found = {key for key, _value in _read(folder, composed, "", missing, 0)}
+    # The file that was composed beforehand has the defaults' own choices.
+    composed = (
+        f"_generated_{name}" if not choices and (folder / f"_generated_{name}.yaml").is_file() else name
+    )
+    found: dict[str, Value | None] = {}
+    for key, value in _read(folder, composed, "", missing, 0, choices):
+        found.setdefault(key, value)
     tables = {key.rsplit(".", count)[0] for key in found for count in range(1, key.count(".") + 1)}
-    return set() if missing else found | tables
+    return {} if missing else found | dict.fromkeys(tables - found.keys())
+
+
+def groups(folder: Path, name: str) -> set[str]:
+    """The groups in a config's list of defaults: what stands before `=` where a command chooses another file."""
+    listed = _tree(folder / f"{name}.yaml", []).get("defaults", [])
+    return {_entry(each)[0] for each in listed} - {""} if isinstance(listed, list) else set()
 
 
 def _folder(path: Value | None, file: str) -> Path | None:
@@ -76,38 +102,57 @@ def _folder(path: Value | None, file: str) -> Path | None:
     return None
 
 
-def _read(
-    folder: Path, name: str, package: str, missing: list[str], depth: int
-) -> Iterator[tuple[str, Value]]:
-    """What a file sets and, under it, what the files of its list of defaults set."""
+def _tree(path: Path, missing: list[str], package: list[str] | None = None) -> dict[str, Any]:
+    """A file's tree; where it says itself where its keys go, that is put into `package`."""
     from diagnostics.lint.sources import yaml_file
 
-    path = folder / f"{name}.yaml"
     try:
-        if depth > _DEEP or path.stat().st_size > MAX_BYTES:
-            return
-        trees = yaml_file.read(given.text(path, MAX_BYTES), str(path))
+        text = given.text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
+        trees = yaml_file.read(text, str(path))
     except (OSError, UnreadableError):
-        if name.rpartition("/")[2] not in SHIPPED:
-            missing.append(name)
+        if path.stem not in SHIPPED:
+            missing.append(path.stem)
+        return {}
+    said = _PACKAGE.match(text)
+    if said and package is not None and said[1] != "_group_":
+        package[:] = [said[1].removeprefix("_global_").strip(".")]
+    return trees[0] if trees and isinstance(trees[0], dict) else {}
+
+
+def _read(
+    folder: Path,
+    name: str,
+    package: str,
+    missing: list[str],
+    depth: int,
+    choices: Mapping[str, str] | None = None,
+) -> Iterator[tuple[str, Value]]:
+    """What a file sets and, under it, what the files of its list of defaults set."""
+    if depth > _DEEP:
         return
-    tree = trees[0] if trees and isinstance(trees[0], dict) else {}
+    goes = [package]
+    tree = _tree(folder / f"{name}.yaml", missing, goes if depth else None)
+    [package] = goes
     listed = tree.pop("defaults", [])
     every = [_entry(each) for each in listed] if isinstance(listed, list) else []
-    choices = dict(every)
+    every = [(group, (choices or {}).get(group, chosen)) for group, chosen in every]
+    chosen_here = {**dict(every), **(choices or {})}
     tree.pop("hydra", None)
     for key, value in flat(tree).items():
         whole = f"{package}.{key}".strip(".")
         yield whole, value.named(whole)
     for group, chosen in reversed(every):
         file = chosen
-        for other, its in choices.items():
+        for other, its in chosen_here.items():
             file = file.replace(f"${{{other}}}", its)
         if not file or file in SHIPPED or group.startswith(("override", "hydra")):
             continue
         where, _, at = group.partition("@")
-        inner = f"{package}.{at}".strip(".") if at else f"{package}.{where.replace('/', '.')}".strip(".")
-        yield from _read(folder, f"{where}/{file}".strip("/"), inner, missing, depth + 1)
+        under = at or where.strip("./").replace("/", ".")
+        # What a file of a group names is looked for from that group's folder.
+        beside = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
+        path = posixpath.normpath(f"{beside}{where}/{file}".replace("//", "/").strip("/"))
+        yield from _read(folder, path, f"{package}.{under}".strip("."), missing, depth + 1, choices)
 
 
 def _entry(each: Any) -> tuple[str, str]:

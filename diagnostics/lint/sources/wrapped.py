@@ -86,6 +86,10 @@ def notebook(text: str, file: str) -> tuple[str, str]:
         for number, line in whole:
             marked = line.lstrip().startswith(("!", "%"))
             target = bash if shells or marked or going else python
+            if target is bash and line[:1].isspace() and not (shells or going):
+                # The command may be all that a block has.
+                python.extend("" for _ in range(number - len(python) - 1))
+                python.append(line[: len(line) - len(line.lstrip())] + "pass")
             going = (going or marked) and line.rstrip().endswith("\\")
             target.extend("" for _ in range(number - len(target) - 1))
             target.append("" if line.startswith("%") else line.lstrip().removeprefix("!") if marked else line)

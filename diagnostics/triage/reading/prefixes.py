@@ -86,6 +86,7 @@ _STATED = (
 )
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
+_IGNORED = ("Ignore import error", "Ignoring import error")
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 
@@ -116,8 +117,8 @@ class Line:
 
     @property
     def harmless(self) -> bool:
-        """A prefix says that it is no more than a warning."""
-        return bool(self.level) and not self.error
+        """A prefix says that it is no more than a warning, or the line itself that it is passed over."""
+        return (bool(self.level) and not self.error) or self.text.startswith(_IGNORED)
 
 
 def clean(raw: str) -> Line:

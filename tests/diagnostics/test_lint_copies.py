@@ -1,0 +1,112 @@
+"""A project's own copy of verl: its config is composed as Hydra does, with the files that a command chooses."""
+
+import json
+
+import pytest
+
+from diagnostics.lint import judge, reading, versions
+from diagnostics.lint.sources import hydra
+from tests.diagnostics.lint_helpers import codes
+
+CONFIG = {
+    "ppo_trainer.yaml": (
+        "defaults:\n  - engine: dp\n  - actor@worker.actor: ${engine}_actor\n  - _self_\n"
+        "trainer:\n  nnodes: 1\n  val_only: false\n  resume: null\n  must: ???\n  same: ${trainer.nnodes}\n"
+    ),
+    "engine/dp.yaml": "# @package _global_\nengine: dp\n",
+    "engine/other.yaml": "# @package _global_\nengine: other\n",
+    "actor/actor.yaml": "lr: 1\n",
+    "actor/dp_actor.yaml": "defaults:\n  - ../optim@optim: dp\n  - actor\n  - _self_\nfsdp: 1\n",
+    "actor/other_actor.yaml": "defaults:\n  - actor\n  - _self_\nother: 1\n",
+    "optim/dp.yaml": "betas: 1\n",
+}
+TABLES = {"worker", "worker.actor", "trainer"}
+BOTH = {
+    "engine", "worker.actor.lr", "trainer.nnodes", "trainer.val_only", "trainer.resume", "trainer.must", "trainer.same",
+}  # fmt: skip
+RUN = "python3 -m verl.trainer.main_ppo trainer.nnodes=1 "
+
+
+@pytest.fixture
+def copy(tmp_path):
+    config = tmp_path / "verl" / "trainer" / "config"
+    for name, text in CONFIG.items():
+        path = config / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    main = "@hydra.main(config_path='config', config_name='ppo_trainer', version_base=None)\ndef main(config): ...\n"
+    (tmp_path / "verl" / "trainer" / "main_ppo.py").write_text(main)
+    return tmp_path
+
+
+def said(folder, command):
+    (folder / "run.sh").write_text(command + "\n")
+    report = judge.lint([folder / "run.sh"], versions.collect({}, installed=False))
+    return {
+        f.code: " ".join(e.text for e in f.evidence) for f in report.findings if f.severity.word == "error"
+    }
+
+
+def test_a_config_is_composed_out_of_the_files_of_its_groups(copy):
+    """What a file of a group names is looked for beside it; what says that it is global has no package."""
+    config = copy / "verl" / "trainer" / "config"
+    dp = {"worker.actor.fsdp", "worker.actor.optim.betas", "worker.actor.optim"}
+    assert hydra.keys(config, "ppo_trainer") == BOTH | TABLES | dp
+    assert set(hydra.values(config, "ppo_trainer", {"engine": "other"})) == BOTH | TABLES | {
+        "worker.actor.other"
+    }
+    assert hydra.groups(config, "ppo_trainer") == {"engine", "actor@worker.actor"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ("worker.actor.fsdp=2", {}),
+        ("worker.actor.other=2", {"CFG113": "worker.actor.other = 2"}),
+        ("engine=other worker.actor.other=2", {}),
+        ("engine=other worker.actor.fsdp=2", {"CFG113": "worker.actor.fsdp = 2"}),
+        ("actor@worker.actor=other_actor worker.actor.other=2", {}),
+        ("nowhere@worker.actor=other_actor worker.actor.other=2", {}),
+        ("+trainer.val_only=true", {"CFG121": "trainer.val_only = true"}),
+        ("++trainer.val_only=true +trainer.mine=1 trainer.val_only=true", {}),
+        ("+trainer.resume=auto +trainer.must=1 +trainer.same=2 +trainer.nnodes=[1]", {}),
+    ],
+)
+def test_what_its_hydra_takes_and_refuses(copy, overrides, expected):
+    """A key of the chosen part is taken, one of another is not; + only where nothing but null is there."""
+    assert said(copy, RUN + overrides) == expected
+
+
+@pytest.mark.parametrize(
+    "trainer", ["verl.trainer.main worker.rollout.n=8", "verl.trainer.main_ppo actor_rollout_ref.rollout.n=8"]
+)
+def test_easyr1_gives_its_workers_no_expandable_segments(trainer):
+    """Whatever the shell exports; verl hands the variable on."""
+    found = codes(
+        f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\npython3 -m {trainer}", vllm="0.10.2"
+    )
+    assert ("error CFG112" in found) == ("main_ppo" in trainer)
+
+
+def test_a_trainer_of_somebodys_own_is_not_judged_as_trls(tmp_path):
+    """By a script's name alone it would be: most of its options are in no release of TRL."""
+    mine = "python x/grpo_fast.py --per_device_train_batch_size 1 "
+    theirs = "--local_rollout_batch 4 --actor_gpus 8 --stop_words a --episodes 9"
+    for options, expected in (("--use_vllm true --num_generations 8", 1), (theirs, 0)):
+        (tmp_path / "run.sh").write_text(mine + options + "\n")
+        report = judge.lint([tmp_path / "run.sh"], versions.collect({}, installed=False))
+        assert len(report.subject["files"][0]["plans"]) == expected
+
+
+def test_a_command_of_the_shell_may_be_all_that_a_cells_block_has():
+    """What stands for it is Python, so that the cells after it are read."""
+    cell = [
+        "if 1:\n",
+        "    !pip install x\n",
+        "from trl import GRPOConfig\n",
+        "GRPOConfig(num_generations=8)\n",
+    ]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": cell}]}, indent=1)
+    assert [
+        made.items["num_generations"].data for made in reading.read_text(text, "a.ipynb", "", "notebook")
+    ] == [8]
