@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from diagnostics.facts.sought import Sought
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,9 +28,12 @@ _ISSUED = re.compile(
     r"|AIza[A-Za-z0-9_-]{20,}|(?:AKIA|ASIA|ABIA|ACCA|AROA)[0-9A-Z]{16}|dapi[0-9a-f]{32}(?:-\d)?"
     r"|ya29\.[A-Za-z0-9._-]{16,}"
     r"|SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,64}|[0-9a-f]{40}(?![A-Za-z0-9])|AGE-SECRET-KEY-1[0-9A-Z]{40,}"
-    r"|eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{0,8192}(?:\.[A-Za-z0-9_-]{4,4096}){1,3}"
-    r"|eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,8192}|\$(?:apr1|2[abxy]|[156y]|argon2\w{1,2})\$[\w./$=,+-]{8,256}"
+    r"|\$(?:apr1|2[abxy]|[156y]|argon2\w{1,2})\$[\w./$=,+-]{8,256}"
     r"|\d{6,12}:AA[A-Za-z0-9_-]{30,})"
+)
+_JWT = re.compile(
+    r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,4096}\.(?:[A-Za-z0-9_-]{0,8192}(?:\.[A-Za-z0-9_-]{4,4096}){1,3}"
+    r"|[A-Za-z0-9_-]{8,8192})"
 )
 # A revision is what a diagnosis needs, and as long as a key of W&B's; its digits stand behind one of these.
 _REVISION = re.compile(
@@ -47,16 +52,18 @@ _WORDS = (
 # What a value of such a name is when it is none: a switch, a number, what this tool says itself, a call.
 _HARMLESS = r"(?!true\b|false\b|null\b|none\b|\d{1,19}\b|\(not known|\(set;|<)"
 _VALUE = r"[^\s,;&`'\"\])\\]{4,}"
+# The rest of a name, of which nothing is given back: what goes on with a letter more is none of these.
+_REST = r"(?=(?P<rest>[\w.-]{0,64}))(?P=rest)"
 # What stands between a name and its value: in a list as vLLM prints its arguments, escaped within a text, in bytes.
 _QUOTE = r"(?:\\{0,3}['\"])?"
 _NAMED = re.compile(
-    rf"({_WORDS}[\w.-]{{0,64}}{_QUOTE}\s{{0,4}}(?:=>|[=:\uff1d\uff1a])\s{{0,4}}(?:["
+    rf"({_WORDS}{_REST}{_QUOTE}\s{{0,4}}(?:=>|[=:\uff1d\uff1a])\s{{0,4}}(?:["
     rf"|>\\][+-]?\s{{1,16}})?[\[({{]?b?{_QUOTE}){_HARMLESS}{_VALUE}",
     re.IGNORECASE,
 )
 # `password is hunter2`, `password -> hunter2`, `password%3Dhunter2`: only where the value is no word of a sentence.
 _SAID = re.compile(
-    rf"({_WORDS}[\w.-]{{0,64}}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|%3[ad]|&#(?:61|58);)\s{{0,4}}"
+    rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|%3[ad]|&#(?:61|58);)\s{{0,4}}"
     r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
     rf"{_HARMLESS}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     re.IGNORECASE,
@@ -83,12 +90,17 @@ _GIVEN = re.compile(
     r"|\b(?:IDENTIFIED BY|PASSWORD)\s{1,4}')"
     rf"(?![-<]){_VALUE}"
 )
+_PROGRAMS = (
+    "curl", "sshpass", "docker login", "mysql", "unzip", "7z", "swanlab", "openssl", "ssh-keygen", "AUTH", "IDENTIFIED",
+    "PASSWORD",
+)  # fmt: skip
 # Under a name that says little: only what cannot be a word.
 _OPAQUE = re.compile(
     r"((?<![\w-])[\w-]{0,48}?(?:key|auth|session(?:_?id)?|sid|sk|ak|pat|credentials?)['\"]?\s{0,4}[=:]\s{0,4}['\"]?)"
     r"([A-Za-z0-9_+=-]{16,512})(?![\w.])",
     re.IGNORECASE,
 )
+_OPAQUE_NAME = re.compile(r"(?:key|auth|sess|sid|sk|ak|pat|cred)[a-z_]{0,9}['\"]?\s{0,4}[=:]")
 # Whatever the scheme, and whatever the cookie: all behind it, up to the quote that closes it.
 _HEADER = re.compile(
     r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}\\?['\"]?)"
@@ -144,19 +156,9 @@ def settled(change: Callable[[str], str], text: str) -> str:
 
 
 def _masked(text: str) -> str:
-    text = _PRIVATE.sub(MASK, text)
-    text = _HEADER.sub(rf"\1{MASK}", text)
-    text = _COOKIES.sub(rf"\1{MASK}", text)
-    text = _HOOK.sub(rf"\1{MASK}", text)
-    text = _URL.sub(f"{MASK}@", text)
-    text = _ENCODED.sub(f"{MASK}@", text)
-    text = _LOGIN.sub(f"{MASK}@", text)
-    text = _ISSUED.sub(_issued, text)
-    text = _BEARER.sub(rf"\1{MASK}", text)
-    for named in (_NAMED, _PAIR, _ELEMENT, _FLAG, _GIVEN, _SAID):
-        text = named.sub(rf"\1{MASK}", text)
-    text = _OPAQUE.sub(_opaque, text)
-    return _RANDOM.sub(_random, _LONG.sub(_long, text))
+    for sought, by in _EACH:
+        text = sought.sub(by, text)
+    return text
 
 
 def _issued(match: re.Match[str]) -> str:
@@ -190,3 +192,45 @@ def _long(match: re.Match[str]) -> str:
     kinds = (str.isdigit, str.isupper, str.islower)
     random = len(part) >= 20 and all(any(map(kind, part)) for kind in kinds)
     return MASK if random else match[0]
+
+
+# What each of the names begins with, and what stands in each of them.
+_BEGINNING = re.compile(
+    r"t(?=oken)|s(?=ecret|ig|k\s{0,4}[=:]|ubscription)|p(?=ass|wd|at\s{0,4}[=:]|rivate|ush)|b(?=indpw)"
+    r"|r(?=equirepass)|a(?=pi|ccess|ccount|uth)|e(?=ncryption)|m(?=aster|ot de)|k(?=aggle|ey=)"
+    r"|c(?=lient-|redential|ontrase|ookie)|w(?=andb[._]key)|x(?=-(?:amz|goog|oss)-)|_(?=auth)|q(?=-ak)|\u5bc6|\u53e3"
+)
+_STEMS = (
+    "token", "secret", "pass", "pwd", "bindpw", "key", "client-", "credential", "x-amz", "x-goog", "x-oss", "sk", "pat",
+    "_auth", "contrase", "mot de", "\u5bc6", "\u53e3", "sig", "auth=", "q-ak", "cookie",
+)  # fmt: skip
+_EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
+    (Sought(_PRIVATE, (("PRIVATE KEY",),)), MASK),
+    (
+        Sought(
+            _HEADER,
+            (("authorization", "x-api-key", "x-auth-token", "cookie"),),
+            starts=re.compile(
+                r"a(?=uthorization)|p(?=roxy-auth)|x(?=-api-key|-auth-token)|s(?=et-cookie)|c(?=ookie)"
+            ),
+        ),
+        rf"\1{MASK}",
+    ),
+    (Sought(_COOKIES, (("cookies",),)), rf"\1{MASK}"),
+    (Sought(_HOOK, (("://", "/bot", "/webhook", "/hook/"),)), rf"\1{MASK}"),
+    (Sought(_URL, (("://",), ("@",))), f"{MASK}@"),
+    (Sought(_ENCODED, (("%3a%2f%2f",), ("%40",))), f"{MASK}@"),
+    (Sought(_LOGIN, ((":",), ("@",))), f"{MASK}@"),
+    (Sought(_JWT, (("eyJ",),), starts=re.compile(r"eyJ(?<![A-Za-z0-9]eyJ)[A-Za-z0-9_-]*")), MASK),
+    (Sought(_ISSUED), _issued),
+    (Sought(_BEARER, (("bearer",),)), rf"\1{MASK}"),
+    (Sought(_NAMED, (_STEMS, ("=", ":", "\uff1d", "\uff1a")), starts=_BEGINNING), rf"\1{MASK}"),
+    (Sought(_PAIR, (_STEMS, ("',", '",'))), rf"\1{MASK}"),
+    (Sought(_ELEMENT, (_STEMS, ("</",))), rf"\1{MASK}"),
+    (Sought(_FLAG, (_STEMS, ("--",))), rf"\1{MASK}"),
+    (Sought(_GIVEN, (_PROGRAMS,)), rf"\1{MASK}"),
+    (Sought(_SAID, (_STEMS,), starts=_BEGINNING), rf"\1{MASK}"),
+    (Sought(_OPAQUE, needs=_OPAQUE_NAME), _opaque),
+    (Sought(_LONG), _long),
+    (Sought(_RANDOM), _random),
+)

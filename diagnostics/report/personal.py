@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 
 from diagnostics.facts.environment import redact
 from diagnostics.facts.secrets import mask, settled
+from diagnostics.facts.sought import Sought
 from diagnostics.frameworks import FRAMEWORKS
 
 _NAME = r"[^/\\\s:`'\",;()\[\]<>%]++"
@@ -40,6 +42,7 @@ _SHARED = re.compile(
     rf"(?:{_NAME}(?=/)|[^/\\\s:`'\",;()\[\].]++(?![\w.]))"
 )
 _TILDE = re.compile(r"(?<![\w/.~-])~[A-Za-z_][\w.-]*+(?=/)")
+_FOUR = re.compile(r"\d\.\d{1,3}\.\d")
 _ADDRESS = re.compile(r"(?<![\w.=])(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)")
 # Behind `=`, too, but not behind `==`: that is a release.
 _ADDRESS_SET = re.compile(r"(?<=[^=]=)(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)")
@@ -57,7 +60,7 @@ _MAIL = re.compile(
 )
 # Who runs it: variables and fields that say so, what `id` and `git log` print, prompts, the user of another machine.
 _WHO = re.compile(
-    r"((?<![a-z])(?:USER|LOGNAME|USERNAME|[A-Z]{2,16}(?:_[A-Z]{2,16})?_USER)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
+    r"((?<![a-z])(?:USER|LOGNAME|USERNAME)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
     r"|(?<![\w])(?i:user_?name)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
     r"|['\"]user['\"]\s{0,2}:\s{0,2}['\"](?=[\w.-]{1,32}['\"])"
     r"|\b[ug]id=\d{1,9}\(|\blogged in as:?\s|\bsudo: {1,4}(?=[\w.-]{1,32} :)|(?:wandb\.ai"
@@ -78,15 +81,18 @@ _HOST_NAMED = re.compile(
     r"(?!\[?['\"]?(?:localhost|127\.|0\.0\.0\.0|<))\S++",
     re.IGNORECASE,
 )
+_NO_MACHINE = r"localhost\b|127\.|0\.0\.0\.0|<|Job\b|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
 # Words of programs that name a machine without a sign that says so.
 _MACHINE = re.compile(
     r"(--(?:master|head|node|server)[_-](?:addr(?:ess)?|host|ip)[ =]|--rdzv[_-]endpoint[ =]|NODELIST="
     r"|\b(?:resolve|added) '"
     r"|connect to host |failed to connect to \[|\b(?:srun|mpirun|prun): (?:error: )?|\bSTEP [\d.]{1,24} ON "
-    r"|Last login: [^\n]{1,60} from "
-    r"|(?m:^)[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d )(?!localhost\b|127\.|0\.0\.0\.0|<|Job\b"
-    r"|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
+    rf"|Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}"
 )
+_SYSLOG = re.compile(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", re.MULTILINE)
+_MACHINE_WORDS = (
+    "addr", "host", "ip", "rdzv", "NODELIST=", "resolve '", "added '", "connect to", "run: ", "STEP ", "Last login: ",
+)  # fmt: skip
 # NCCL begins each line with machine, process and thread.
 _NCCL = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )")
 _SHARES = re.compile(
@@ -141,21 +147,12 @@ def strip(text: str) -> str:
 
 
 def _stripped(text: str) -> str:
-    text = _AUTHOR.sub(r"\1<user>", _WHO.sub(r"\1<user>", text))
-    text = _NCCL.sub("<host>", _AT.sub(r"\1<user>@<host>", text))
-    text = _MACHINE.sub(r"\1<host>", text)
-    text = _SHARES.sub("<host>", text)
+    for sought, by in _BEFORE:
+        text = sought.sub(by, text)
     text = folders(text)
-    text = _MAIL.sub(_mail, text)
-    text = _HOST.sub("<host>", text)
-    text = _HOST_NAMED.sub(r"\1\2<host>", text)
-    text = _DOTTED.sub(_machine, text)
-    text = _BY_ADDRESS.sub("<host>", text)
-    text = _GUID.sub("<address>", _MAC.sub("<address>", text))
-    text = _ADDRESS_SET.sub("<address>", _ADDRESS.sub(_address, text))
-    text = _ADDRESS6.sub(_address6, text)
-    text = _LOGIN.sub("<user>@", text)
-    return _UUID.sub("<uuid>", _DEVICE.sub(r"\1-<uuid>", text))
+    for sought, by in _AFTER:
+        text = sought.sub(by, text)
+    return text
 
 
 def folders(path: str) -> str:
@@ -164,7 +161,9 @@ def folders(path: str) -> str:
     >>> folders("/home/ada/run/train.py")
     '/home/<user>/run/train.py'
     """
-    return _TILDE.sub("~<user>", _SHARED.sub(r"\1<user>", _HOMES.sub(r"\1<user>", path)))
+    for sought, by in _FOLDERS:
+        path = sought.sub(by, path)
+    return path
 
 
 def _mail(match: re.Match[str]) -> str:
@@ -193,3 +192,45 @@ def _address6(match: re.Match[str]) -> str:
         return match[0]
     plain = text.count(":") < 3 and not re.match(r"[23f][0-9a-f]{3}:", text, re.IGNORECASE)
     return match[0] if address.is_loopback or address.is_unspecified or plain else "<address>"
+
+
+_Each = tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...]
+_BEFORE: _Each = (
+    (
+        Sought(_WHO, (("USER", "LOGNAME", "user", "User", "id=", "logged in", "sudo:", "wandb.ai", "git@"),)),
+        r"\1<user>",
+    ),
+    (Sought(_AUTHOR, (("Author:",),)), r"\1<user>"),
+    (Sought(_AT, (("@",),)), r"\1<user>@<host>"),
+    (Sought(_NCCL, (("NCCL ",),)), "<host>"),
+    (Sought(_MACHINE, (_MACHINE_WORDS,)), r"\1<host>"),
+    (Sought(_SYSLOG, needs=re.compile(r" \d\d:\d\d:\d\d ")), r"\1<host>"),
+    (Sought(_SHARES, (("\\\\", ":/export", ":/home", ":/vol", ":/mnt"),)), "<host>"),
+)
+_FOLDERS: _Each = (
+    (Sought(_HOMES, (("home", "user", "scratch", "lustre", "nfs", "afs", "tmp/"),)), r"\1<user>"),
+    (Sought(_SHARED, (("/",),)), r"\1<user>"),
+    (Sought(_TILDE, (("~",),)), "~<user>"),
+)
+_AFTER: _Each = (
+    (Sought(_MAIL, (("@", "%40"),)), _mail),
+    (Sought(_HOST, (("//",),)), "<host>"),
+    (
+        Sought(
+            _HOST_NAMED,
+            (("host", "server.address", "master_addr", "_proxy"),),
+            starts=re.compile(r"h(?=ost|ttp)|s(?=erver\.)|m(?=aster_)|a(?=ll_)"),
+        ),
+        r"\1\2<host>",
+    ),
+    (Sought(_DOTTED, ((".",),)), _machine),
+    (Sought(_BY_ADDRESS, (("ip-", "ec2-", "domU-", "node-", "host-"),)), "<host>"),
+    (Sought(_MAC, needs=re.compile(r"[:-][0-9a-f]{2}[:-][0-9a-f]{2}[:-]")), "<address>"),
+    (Sought(_GUID, needs=re.compile(r"\.[0-9a-f]{4}\.|[Nn][Uu][Mm][Bb][Ee][Rr]: |-[Ii][Dd]: ")), "<address>"),
+    (Sought(_ADDRESS, needs=_FOUR), _address),
+    (Sought(_ADDRESS_SET, needs=_FOUR), "<address>"),
+    (Sought(_ADDRESS6, needs=re.compile(":[0-9a-f]{0,4}:")), _address6),
+    (Sought(_LOGIN, (("@",),)), "<user>@"),
+    (Sought(_DEVICE, (("gpu-", "mig-"),)), r"\1-<uuid>"),
+    (Sought(_UUID, needs=re.compile("-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-")), "<uuid>"),
+)
