@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from repro.drivers import hangs, standing
@@ -19,12 +20,11 @@ NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
 
 def wandb_login(mitigation: str) -> None:
     """W&B has no key, and asks for one."""
+    wandb = import_module("wandb")  # before the ranks are there: it takes long
     if mitigation == "no_question":
         os.environ["WANDB_MODE"] = "offline"
 
     def asks() -> None:
-        import wandb
-
         wandb.login()  # as init() does before a run
 
     _ranks(asks, mitigation)

@@ -155,7 +155,8 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
     try:
         named = _names(process, case, told)
         _calm(process.pid)
-        return take.take(take.Wanted((process.pid,))), named
+        # Longer than the patience: of what computes without letting go of the interpreter no other time is known.
+        return take.take(take.Wanted((process.pid,), seconds=2.5)), named
     finally:
         end(process.pid)
         process.wait()
