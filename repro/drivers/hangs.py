@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from dataclasses import dataclass
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +18,34 @@ from repro.drivers import standing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+GUILTY = "GRPO_DOCTOR_GUILTY"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trigger: a program whose processes stand.
+
+    Args:
+        program: is given the mitigation; the first line of its docstring says what happens.
+        names: its processes or threads, as they say that they are ready and done.
+        needs: distributions that it needs beside those of its repro.
+        simulated: what is not real in it, where that is not what the repro's others simulate.
+    """
+
+    program: Callable[[str], None]
+    names: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    simulated: tuple[str, ...] | None = None
+
 
 def repro(
     code: str,
     title: str,
     *,
-    programs: Mapping[str, Callable[[str], None]],
-    names: tuple[str, ...],
+    triggers: Mapping[str, Standing],
     counted: str,
     helps: Mapping[str, str],
+    only: Mapping[str, tuple[str, ...]] | None = None,
     untried: Mapping[str, str] | None = None,
     needs: tuple[str, ...] = (),
     simulated: tuple[str, ...] = (),
@@ -32,26 +55,25 @@ def repro(
     Args:
         code: of the known issue.
         title: its title.
-        programs: by trigger, the first line of whose docstring says what happens; each is given the mitigation.
-        names: its processes or threads, as they say that they are ready and done.
-        counted: what `names` are, as "ranks came through".
+        triggers: by name.
+        counted: what the names are, as "ranks came through".
         helps: mitigations under which all come through, and what is changed.
+        only: of those that are about some triggers, which; they have nothing to change in the others.
         untried: those that can't be tried, and why.
         needs: distributions, named as their modules are but for dashes, without which nothing can be tried.
         simulated: what is not real.
     """
     told = untried or {}
+    fitting = {name: (only or {}).get(name, tuple(triggers)) for name in helps}
     # By its own name: a name that is put together would rest on every module that it could be.
-    module = next(iter(programs.values())).__module__
+    module = next(iter(triggers.values())).program.__module__
 
     def attempt(trigger: str, mitigation: str | None) -> Work:
         if mitigation is not None and mitigation in told:
             raise InapplicableError(told[mitigation])
-        return standing.attempt(module, trigger, mitigation, names, counted)
-
-    def inapplicable() -> str | None:
-        absent = [name for name in needs if find_spec(name.replace("-", "_")) is None]
-        return f"{', '.join(absent)} is not installed here" if absent else None
+        if mitigation is not None and trigger not in fitting[mitigation]:
+            raise InapplicableError(f"{mitigation} has nothing to change in {trigger}")
+        return standing.attempt(module, trigger, mitigation, triggers[trigger].names, counted)
 
     return Repro(
         code=code,
@@ -60,16 +82,62 @@ def repro(
         simulated=simulated,
         triggers=tuple(
             Trigger(
-                name, (program.__doc__ or "").strip().splitlines()[0], partial(attempt, name), silent=True
+                name,
+                (each.program.__doc__ or "").strip().splitlines()[0],
+                partial(attempt, name),
+                silent=True,
+                simulated=each.simulated,
+                lacks=partial(_lacking, each.needs),
             )
-            for name, program in programs.items()
+            for name, each in triggers.items()
         ),
         mitigations=(
-            *(TriedMitigation(name, about, frozenset(programs)) for name, about in helps.items()),
+            *(TriedMitigation(name, about, frozenset(fitting[name])) for name, about in helps.items()),
             *(TriedMitigation(name, about, frozenset()) for name, about in told.items()),
         ),
-        inapplicable=inapplicable,
+        inapplicable=partial(_lacking, needs),
     )
+
+
+def _lacking(needs: tuple[str, ...]) -> str | None:
+    absent = [name for name in needs if find_spec(name.replace("-", "_")) is None]
+    return f"{', '.join(absent)} is not installed here" if absent else None
+
+
+def guilty_of(default: int) -> int:
+    """Returns the rank that is to hold the others up: whoever measures `hang` lets each have its turn."""
+    return int(os.environ.get(GUILTY, default))
+
+
+def silent_server() -> int:
+    """Starts an HTTP server, in a process of its own, whose handler waits for what nobody sends; returns its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            threading.Event().wait()
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    if not os.fork():
+        standing.say("guilty", "the server")
+        server.serve_forever()
+    server.server_close()
+    return server.server_address[1]
+
+
+def start_ray(cpus: int) -> Any:
+    """Starts a cluster of this machine's own, and returns Ray.
+
+    An actor can't say that it is ready: it is asked for its process id, and its driver says it.
+    """
+    ray: Any = import_module("ray")
+    os.environ.pop("RAY_ADDRESS", None)
+    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+    return ray
+
+
+def main(triggers: Mapping[str, Standing]) -> None:
+    """Is the main program of a repro's module."""
+    standing.main({name: each.program for name, each in triggers.items()})
 
 
 def free_port() -> int:

@@ -19,14 +19,14 @@ from repro.base import Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-READY_S = 120.0
+READY_S = 400.0  # a whole engine takes minutes to be up where others compute, too
 STANDS_S = 12.0
-_DESCRIPTOR = "GRPO_DOCTOR_SAY"
+DESCRIPTOR = "GRPO_DOCTOR_SAY"
 
 
-def say(word: str, name: str) -> None:
-    """Tells that a process is `ready` or `done`."""
-    os.write(int(os.environ[_DESCRIPTOR]), f"{word} {name}\n".encode())
+def say(word: str, name: str, pid: int | None = None) -> None:
+    """Tells that a process is `ready` or `done`; or that it is `guilty`: it holds the others up."""
+    os.write(int(os.environ[DESCRIPTOR]), f"{word} {pid or os.getpid()} {name}\n".encode())
 
 
 def main(programs: Mapping[str, Callable[[str], None]]) -> None:
@@ -43,7 +43,7 @@ def attempt(module: str, trigger: str, mitigation: str | None, names: Sequence[s
     """
     reading, writing = os.pipe()
     command = [sys.executable, "-m", module, trigger, mitigation or ""]
-    environment = os.environ | {_DESCRIPTOR: str(writing)}
+    environment = os.environ | {DESCRIPTOR: str(writing)}
     process = subprocess.Popen(
         command, env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -66,7 +66,7 @@ def attempt(module: str, trigger: str, mitigation: str | None, names: Sequence[s
 
 def _heard(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
     """(who was ready, who was done) when all are done, or none has been for long enough."""
-    heard: dict[str, set[str]] = {"ready": set(), "done": set()}
+    heard: dict[str, set[str]] = {"ready": set(), "done": set(), "guilty": set()}
     limit = time.monotonic() + READY_S
     text = b""
     with selectors.DefaultSelector() as selector:
@@ -77,7 +77,7 @@ def _heard(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
                 break
             text += piece
             *lines, text = text.split(b"\n")
-            for word, _, name in (line.decode().partition(" ") for line in lines):
+            for word, _, name in (line.decode().split(" ", 2) for line in lines):
                 heard[word].add(name)
             if set(names) <= heard["ready"]:
                 limit = time.monotonic() + STANDS_S

@@ -1,55 +1,108 @@
-"""HNG002: a rank waits for an HTTP answer that never comes, the other in a collective for it."""
+"""HNG002: a rank waits for something of its own, the others in a collective for it."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
-import socket
+import queue
+import threading
+from typing import TYPE_CHECKING, Any, cast
 
 from repro.drivers import hangs, standing
 
-NAMES = ("rank 0", "rank 1")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RANKS = 3
+NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
+LIMIT_S = 2.0
 
 
 def answer_missing(mitigation: str) -> None:
-    """Rank 1 asks a reward server that never answers; rank 0 is in all_reduce."""
-    silent = socket.create_server(("127.0.0.1", 0))
+    """A rank asks a reward server that never answers; the others are in all_reduce."""
+    port = hangs.silent_server()
+
+    def asks(limit: float | None) -> None:
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
+        asked.request("GET", "/reward")
+        asked.getresponse()
+
+    _ranks(asks, mitigation)
+
+
+def batch_missing(mitigation: str) -> None:
+    """A worker of a rank's DataLoader waits for a download that never ends; the others are in all_reduce."""
+    port = hangs.silent_server()
+
+    def loads(limit: float | None) -> None:
+        from torch.utils.data import DataLoader
+
+        class Rows:
+            def __len__(self) -> int:
+                return 1
+
+            def __getitem__(self, _: int) -> float:
+                asked = http.client.HTTPConnection("127.0.0.1", port)
+                asked.request("GET", "/row")
+                return asked.getresponse().status
+
+        loader: Any = DataLoader(cast("Any", Rows()), num_workers=1, timeout=limit or 0)
+        next(iter(loader))
+
+    _ranks(loads, mitigation)
+
+
+def thread_at_exit(mitigation: str) -> None:
+    """A rank raised before the collective, and its exit waits for a thread of its logger that waits for a record."""
+    records: queue.Queue[str] = queue.Queue()
+
+    def leaves(limit: float | None) -> None:
+        logger = threading.Thread(target=lambda: records.get(timeout=limit), name="logger")
+        logger.start()
+        # What the interpreter does when its main thread has raised: it joins all threads that are no daemons.
+        logger.join()
+
+    _ranks(leaves, mitigation)
+
+
+def _ranks(alone: Callable[[float | None], None], mitigation: str) -> None:
+    """The guilty rank does this before the all_reduce that all are to come to."""
+    import torch
+    import torch.distributed as dist
+
+    limit = LIMIT_S if mitigation == "bound_the_wait" else None
 
     def rank_of(rank: int, port: int) -> None:
-        import torch
-        import torch.distributed as dist
-
-        hangs.join_gloo(rank, port, len(NAMES))
+        hangs.join_gloo(rank, port, RANKS)
         dist.barrier()
+        if rank == hangs.guilty_of(1):
+            standing.say("guilty", NAMES[rank])
         standing.say("ready", NAMES[rank])
-        if rank == 1:
-            limit = 2.0 if mitigation == "bound_the_wait" else None
-            asked = http.client.HTTPConnection("127.0.0.1", silent.getsockname()[1], timeout=limit)
-            try:
-                asked.request("GET", "/reward")
-                asked.getresponse()
-            except TimeoutError:
-                pass  # this row has no reward, and the rank is at the collective in time
+        if rank == hangs.guilty_of(1):
+            # With a limit this row has no reward, and the rank is at the collective in time.
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                alone(limit)
         dist.all_reduce(torch.ones(1))
         standing.say("done", NAMES[rank])
         dist.barrier()
 
-    hangs.run_ranks(len(NAMES), rank_of)
+    hangs.run_ranks(RANKS, rank_of)
 
 
-PROGRAMS = {"answer_missing": answer_missing}
-
+TRIGGERS = {
+    "answer_missing": hangs.Standing(answer_missing, NAMES),
+    "batch_missing": hangs.Standing(batch_missing, NAMES),
+    "thread_at_exit": hangs.Standing(thread_at_exit, NAMES),
+}
 REPRO = hangs.repro(
     "HNG002",
     "A rank is not in the collective that the others wait in",
-    programs=PROGRAMS,
-    names=NAMES,
+    triggers=TRIGGERS,
     counted="ranks came through",
-    helps={"bound_the_wait": "a limit of 2 s for the answer"},
+    helps={"bound_the_wait": "a limit of 2 s for what the rank waits for"},
     needs=("torch",),
-    simulated=(
-        "the trainer and its reward server: ranks of ours, and a socket that takes and never answers",
-    ),
+    simulated=("the trainer and what it asks: ranks of ours, and a server whose handler never answers",),
 )
 
 if __name__ == "__main__":
-    standing.main(PROGRAMS)
+    hangs.main(TRIGGERS)

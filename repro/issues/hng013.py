@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+from typing import Any
 
 from repro.drivers import hangs, standing
 
@@ -17,6 +19,7 @@ def answer_before_weights(mitigation: str) -> None:
     limit = LIMIT_S if mitigation == "limit" else None
     trainer = os.fork()
     if trainer == 0:
+        standing.say("guilty", NAMES[0])
         standing.say("ready", NAMES[0])
         if mitigation == "one_direction":
             os.write(to_server[1], b"w")
@@ -24,6 +27,7 @@ def answer_before_weights(mitigation: str) -> None:
             os.write(to_server[1], b"w")
         standing.say("done", NAMES[0])
         os._exit(0)
+    standing.say("guilty", NAMES[1])
     standing.say("ready", NAMES[1])
     if _waited(to_server[0], limit):
         os.write(to_trainer[1], b"a")
@@ -38,20 +42,49 @@ def _waited(descriptor: int, limit: float | None) -> bool:
         return bool(selector.select(limit)) and bool(os.read(descriptor, 1))
 
 
-PROGRAMS = {"answer_before_weights": answer_before_weights}
+def actors(mitigation: str) -> None:
+    """Two actors of Ray wait in ray.get for each other: a trainer for its collector's rollouts, that for weights."""
+    ray = hangs.start_ray(3)
 
+    class Party:
+        def process(self) -> int:
+            return os.getpid()
+
+        def meet(self, other: Any) -> None:
+            asked = other.process.remote()
+            if mitigation == "one_direction":
+                return  # the answer is fetched later
+            with contextlib.suppress(ray.exceptions.GetTimeoutError):
+                ray.get(asked, timeout=LIMIT_S if mitigation == "limit" else None)
+
+    trainer, collector = (ray.remote(Party).remote() for _ in range(2))
+    for each, name in ((trainer, "the trainer"), (collector, "the collector")):
+        standing.say("guilty", name, ray.get(each.process.remote()))
+    standing.say("ready", "the driver")
+    ray.get([trainer.meet.remote(collector), collector.meet.remote(trainer)])
+    standing.say("done", "the driver")
+
+
+TRIGGERS = {
+    "answer_before_weights": hangs.Standing(answer_before_weights, NAMES),
+    "actors": hangs.Standing(
+        actors,
+        ("the driver",),
+        ("ray",),
+        ("trainer and collector: two actors of ours, in a cluster of Ray's own",),
+    ),
+}
 REPRO = hangs.repro(
     "HNG013",
     "Processes wait for each other in a circle",
-    programs=PROGRAMS,
-    names=NAMES,
+    triggers=TRIGGERS,
     counted="processes went on",
     helps={
-        "one_direction": "the trainer sends, and fetches the answer later",
+        "one_direction": "one of them fetches the answer later",
         "limit": "a limit of 2 s on each wait: both go on, with an error",
     },
     simulated=("trainer and server: two processes of ours, and pipes for their connection",),
 )
 
 if __name__ == "__main__":
-    standing.main(PROGRAMS)
+    hangs.main(TRIGGERS)

@@ -1,39 +1,109 @@
-"""HNG015: two ranks wait at the rendezvous, for the world size says three."""
+"""HNG015: ranks wait at the rendezvous for one that does not come."""
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from repro.drivers import hangs, standing
 
-NAMES = ("rank 0", "rank 1")
+RANKS = 3
+NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
+DRIVER = ("the driver",)
 
 
 def one_too_many(mitigation: str) -> None:
     """WORLD_SIZE is 3, and 2 ranks are started."""
-    world = len(NAMES) + (mitigation != "count_them")
+    missing = hangs.guilty_of(2)
+    started = [rank for rank in range(RANKS) if rank != missing]
 
     def rank_of(rank: int, port: int) -> None:
         import torch.distributed as dist
 
+        if rank == missing:
+            return
         standing.say("ready", NAMES[rank])
-        hangs.join_gloo(rank, port, world)
+        if mitigation == "count_them":
+            hangs.join_gloo(started.index(rank), port, len(started))
+        else:
+            hangs.join_gloo(rank, port, RANKS)
         standing.say("done", NAMES[rank])
         dist.barrier()
 
-    hangs.run_ranks(len(NAMES), rank_of)
+    standing.say("ready", NAMES[missing])
+    standing.say("done", NAMES[missing])  # it is not there: the others stand
+    hangs.run_ranks(RANKS, rank_of)
 
 
-PROGRAMS = {"one_too_many": one_too_many}
+def other_port(mitigation: str) -> None:
+    """A rank has another MASTER_PORT than the others, and waits for a store that nobody serves."""
+    import torch.distributed as dist
 
+    one, wrong = hangs.guilty_of(1), hangs.free_port()
+
+    def rank_of(rank: int, port: int) -> None:
+        if rank == one:
+            standing.say("guilty", NAMES[rank])
+        standing.say("ready", NAMES[rank])
+        hangs.join_gloo(rank, wrong if rank == one and mitigation != "count_them" else port, RANKS)
+        standing.say("done", NAMES[rank])
+        dist.barrier()
+
+    hangs.run_ranks(RANKS, rank_of)
+
+
+def constructor_raised(mitigation: str) -> None:
+    """Actors of Ray rendezvous in their constructors; one raised before it came to that, and is dead."""
+    ray = hangs.start_ray(RANKS)
+    port, one = hangs.free_port(), hangs.guilty_of(0)
+
+    class Worker:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+            if rank == one:
+                raise ValueError(rank)
+            if mitigation != "meet_after":
+                self.meet()
+
+        def process(self) -> int:
+            return os.getpid()
+
+        def meet(self) -> None:
+            hangs.join_gloo(self.rank, port, RANKS)
+
+    workers: list[Any] = [ray.remote(Worker).remote(rank) for rank in range(RANKS)]
+    standing.say("ready", *DRIVER)
+    try:
+        # All that were started are asked at once, so that the first error would be seen; it is the others that wait.
+        [ray.get(each.process.remote()) for each in workers[::-1]]
+        ray.get([each.meet.remote() for each in workers])
+    except ray.exceptions.RayActorError:
+        pass
+    standing.say("done", *DRIVER)
+
+
+TRIGGERS = {
+    "one_too_many": hangs.Standing(one_too_many, NAMES, ("torch",)),
+    "other_port": hangs.Standing(other_port, NAMES, ("torch",)),
+    "constructor_raised": hangs.Standing(
+        constructor_raised,
+        DRIVER,
+        ("torch", "ray"),
+        ("driver and workers: programs of ours, in a cluster of Ray's own",),
+    ),
+}
 REPRO = hangs.repro(
     "HNG015",
     "Ranks wait at the rendezvous for one that does not come",
-    programs=PROGRAMS,
-    names=NAMES,
-    counted="ranks met",
-    helps={"count_them": "WORLD_SIZE is the number of ranks that are started"},
-    needs=("torch",),
-    simulated=("the launcher: two ranks of ours",),
+    triggers=TRIGGERS,
+    counted="processes met, or were told",
+    helps={
+        "count_them": "WORLD_SIZE is the number of ranks that are started, MASTER_PORT the same for all",
+        "meet_after": "constructors first; the rendezvous when all of them have come through",
+    },
+    only={"count_them": ("one_too_many", "other_port"), "meet_after": ("constructor_raised",)},
+    simulated=("the launcher: ranks of ours",),
 )
 
 if __name__ == "__main__":
-    standing.main(PROGRAMS)
+    hangs.main(TRIGGERS)

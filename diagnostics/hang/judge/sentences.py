@@ -98,7 +98,9 @@ def _asked(stand: Stand) -> str:
 
 
 def _first_victim(index: Index, verdict: HangVerdict) -> Stand | None:
-    return next((index.stands[key] for key in verdict.victims if key in index.stands), None)
+    """One in a collective, not the launcher that waits for them all."""
+    stands = [index.stands[key] for key in verdict.victims if key in index.stands]
+    return next((s for s in stands if s.kind == "collective"), stands[0] if stands else None)
 
 
 def of_culprits(index: Index, verdict: HangVerdict) -> tuple[str, ...]:

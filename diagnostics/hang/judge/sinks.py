@@ -162,6 +162,7 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
         ("absent", last == "collective" and kind in _ELSEWHERE),
         # In a dump what it asked is not to be seen: that it is not with the others is.
         ("absent", last == "collective" and kind in _OUTSIDE and index.snapshot.source != "live"),
+        ("lost_message", kind == "socket" and index.inward(stand)),
         ("mismatch", kind == "collective" and bool(path)),
         # Of a dump it is all that can be said: who took it had waited for the answer.
         ("lost_message", kind == "http" and not path and index.snapshot.source != "live"),

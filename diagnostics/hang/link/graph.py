@@ -98,6 +98,11 @@ class Index:
         """Whether a process is connected to itself."""
         return any(p.key == process.key for p in self._listeners(process.host, socket))
 
+    def inward(self, stand: Stand) -> bool:
+        """Whether it waits for a socket whose other end is its own, as who serves a store and asks it."""
+        sockets = [self.socket(stand.process, fd) for fd in (stand.thread.waits_fds if stand.thread else ())]
+        return any(s is not None and s.kind == "tcp" and self.own(stand.process, s) for s in sockets)
+
     def _listeners(self, host: str, socket: Socket) -> list[Process]:
         """Who listens where a connection goes to that nobody has accepted yet, on whichever host that is."""
         address, _, port = socket.remote.rpartition(":")

@@ -10,7 +10,7 @@ from diagnostics.hang.link.collectives import edges as collective_edges
 
 if TYPE_CHECKING:
     from diagnostics.hang.link.graph import Edge, Index
-    from diagnostics.hang.snapshot import Thread
+    from diagnostics.hang.snapshot import Process, Thread
     from diagnostics.hang.stands import Stand
 
 
@@ -39,21 +39,29 @@ def _of(index: Index, stand: Stand) -> list[Edge]:
     found = ends.descriptors(index, stand, thread)
     if not found and kind in by_kind:
         found = by_kind[kind](index, stand, thread)
-    if not found and kind in ("sleep", "event", "lock", "native"):
-        found = [
-            ends.edge(
-                stand,
-                p,
-                "has not looked at its child",
-                (f"/proc/{p.pid}/stat: state {p.state}, its parent is {p.ppid}",),
-                certain=False,
-            )
-            for p in index.children(stand.process)
-            if p.state == "Z"
+    if not found and kind in ("sleep", "event", "lock", "processes_lock", "native"):
+        found = _dead(stand, "has not looked at its child", index.children(stand.process))
+    if not found and kind == "socket" and index.inward(stand):
+        beside = [
+            p
+            for p in index.snapshot.processes
+            if (p.host, p.ppid) == (stand.process.host, stand.process.ppid)
         ]
+        found = _dead(stand, "waits in its own store, and beside it is", beside)
     if not found and ((kind == "socket" and not thread.waits_fds) or ends.mailbox(stand.process, thread)):
         found = ends.any_peer(index, stand)
     return found
+
+
+def _dead(stand: Stand, text: str, of: list[Process]) -> list[Edge]:
+    """Those of them that are dead."""
+    return [
+        ends.edge(
+            stand, p, text, (f"/proc/{p.pid}/stat: state {p.state}, its parent is {p.ppid}",), certain=False
+        )
+        for p in of
+        if p.state == "Z"
+    ]
 
 
 def _child(index: Index, stand: Stand, _: Thread) -> list[Edge]:

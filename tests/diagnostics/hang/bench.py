@@ -1,8 +1,8 @@
 """All hangs and healthy jobs of `programs`, looked at as a user would: `python -m tests.diagnostics.hang.bench`.
 
-Prints a line a run and a confusion table by cause at the end; `--only PATTERN` picks runs, `--save FOLDER` keeps what
-was seen of each, `--from FOLDER` judges what was kept anew. The everyday tests judge snapshots that were kept, and run
-a few.
+Prints a line a run and a confusion table by cause at the end; `--only PATTERN` picks runs, `--repros` takes the repros
+of hangs in their place (each in the first `--python` that has what it needs), `--save FOLDER` keeps what was seen of
+each, `--from FOLDER` judges what was kept anew. The everyday tests judge snapshots that were kept, and run a few.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -22,8 +21,9 @@ from pathlib import Path
 
 from diagnostics.hang.judge.decide import Patience, judge
 from diagnostics.hang.judge.verdict import HANG
-from diagnostics.hang.look import find, take
+from diagnostics.hang.look import take
 from diagnostics.hang.read import bundle, files
+from tests.diagnostics.hang import bench_repros
 
 HERE = Path(__file__).parent / "programs"
 PATIENCE = Patience(2.0, 600.0)
@@ -153,7 +153,7 @@ def observe(case: Case) -> tuple[object, dict[str, set[int]]]:
         time.sleep(SETTLE_S)
         return take.take(take.Wanted((process.pid,))), named
     finally:
-        _end(process.pid)
+        bench_repros.end(process.pid)
         process.wait()
         process.stdout.close()
         os.close(read)
@@ -179,13 +179,9 @@ def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
     raise RuntimeError(f"{case.name}: not ready: {text!r}")
 
 
-def _end(pid: int) -> None:
-    for one in find.below(find.table(), [pid]):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
-
-
-def score(case: Case, snapshot: object, named: dict[str, set[int]]) -> dict[str, object]:
+def score(
+    case: Case | bench_repros.ReproCase, snapshot: object, named: dict[str, set[int]]
+) -> dict[str, object]:
     """What was said, and whether it was right."""
     verdict = judge(snapshot, PATIENCE).verdict
     pids = {int(key.rpartition("/")[2]) for key in verdict.culprits if key.rpartition("/")[2].isdigit()}
@@ -212,6 +208,8 @@ def keep(snapshot: object, path: Path) -> None:
     )
     for place, name in places:
         text = text.replace(place, name)
+    # What writes it has no user's folders: of ours the end is left.
+    text = re.sub(r'[^"\s]*/(repro/|told\b)', r"/job/\1", text)
     path.write_text(
         json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8"
     )
@@ -244,9 +242,12 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--from", dest="kept", type=Path)
+    parser.add_argument("--repros", action="store_true")
+    parser.add_argument("--python", action="append", default=[])
     options = parser.parse_args()
     rows = []
-    for case in [case for case in cases() if re.search(options.only, case.name)]:
+    chosen = bench_repros.cases() if options.repros else cases()
+    for case in [case for case in chosen if re.search(options.only, case.name)]:
         for time_ in range(options.times):
             name = f"{case.name}.{time_}" if time_ else case.name
             kept = (options.kept or Path()) / f"{name}.json"
@@ -256,8 +257,10 @@ def main() -> int:
                 if options.kept:
                     names = json.loads(kept.with_suffix(".names").read_text())
                     snapshot, named = files.read([str(kept)]), {key: set(pids) for key, pids in names.items()}
-                else:
+                elif isinstance(case, Case):
                     snapshot, named = observe(case)
+                else:
+                    snapshot, named = bench_repros.observe(case, (sys.executable, *options.python))
             except (RuntimeError, take.NoProcessError) as error:
                 print(f"ERROR {error}", flush=True)
                 continue

@@ -13,10 +13,10 @@ from diagnostics.hang.judge.verdict import CAUSES
 from diagnostics.hang.read import files
 from diagnostics.hang.show import document
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, SnapshotError, StackFrame, Thread
-from tests.diagnostics.hang import bench
+from tests.diagnostics.hang import bench, bench_repros
 
 KEPT = Path(__file__).parent / "snapshots"
-CASES = {case.name: case for case in bench.cases()}
+CASES = {case.name: case for case in (*bench.cases(), *bench_repros.cases())}
 C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 
@@ -58,6 +58,14 @@ def test_there_are_kept_snapshots_of_both_kinds():
     kept = [CASES[path.stem] for path in KEPT.glob("*.json")]
     assert sum(not case.healthy for case in kept) >= 20
     assert sum(case.healthy for case in kept) >= 8
+
+
+def test_a_launcher_is_not_said_to_be_in_a_collective():
+    """It waits for its ranks; the sentence tells what the other ranks are in."""
+    kept = files.read([str(KEPT / "HNG001-gather_skipped-0.json")])
+    sentence = judge(kept, bench.PATIENCE).verdict.sentence
+    assert "is in barrier" in sentence
+    assert "while the others are in all_gather" in sentence
 
 
 @pytest.mark.parametrize("guilty", [0, 1, 2, 3])
