@@ -1,4 +1,4 @@
-"""`grpo-doctor`, or `python -m diagnostics`: doctor, lint, triage, hang, explain, catalogue; repro, matrix, train."""
+"""`grpo-doctor`, or `python -m diagnostics`: its commands, and the way to repro, matrix and train."""
 
 from __future__ import annotations
 
@@ -110,6 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     from diagnostics.hang import command as hang
 
     hang.add(commands)
+    from diagnostics.audit import command as audit
+
+    audit.add(commands)
     explain = commands.add_parser("explain", help="what a code means, why it happens, what helps")
     explain.add_argument("code", metavar="CODE")
     explain.add_argument("--format", choices=("terminal", "json"), default="terminal")

@@ -1,0 +1,159 @@
+"""`python -m diagnostics audit`: its options, and what it does with them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics.report.findings import INCOMPLETE, USAGE
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from diagnostics.audit.model import Audit
+
+FORMATS = ("terminal", "json", "jsonl", "markdown", "html")
+
+
+def add(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "audit",
+        help="the fault that nothing reports: asks a server, or what a run left behind",
+        description="Exit codes: 0 clean as far as asked, 1 a fault, 2 wrong usage, 3 it could not be told.",
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        type=Path,
+        metavar="RUN",
+        help="what a run left behind: its folder, or one file of it",
+    )
+    live = parser.add_argument_group("a server that runs")
+    live.add_argument(
+        "--server", default="", metavar="URL", help="ask it; a few thousand tokens, nothing is changed"
+    )
+    live.add_argument("--checkpoint", type=Path, metavar="DIR", help="the weights that it should hold")
+    live.add_argument(
+        "--against",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="other weights that it may hold (default: the checkpoints beside it)",
+    )
+    live.add_argument(
+        "--trainer-config",
+        type=Path,
+        metavar="FILE",
+        help="JSON of what the trainer samples and computes with",
+    )
+    live.add_argument(
+        "--replica", action="append", default=[], metavar="URL", help="another server that should be the same"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--tokens", type=_count, default=4000, metavar="N", help="at most so many in all (default: 4000)"
+    )
+    how.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="of one call (default: 60)")
+    how.add_argument("--format", choices=FORMATS, default="terminal")
+    parser.set_defaults(command=run)
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if not 64 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of tokens from 64 to 1000000")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Asks or reads, judges, shows."""
+    if problem := _misused(options):
+        print(f"diagnostics: audit: {problem}", file=sys.stderr)
+        return USAGE
+    from diagnostics.audit.errors import AuditError, NotAskedError
+
+    try:
+        found = _asked(options)
+    except NotAskedError as error:
+        # It is there, and could not be asked now: that is no wrong usage, and not fine either.
+        print(f"diagnostics: audit: {error}", file=sys.stderr)
+        return INCOMPLETE
+    except AuditError as error:
+        print(f"diagnostics: audit: {error}", file=sys.stderr)
+        return USAGE
+    return write(found, options.format)
+
+
+def _asked(options: argparse.Namespace) -> Audit:
+    if options.run is not None:
+        from diagnostics.audit.recorded import audit_run
+
+        return audit_run(options.run, checkpoint=options.checkpoint, tokens=options.tokens)
+    from diagnostics.audit.live.asked import Asked, audit_server
+
+    return audit_server(
+        Asked(
+            options.server,
+            options.checkpoint,
+            tuple(options.against),
+            options.trainer_config,
+            tuple(options.replica),
+            options.tokens,
+            options.timeout,
+        )
+    )
+
+
+def _misused(options: argparse.Namespace) -> str:
+    live = [
+        name
+        for name, value in (
+            ("--trainer-config", options.trainer_config),
+            ("--replica", options.replica),
+            ("--against", options.against),
+        )
+        if value
+    ]
+    told = (
+        ("expected a RUN, or --server URL --checkpoint DIR", options.run is None and not options.server),
+        (f"{options.run}: one thing at a time: a RUN, or --server", options.run is not None and options.server),
+        ("--server: expected --checkpoint DIR, too: the weights that it should hold",
+         options.server and options.checkpoint is None),
+        (f"{' and '.join(live)}: of a server alone", options.run is not None and live),
+    )  # fmt: skip
+    return next((problem for problem, holds in told if holds), "")
+
+
+def write(found: Audit, form: str) -> int:
+    """Prints it; returns the exit code."""
+    from diagnostics.audit import document
+    from diagnostics.report.audits import markdown, page, terminal
+
+    made = document.document(found)
+    if form == "json":
+        print(json.dumps(made, indent=1, ensure_ascii=False))
+    elif form == "jsonl":
+        for line in document.lines(made):
+            print(json.dumps(line, ensure_ascii=False))
+    elif form == "markdown":
+        print(markdown.text(made), end="")
+    elif form == "html":
+        print(page.text(made), end="")
+    else:
+        terminal.render(made, sys.stdout)
+    return document.exit_code(found.outcome)

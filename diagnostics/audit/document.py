@@ -1,0 +1,75 @@
+"""The document `grpo-doctor.audit.v1`: what every other form of output is made from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
+from diagnostics.catalogue import loader as catalogue
+from diagnostics.report import clean
+from diagnostics.report.audits import wording
+from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
+
+if TYPE_CHECKING:
+    from diagnostics.audit.model import Audit, ProbeAnswer
+    from diagnostics.catalogue.model import Issue
+
+SCHEMA = "grpo-doctor.audit.v1"
+_load = cache(catalogue.load)
+
+
+def document(audit: Audit) -> dict[str, Any]:
+    """All that came of it, as JSON; nothing of the caller's person stands in it."""
+    found = {
+        "schema": SCHEMA,
+        "source": audit.source,
+        "subject": dict(audit.subject),
+        "outcome": audit.outcome,
+        "sentence": "",
+        "answers": [_answer(each) for each in audit.answers],
+        "not_asked": [each.family for each in audit.of(NOT_ASKED)],
+        "tokens": audit.tokens,
+        "requests": audit.requests,
+        "seconds": round(audit.seconds, 2),
+        "pictures": audit.pictures,
+    }
+    found["sentence"] = wording.summary(found)
+    cleaned: dict[str, Any] = clean.shareable(clean.own(found))
+    return cleaned
+
+
+def lines(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same as lines: the audit without its answers, then each answer; each has a `type`."""
+    head = {"type": "audit", **{key: value for key, value in made.items() if key != "answers"}}
+    return [head, *({"type": "answer", **each} for each in made["answers"])]
+
+
+def exit_code(outcome: str) -> int:
+    """0 clean as far as asked, 1 a fault, 3 it is not known."""
+    return {FAULT: FINDINGS, CLEAN: FINE}.get(outcome, INCOMPLETE)
+
+
+def _answer(answer: ProbeAnswer) -> dict[str, Any]:
+    told = asdict(answer)
+    told["sentence"] = wording.sentence(told)
+    for key in ("facts", "wanted"):
+        told[key] = [fact | {"text": wording.fact(fact)} for fact in told[key]]
+    told["helps"] = _helps(answer.code) if answer.outcome == FAULT else {}
+    return told
+
+
+def _helps(code: str) -> dict[str, Any]:
+    """What the catalogue says of a code; empty of one that it does not have."""
+    issue: Issue | None = _load().get(code)
+    if issue is None:
+        return {}
+    return {
+        "title": issue.title,
+        "cause": " ".join(issue.cause.split()),
+        "mitigations": [
+            {"name": one.name, "about": one.about, "edits": one.by_framework(), "evidence": one.evidence}
+            for one in issue.mitigations
+        ],
+    }

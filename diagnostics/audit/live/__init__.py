@@ -1,0 +1,1 @@
+"""A server that samples: asked over HTTP, beside the checkpoint that it should hold."""
