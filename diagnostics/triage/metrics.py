@@ -122,11 +122,16 @@ def pairs(text: str) -> dict[str, tuple[str, float]]:
 
 
 def _add(said: dict[str, tuple[str, float]], name: str, value: str) -> None:
-    if (meant := _meant(name)) and (meant not in said or math.isnan(float(value))):
+    if (meant := meaning(name)) and (meant not in said or math.isnan(float(value))):
         said[meant] = (name, float(value))
 
 
-def _meant(name: str) -> str:
+def meaning(name: str) -> str:
+    """The one name for what a metric's name means; empty for one of an evaluation, and for what is not known.
+
+    >>> meaning("train/reward"), meaning("critic/score/mean"), meaning("eval_reward")
+    ('reward', 'reward', '')
+    """
     lowered = name.lower().strip()
     if lowered.startswith(("val", "eval", "test")):
         return ""
@@ -139,7 +144,7 @@ def _cells(raw: str) -> list[str]:
 
 def _columns(cells: list[str]) -> list[str]:
     """The names of a table's columns, where a line has them."""
-    meant = sum(bool(_meant(cell)) for cell in cells)
+    meant = sum(bool(meaning(cell)) for cell in cells)
     return cells if len(cells) > 2 and meant >= 2 and not any(_is_number(cell) for cell in cells) else []
 
 

@@ -1,0 +1,82 @@
+"""prime-rl's `token_exports/step_12/rank_0.jsonl`, with `enable_token_export`: one object a sequence.
+
+As read in prime-rl 559b44772 and 004274ec9, src/prime_rl/trainer/rl/token_export.py, schema version 1: token_ids,
+position_ids, loss_mask, advantages, rewards, inference_logprobs, trainer_logprobs, entropy, one a token; None where a
+number is not finite. Groups are not named: those of a step that have the same tokens before the first trained one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.audit.recorded.readers import plain
+from diagnostics.audit.recorded.rows import Recording, Row, Tokens, Unread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+KIND = "token_exports"
+
+
+def is_one(entry: dict[str, Any]) -> bool:
+    """Whether an object is of this kind."""
+    return {"token_ids", "loss_mask", "inference_logprobs"} <= entry.keys()
+
+
+def read(paths: Sequence[Path], budget: plain.Budget, unread: list[Unread]) -> Recording | None:
+    """The sequences of these files, in the order of their steps."""
+    rows: list[Row] = []
+    files = 0
+    for path in plain.chosen(sorted(paths, key=lambda path: (plain.in_steps(path.parent), path.name))):
+
+        def bad(why: str, path: Path = path) -> None:
+            unread.append(Unread(str(path), why))
+
+        try:
+            if not budget.spend(path.stat().st_size):
+                bad("more than is read of one run")
+                break
+            for line, entry in plain.lines(path, bad):
+                if is_one(entry) and budget.rows > 0:
+                    rows.append(_row(entry, path, line))
+                    budget.rows -= 1
+        except plain.UNREADABLE as error:
+            bad(str(error))
+            continue
+        files += 1
+    return Recording(KIND, tuple(rows), files=(len(paths), files)) if rows else None
+
+
+def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
+    ids = tuple(int(each) for each in entry["token_ids"])
+    mask = tuple(bool(each) for each in entry["loss_mask"])
+    engine = plain.numbers(entry["inference_logprobs"])
+    # Nothing was sampled where the engine has no log-prob but 0; a sampled token has exactly 0 rarely, a prompt always.
+    first = next((place for place, value in enumerate(engine) if value), len(ids))
+    step = plain.whole(entry.get("step"))
+    return Row(
+        plain.in_steps(path.parent) if step is None else step,
+        " ".join(map(str, ids[:first])),
+        "",
+        reward=_first(entry.get("rewards"), mask),
+        advantage=_first(entry.get("advantages"), mask),
+        tokens=Tokens(
+            ids,
+            first,
+            mask,
+            tuple(None if place < first else value for place, value in enumerate(engine)),
+            tuple(
+                None if place < first else value
+                for place, value in enumerate(plain.numbers(entry.get("trainer_logprobs")))
+            ),
+        ),
+        place=f"{path.parent.name}/{path.name}:{line}",
+    )
+
+
+def _first(values: object, mask: tuple[bool, ...]) -> float | None:
+    """What all trained tokens of a sequence share."""
+    told = plain.numbers(values)
+    found = [value for value, trained in zip(told, mask, strict=False) if trained and value is not None]
+    return found[0] if found else next((value for value in told if value is not None), None)
