@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import time
@@ -31,7 +32,7 @@ def train(
     Args:
         config: Checked settings.
         report: Called with each step's metrics, in the first process of a run.
-        resume: Go on with the run of this name, or start it if there is none yet.
+        resume: Go on with the run of this name, from its beginning if it was ended before its first checkpoint.
 
     Returns:
         The document of `train --json`. `outcome` is `ok`, `failed` (a named error in `error`), `timeout` or
@@ -80,6 +81,13 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
+    if resume and not folder.is_dir():
+        near = difflib.get_close_matches(name, [each.name for each in folder.parent.glob("*/")], n=1)
+        meant = f"; did you mean {near[0]}?" if near else "."
+        raise ConfigError(
+            f"output.name = {name!r}: there is no such run in {config.output.dir} to go on with{meant} Without "
+            "--resume it is started"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if resume and path.exists():

@@ -269,6 +269,14 @@ def test_unmet_requirements_become_one_command(environment):
     assert set(conflict.between) == {"trl 0.26.2 wants torch<2.8", "vllm 0.11.0 wants torch==2.8.0"}
 
 
+def test_ranges_of_different_packages_contradict_nothing(environment):
+    """What one package wants of torch says nothing of another's numpy, whatever numbers stand in both ranges."""
+    environment.add("vllm", "0.11.0", requires=["torch==2.8.0", "numpy<2.3"])
+    environment.add("trl", "0.26.2", requires=["accelerate>=1.4.0"]).add("torch", "2.9.0")
+    environment.add("scipy", "1.16.0", requires=["numpy<2.6,>=1.25.2", "torch>=2.0"])
+    assert plan_of(environment).conflicts == ()
+
+
 def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
     """By a move, which can be taken back."""
     broken_pair(environment)
