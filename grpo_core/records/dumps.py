@@ -215,6 +215,8 @@ def _why(error: Exception) -> str:
         return f"byte {error.start} is no UTF-8; verl writes JSON lines, TRL files that end in .parquet"
     if isinstance(error, KeyError):
         return f"a line has no {error}, which every line of such a dump has"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said[:_MOST_SAID]}" if said else type(error).__name__
 
