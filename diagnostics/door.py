@@ -33,6 +33,7 @@ _COLOURED = re.compile(rf"\x1b\[[0-9;]{{0,32}}m|[{_UNSEEN}]")
 _MARKED = re.compile(r"##(?=\w{0,32}\[)")
 # `::error` is obeyed where nothing but blanks stands before it. What ends in one colon may be gone on with.
 _COMMAND = re.compile(r"(?m)^((?:[^\S\n]|\x1b\[[0-9;]{0,32}m)*):(?=:|\Z)")
+_ENDING = re.compile(r"(?<! ) +((?:\x1b\[[0-9;]{0,32}m)*)\n")
 _BLANK = re.compile(r"(?:\s|\x1b\[[0-9;]{0,32}m)*")
 
 
@@ -102,6 +103,10 @@ class _Painted(Door):
     """The same for a console that paints: its text was made visible before the colours came to it."""
 
     _hidden = _COLOURED
+
+    def write(self, text: str) -> int:
+        """Writes a text; the blanks at which a line was wrapped are not copied along with it."""
+        return super().write(_ENDING.sub(r"\1\n", text))
 
 
 class _Shown:

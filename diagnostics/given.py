@@ -41,7 +41,7 @@ def opened(path: Path, *, inside: Path | None = None, pipes: bool = False) -> Bu
     Args:
         path: The file. Links are followed.
         inside: The folder in which it must lie in the end, links resolved; None for anywhere.
-        pipes: Whether a pipe will do: of what the user named, since a shell's `<(…)` is one.
+        pipes: Whether a pipe will do, or /dev/null: of what the user named, since a shell's `<(…)` is one.
 
     Raises:
         OSError: It is not there, is no such file (RefusedError), or can't be read.
@@ -107,12 +107,17 @@ def text(path: Path, most: int, *, inside: Path | None = None, pipes: bool = Fal
 
 
 def _check(found: os.stat_result, path: Path, *, pipes: bool) -> None:
-    if pipes and stat.S_ISFIFO(found.st_mode):
+    if pipes and (stat.S_ISFIFO(found.st_mode) or _is_null(found)):
         return
     if not stat.S_ISREG(found.st_mode):
         raise RefusedError("not a regular file", path)
     if found.st_dev in _of_the_kernel():
         raise RefusedError("not a file but something that the kernel makes up", path)
+
+
+def _is_null(found: os.stat_result) -> bool:
+    """Whether it is /dev/null, which is read to its end at once and does nothing."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
 
 
 @functools.cache

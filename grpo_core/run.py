@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import time
@@ -31,7 +32,7 @@ def train(
     Args:
         config: Checked settings.
         report: Called with each step's metrics, in the first process of a run.
-        resume: Go on with the run of this name, or start it if there is none yet.
+        resume: Go on with the run of this name, from its beginning if it was ended before its first checkpoint.
 
     Returns:
         The document of `train --json`. `outcome` is `ok`, `failed` (a named error in `error`), `timeout` or
@@ -77,6 +78,8 @@ def train(
 def _run_folder(config: Config, *, resume: bool) -> Path:
     if resume and not config.output.name:
         raise ConfigError("output.name = '' (default): --resume needs the name of the run that is to go on")
+    if resume:
+        _refuse_no_run(Path(config.output.dir), config.output.name)
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
@@ -96,6 +99,17 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
             f"can't write there: {error.strerror}"
         ) from error
     return folder
+
+
+def _refuse_no_run(runs: Path, name: str) -> None:
+    """Raises ConfigError where no run of that name was ever begun: going on with it is not what would happen."""
+    if (runs / name).is_dir():
+        return
+    near = difflib.get_close_matches(name, [each.name for each in runs.glob("*/")], n=1)
+    meant = f"; did you mean {near[0]}?" if near else "."
+    raise ConfigError(
+        f"output.name = {name!r}: there is no such run in {runs} to go on with{meant} Without --resume it is started"
+    )
 
 
 def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:

@@ -277,7 +277,9 @@ def _search(fuzz: ModuleType, options: argparse.Namespace, repros: Mapping[str, 
 def _pick(kind: str, name: str, known: Sequence[str]) -> str:
     if name in known:
         return name
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
+    if name.upper() in known:  # codes are written in capitals, and typed as they come
+        return name.upper()
+    close = difflib.get_close_matches(name.upper() if kind == "code" else name, known, n=2, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
     raise UsageError(f"unknown {kind} {name!r}: {hint}")
 

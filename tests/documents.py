@@ -16,9 +16,11 @@ from diagnostics import catalogue
 from diagnostics.catalogue import model
 from diagnostics.lint import rules
 from diagnostics.matrix.ask.registry import ALL
+from tests import pairs
+from tests.pairs import table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(
@@ -100,17 +102,9 @@ def walls() -> str:
     return table(("contract", "what it holds"), [(f"`{one['id']}`", one["name"]) for one in contracts])
 
 
-PARTS = {"codes": codes, "rules": rule_table, "values": values, "layers": layers, "walls": walls}
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows as Markdown."""
-    lines = [_row(head), "|---" * len(head) + "|", *map(_row, rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+PARTS = {
+    "codes": codes, "rules": rule_table, "values": values, "layers": layers, "walls": walls, **pairs.PARTS,
+}  # fmt: skip
 
 
 def _yes(is_so: bool) -> str:

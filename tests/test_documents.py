@@ -8,7 +8,8 @@ import pytest
 
 from diagnostics.doctor.checks.registered import CHECKS
 from diagnostics.matrix.ask.registry import ALL
-from tests import documents
+from tests import documents, transcripts
+from tests.cells import cell_python
 from tests.documents import ROOT
 
 RESULTS = ROOT / "docs" / "results"
@@ -37,6 +38,54 @@ def test_links_lead_somewhere(name):
     path = ROOT / name
     targets = [target.partition("#")[0] for target in LINK.findall(path.read_text()) if "://" not in target]
     assert [target for target in targets if target and not (path.parent / target).exists()] == []
+
+
+TRANSCRIPTS = [one for path in documents.documents() for one in transcripts.of(path)]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(
+            one,
+            id=f"{one.document}: {one.command}",
+            marks=[mark for mark, so in ((pytest.mark.vllm, one.cell), (pytest.mark.slow, one.trains)) if so],
+        )
+        for one in TRANSCRIPTS
+    ],
+)
+def test_a_transcript_is_what_the_command_prints(one, tmp_path):
+    """The command is run where its files are; `python -m tests.transcripts` shows what it prints."""
+    if one.trains:
+        pytest.importorskip("torch", reason="the trainer needs torch")
+    cells = cell_python(one.cell).parents[2] if one.cell else None
+    assert transcripts.differences(one.told, one.run(tmp_path, cells)) == []
+
+
+def test_every_command_of_ours_in_a_console_is_run():
+    """A block that shows a command and its output is a transcript, and there are some in README and tour."""
+    for name in EVERY:
+        text = (ROOT / name).read_text()
+        assert text.count("```console\n") == sum(one.document == name for one in TRANSCRIPTS), name
+    assert {"README.md", "docs/tour.md"} <= {one.document for one in TRANSCRIPTS}
+
+
+def test_the_readme_is_one_screen_after_another():
+    """At most 8 kB; the two commands that set everything up, each in a line; the tests' one is the machine's, too."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.encode()) <= 8000
+    start = "python3 -m venv .venv && .venv/bin/pip install 'nox[uv]' && .venv/bin/nox -s"
+    assert [line for line in text.splitlines() if line.startswith("python3 -m venv")] == [
+        f"{start} matrix",
+        f"{start} tests",
+    ]
+    assert re.search(r"exec .venv/bin/nox -s .*\btests\b", (ROOT / ".ci" / "run").read_text())
+
+
+def test_every_document_is_in_the_list():
+    """docs/README.md leads to each page."""
+    there = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert there - set(LINK.findall((ROOT / "docs" / "README.md").read_text())) == set()
 
 
 def test_every_result_says_when_and_how():

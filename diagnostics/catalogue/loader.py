@@ -49,7 +49,8 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
     if CODE.fullmatch(code.upper()) and path.is_file():
         return load_file(path)
     known = sorted(path.stem for path in folder.glob("*.toml"))
-    hint = close_matches(code.upper(), known) or f" (known: {', '.join(known)})"
+    families = ", ".join(dict.fromkeys(each.rstrip("0123456789") for each in known))
+    hint = close_matches(code.upper(), known) or f" (families: {families}; `catalogue` lists all)"
     raise CatalogueError(f"unknown code {code!r}{hint}")
 
 

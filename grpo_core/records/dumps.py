@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # Trainers' numbers come from float32.
 _LARGEST = 3.5e38
+_MOST_SAID = 200
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,13 @@ def read_verl_dump(path: Path) -> list[TextStep]:
         )
 
     def rows(file: Path) -> list[dict[str, Any]]:
-        return sorted(map(json.loads, given.read(file).decode("utf-8").splitlines()), key=group)
+        found = [json.loads(line) for line in given.read(file).decode("utf-8").splitlines()]
+        if found and isinstance(found[0], dict) and {"request", "prompt_ids"} <= set(found[0]):
+            raise ConfigError(
+                f"{file}: this trainer's own completions, no dump of another's: its steps are computed again by "
+                "`replay RUN STEP`, where output.record_every recorded them"
+            )
+        return sorted(found, key=group)
 
     return _steps(path, "*.jsonl", rows, keyed)
 
@@ -198,8 +205,20 @@ def _steps(
             groups = [[sample for _, sample in part] for _, part in parts]
             steps += [TextStep(int(rows[0]["step"]), groups)] if rows else []
         except given.UNREADABLE as error:
-            raise ConfigError(f"{file}: not a dump that can be read: {error!r}") from error
+            raise ConfigError(f"{file}: not a dump that can be read: {_why(error)}") from error
     return sorted(steps, key=attrgetter("step"))
+
+
+def _why(error: Exception) -> str:
+    """A reading's failure in a line, without what was read: some errors bring all of it along."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is no UTF-8; verl writes JSON lines, TRL files that end in .parquet"
+    if isinstance(error, KeyError):
+        return f"a line has no {error}, which every line of such a dump has"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:_MOST_SAID]}" if said else type(error).__name__
 
 
 def _number(value: Any) -> float | None:

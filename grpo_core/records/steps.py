@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.files import due
@@ -25,6 +26,8 @@ class StepRecorder:
         """Goes on behind what is recorded in the folder."""
         self._config, self._result = config, dict[str, Any]()
         self._recorder = Recorder(folder, config) if first else None
+        if first and (said := unreplayable(config)):
+            print(f"grpo_core: {said}", file=sys.stderr)
 
     def begin(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
         """What is to look at the step's first update; None: the step is not recorded."""
@@ -45,6 +48,23 @@ class StepRecorder:
         if self._recorder is not None and self._result:
             asked = [requests[sample.completion.request_id] for sample in samples]
             self._recorder.write(step, version, samples, asked, self._result)
+
+
+def unreplayable(config: Config) -> str:
+    """Which recorded steps `replay` will lack the parameters of when the run has ended, and what keeps them; or ""."""
+    steps, every, keep = config.train.steps, config.checkpoint.every, config.checkpoint.keep
+    recorded = [step for step in range(1, steps + 1) if due(step, config.output.record_every, config)]
+    saved = [step for step in range(1, steps + 1) if every and (step % every == 0 or step == steps)]
+    # The first step begins from the model that every run keeps.
+    lacking = [step for step in recorded if step > 1 and step - 1 not in saved[-keep:]]
+    if not lacking:
+        return ""
+    first = min(step for step in recorded if step > 1)
+    return (
+        f"output.record_every = {config.output.record_every}: of {len(recorded)} recorded steps {len(lacking)} begin "
+        f"from parameters that no checkpoint will keep, so that `replay` asks for --policy; checkpoint.every = 1 and "
+        f"checkpoint.keep = {steps - first + 2} keep them all"
+    )
 
 
 def gradient_digest(policy: Policy, like: str = EXACT) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro import upstream
 from repro.drivers import whole_engine
+from repro.drivers.scratch import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,8 @@ def main() -> int:
     options = parser.parse_args()
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is not the answer
-    document = observe()
+    with scratch():
+        document = observe()
     said = (
         document["error"] or f"{document['tokens']} tokens, apart by at most {document['max_difference']:.1e}"
     )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro import upstream
 from repro.drivers import tiny_trl, whole_engine
+from repro.drivers.scratch import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +169,8 @@ def main() -> int:
     options = parser.parse_args()
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is not the answer
-    document = observe(options.engine)
+    with scratch():
+        document = observe(options.engine)
     said = f"{document['steps']} steps" if document["outcome"] == "ok" else document["error"]
     print(json.dumps(document) if options.json else f"TRL, {options.engine}: {said}", file=answer)
     answer.close()

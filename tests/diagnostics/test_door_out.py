@@ -137,6 +137,20 @@ def test_colours_are_the_consoles_own(text):
     assert acting(painted) == []
 
 
+@pytest.mark.parametrize("colours", [False, True])
+def test_wrapped_lines_end_in_no_blanks(colours):
+    """Whoever copies them gets none; what ends in a colour ends in none either."""
+    out = io.StringIO()
+    console = door.console(out, force_terminal=colours, width=20, highlight=False)
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Text("a word and another and one more", style="bold red"))
+    console.print(Padding(Text("short"), (0, 0, 0, 4)))
+    plain = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+    assert plain.splitlines() == ["a word and another", "and one more", "    short"]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(HOSTILE, max_size=5))
 def test_it_is_one_step_to_the_fixed_point(pieces):

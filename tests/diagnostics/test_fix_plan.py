@@ -198,6 +198,14 @@ def test_a_set_that_breaks_another_package_is_not_offered(environment):
     assert "ms-swift 3.9.0 wants trl<0.24,>=0.15" in conflict.between[1]
 
 
+def test_ranges_of_different_packages_contradict_nothing(environment):
+    """What one package wants of torch says nothing of another's numpy, whatever numbers stand in both ranges."""
+    environment.add("vllm", "0.11.0", requires=["torch==2.8.0", "numpy<2.3"])
+    environment.add("trl", "0.26.2", requires=["accelerate>=1.4.0"]).add("torch", "2.9.0")
+    environment.add("scipy", "1.16.0", requires=["numpy<2.6,>=1.25.2", "torch>=2.0"])
+    assert plan_of(environment).conflicts == ()
+
+
 def test_an_issue_that_only_another_release_ends_is_named_beside_the_window(environment):
     """TRL 0.24.0 declares the one vLLM that still has the V0 scheduler."""
     environment.add("vllm", "0.10.2").add("trl", "0.24.0", requires=['vllm==0.10.2; extra == "vllm"'])

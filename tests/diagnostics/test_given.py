@@ -97,6 +97,17 @@ def test_a_name_that_is_none_is_refused(tmp_path):
         given.read(tmp_path / "a\0b", 9)
 
 
+def test_the_null_device_is_an_empty_file_where_the_user_names_it(capsys):
+    """As it is everywhere else: an empty log, and no crash; below a folder it is what it is, no file."""
+    assert given.read(Path("/dev/null"), 9, pipes=True) == b""
+    with pytest.raises(given.RefusedError, match="not a regular file"):
+        given.read(Path("/dev/null"), 9)
+    with pytest.raises(given.RefusedError, match="not a regular file"):
+        given.read(Path("/dev/zero"), 9, pipes=True)
+    assert program.main(["triage", "/dev/null"]) == 3
+    assert "0 lines: empty" in capsys.readouterr().out
+
+
 # doctor
 
 

@@ -132,6 +132,17 @@ def test_what_cannot_be_judged_is_said_in_one_line(tmp_path, capsys, monkeypatch
     assert err == ""
 
 
+def test_a_file_that_is_broken_is_no_crash_of_ours(tmp_path, capsys):
+    """It is the user's: said as unread, with the line; documents are as they were."""
+    path = tmp_path / "run.yaml"
+    path.write_text("a: [1\nb: 2\n")
+    assert command.main(["lint", str(path)]) == 3
+    told = capsys.readouterr().out
+    assert told.startswith("lint: nothing was judged; 1 file could not be read\n")
+    assert f"unread  reading {path}: {path}:2:" in told.replace("\n", " ").replace("  reading", "  reading")
+    assert "crash" not in told.lower()
+
+
 def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_path):
     """`lint -- swift rlhf ...` in a process of its own, with every format's module; under 0.3 s of CPU is the aim."""
     program = (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core.config import ConfigError, LossConfig
+from grpo_core.metrics import completion_entry
 from grpo_core.records.dumps import (
     Oddity,
     TextSample,
@@ -17,6 +18,7 @@ from grpo_core.records.dumps import (
     read_trl_completions,
     read_verl_dump,
 )
+from grpo_core.types import Completion, Prompt, Sample
 from tests.diagnostics.programs import fuzz_readers
 from tests.grpo_core.programs import fuzz_records
 
@@ -254,6 +256,27 @@ def test_a_parquet_file_of_kilobytes_that_holds_gigabytes_is_refused(tmp_path, m
     assert (tmp_path / "completions_1.parquet").stat().st_size < given.LARGEST
     with pytest.raises(ConfigError, match="no step has them"):
         read_trl_completions(tmp_path)
+
+
+def test_a_binary_is_refused_in_a_line(tmp_path):
+    """Without its bytes, of which there may be megabytes."""
+    (tmp_path / "1.jsonl").write_bytes(b"\x7fELF" + bytes(range(256)) * 4000)
+    with pytest.raises(ConfigError, match=r"not a dump .* byte 132 is no UTF-8") as caught:
+        read_verl_dump(tmp_path)
+    assert len(str(caught.value)) < 300
+    (tmp_path / "1.jsonl").write_text('{"input": "' + "x" * 9000 + '"}\n[')
+    with pytest.raises(ConfigError, match="not a dump") as caught:
+        read_verl_dump(tmp_path)
+    assert len(str(caught.value)) < 500
+
+
+def test_our_own_completions_are_told_from_a_dump(tmp_path):
+    """They stand beside a run's metrics; another command is for them."""
+    completion = Completion("1.0", (1,), (-0.5,), (0,), "stop")
+    entry = completion_entry(1, Sample(Prompt("1", "p", (2,), {}), completion, "t", 1.0, 0.5, {}))
+    (tmp_path / "completions.jsonl").write_text(json.dumps(entry) + "\n")
+    with pytest.raises(ConfigError, match=r"own completions, no dump of another's: .* `replay RUN STEP`"):
+        read_verl_dump(tmp_path / "completions.jsonl")
 
 
 @pytest.mark.parametrize("reader", fuzz_records.READERS, ids=lambda reader: reader.__name__)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
 from grpo_core.records.recording import Recorder, read_step
 from grpo_core.records.replay import replay
-from grpo_core.records.steps import gradient_digest
+from grpo_core.records.steps import gradient_digest, unreplayable
 from grpo_core.rollout.weights.digest import exact_digest, fingerprint_of
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
@@ -217,10 +218,27 @@ def test_a_real_run_replays_itself(short_run):
             assert replay(folder, step)["outcome"] == "equal", (name, step)
 
 
-def test_a_policy_that_is_not_kept_is_asked_for(short_run):
-    """With its version, and what keeps it."""
+def test_a_policy_that_is_not_kept_is_asked_for(short_run, capsys):
+    """With its version, and what keeps it; the run says so when it begins."""
     document = run_module.train(short_run(**{"output.record_every": 1}), lambda _: None)
+    said = capsys.readouterr().err
+    assert "of 4 recorded steps 3 begin from parameters that no checkpoint will keep" in said
+    assert "checkpoint.keep = 4 keep them all" in said
     with pytest.raises(
         ConfigError, match=r"step 3 started from policy version 2, and no checkpoint kept has it"
     ):
         replay(Path(document["metrics"]).parent, 3)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_what_a_run_says_of_replaying_is_so(short_run, capsys, every):
+    """With what it asks for, nothing is said, and every recorded step is found with its policy."""
+    said = unreplayable(short_run(**{"output.record_every": every, "train.steps": 5}))
+    keep = re.search(r"checkpoint.keep = (\d+)", said).group(1)
+    settings = {"output.record_every": every, "checkpoint.keep": int(keep), "train.steps": 5}
+    assert unreplayable(short_run(**settings)) == ""
+    folder = Path(run_module.train(short_run(**settings), lambda _: None)["metrics"]).parent
+    assert "replay" not in capsys.readouterr().err
+    recorded = [json.loads(line)["step"] for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    assert [replay(folder, step)["outcome"] for step in recorded] == ["equal"] * len(recorded)
+    assert unreplayable(short_run(**{**settings, "checkpoint.keep": int(keep) - 1}))

@@ -125,11 +125,16 @@ def test_a_run_is_resumed_as_it_was_begun(short_run):
         run.train(short_run(), quiet, resume=True)
 
 
-def test_resuming_needs_a_name_and_may_find_nothing(short_run):
-    """Without a name there is no run to go on with; under a new one, it begins."""
+def test_resuming_needs_a_run_that_is_there(short_run):
+    """Without a name, or under one that no run has, nothing is started; one killed before its first step begins."""
     with pytest.raises(ConfigError, match="--resume needs the name"):
         run.train(short_run(**{"output.name": ""}), quiet, resume=True)
-    assert run.train(short_run(**{"output.name": "new"}), quiet, resume=True)["steps"] == 4
+    folder = Path(short_run().output.dir)
+    (folder / "august").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"no such run in .* to go on with; did you mean august\?"):
+        run.train(short_run(**{"output.name": "agust"}), quiet, resume=True)
+    assert [path.name for path in folder.iterdir()] == ["august"]
+    assert run.train(short_run(**{"output.name": "august"}), quiet, resume=True)["steps"] == 4
 
 
 def test_without_resume_an_earlier_run_of_the_name_is_replaced(short_run):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from repro import __main__ as command
 from repro.__main__ import exit_code
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
@@ -232,3 +233,31 @@ def test_an_import_that_never_ends_is_incomplete(tmp_path, monkeypatch):
     done = repro("imports", "endless", "json", "--timeout", "2")
     assert done.returncode == 3
     assert "endless: FAILED: not imported within 2 s" in done.stdout
+
+
+@pytest.mark.parametrize(("module", "asked"), [("trl_steps", ["alone"]), ("agreement", [])])
+def test_a_question_leaves_no_temporary_folder(tmp_path, module, asked):
+    """It ends by os._exit, which cleans nothing up; what libraries make is made in its folder, too."""
+    program = (
+        "import sys, tempfile\n"
+        f"from repro.questions import {module} as question\n"
+        "said = {'outcome': 'ok', 'steps': 3, 'tokens': 1, 'max_difference': 0.0, 'error': None}\n"
+        "made = lambda *_: (tempfile.mkdtemp(), said)[1]\n"
+        f"question.observe = made; sys.argv[1:] = {[*asked, '--json']!r}\n"
+        "question.main()\n"
+    )
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environ, cwd=ROOT, check=False
+    )
+    assert json.loads(done.stdout)["outcome"] == "ok", done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_codes_may_be_typed_in_small_letters():
+    """`run sch001` asks for SCH001; near codes are those of what was meant, and other names are as they stand."""
+    known = {"TOY001": None, "SCH001": None}
+    assert command._pick("code", "sch001", list(known)) == "SCH001"
+    assert command._pick("trigger of SCH001", "lost_step", ["lost_step"]) == "lost_step"
+    with pytest.raises(command.UsageError, match="'sch01': did you mean SCH001"):
+        command._pick("code", "sch01", list(known))

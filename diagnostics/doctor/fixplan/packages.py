@@ -246,7 +246,8 @@ def conflicts(environment: Environment, wanted: list[Demand]) -> list[Conflict]:
         against = [
             other
             for other in others
-            if other not in asked
+            if other.name == name
+            and other not in asked
             and not wants.satisfiable([other.versions, *(item.versions for item in asked)])
         ]
         if against:

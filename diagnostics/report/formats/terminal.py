@@ -40,6 +40,7 @@ _ENDED = {
     "ignored": "left out on demand",
     "skipped": "had nothing to look at",
     "crashed": "crashed",
+    "unread": "could not be read",
 }
 MARKS = {
     "ok": ("ok", "green"),
@@ -49,6 +50,8 @@ MARKS = {
     "skipped": ("skipped", "dim"),
     "crashed": ("CRASHED", "bold red"),
 }
+# What came of reading a file that is not what its name says: a fault of the file's, and nothing of ours crashed.
+UNREAD = ("unread", "bold yellow")
 
 
 def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
@@ -80,7 +83,7 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
 
 
 def _write_check(console: Console, check: CheckResult) -> None:
-    word, style = MARKS[check.outcome]
+    word, style = UNREAD if check.reads and check.outcome == "crashed" else MARKS[check.outcome]
     line = Text(f"{word:<8}", style=style).append(check.check, style="default")
     if check.reason:
         line.append(f": {redact(check.reason)}")
@@ -91,7 +94,9 @@ def _write_check(console: Console, check: CheckResult) -> None:
 
 def _counted(report: Report) -> str:
     """How the checks ended, in a line."""
-    count = Counter(check.outcome for check in report.checks)
+    count = Counter(
+        "unread" if check.outcome == "crashed" and check.reads else check.outcome for check in report.checks
+    )
     told = [f"{count[outcome]} {words}" for outcome, words in _ENDED.items() if count[outcome]]
     return f"{len(report.checks)} checks: {', '.join(told)}; --verbose shows everything"
 
@@ -201,8 +206,10 @@ def _summary(report: Report) -> str:
         severity: sum(f.severity is severity for f in report.findings) for severity in reversed(Severity)
     }
     told = [f"{number} {severity.word}" for severity, number in counts.items() if number]
-    crashed = sum(check.outcome == "crashed" for check in report.checks)
-    tail = f"; {crashed} of {len(report.checks)} checks crashed" if crashed else ""
+    unread = sum(check.outcome == "crashed" and check.reads for check in report.checks)
+    crashed = sum(check.outcome == "crashed" for check in report.checks) - unread
+    tail = f"; {unread} {'files' if unread > 1 else 'file'} could not be read" if unread else ""
+    tail += f"; {crashed} of {len(report.checks)} checks crashed" if crashed else ""
     open_ones = f"; {report.not_judged}" if report.not_judged else ""
     looked = any(check.outcome not in {"skipped", "crashed"} and not check.reads for check in report.checks)
     nothing = "nothing found" if looked or not report.checks else "nothing was judged"

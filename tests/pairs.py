@@ -1,0 +1,135 @@
+"""Tables of the README and docs/matrix.md out of what was published and what the catalogue has: see tests.documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "diagnostics" / "data" / "compat.json"
+# The README's rows: the oldest with an engine, those in which TRL itself trains, the newest, and one before them.
+SHOWN = (
+    "vllm-0.7.3+trl-0.16.1", "vllm-0.8.5+trl-0.17.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.11.0+trl-0.26.2",
+    "vllm-0.31.0+trl-1.16.0", "vllm-0.32.0+trl-1.16.0",
+)  # fmt: skip
+# What a user wants to know of a pair, and the layers that answer it.
+ASKED = {
+    "TRL trains by itself": ("peer:alone",), "TRL trains with this vLLM": ("peer:vllm",),
+    "vLLM samples, log-probs agree": ("engine", "logprobs"),
+    "our trainer, three modes": ("train:colocate", "train:async", "train:server"),
+    "`vllm serve`": ("serve:vllm",), "`trl vllm-serve`": ("serve:trl",),
+}  # fmt: skip
+# Advice that is given for these, and that a run refuted: the code and the mitigation's name in its entry.
+REFUTED = (
+    ("SCH002", "chunked_prefill_off"), ("SCH001", "async_output_off"), ("SCH001", "lock_around_step"),
+    ("RAY001", "address_in_driver"), ("NUM002", "raw_logprobs"), ("REW001", "upgrade"), ("TOK001", "top_p"),
+)  # fmt: skip
+MARKS = {"executed": "●", "static": "○", "declared": "◌"}
+WORDS = {"pass": "✔ pass", "fail": "✘ fail", "expected_fail": "✘ expected fail", "unresolvable": "∅ unresolvable",
+         "not_run": "- not run"}  # fmt: skip
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows as Markdown."""
+    lines = [_row(head), "|---" * len(head) + "|", *map(_row, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def published() -> dict[str, Mapping[str, Any]]:
+    """The published cells, by their names."""
+    return {cell["id"]: cell for cell in json.loads(PUBLISHED.read_text(encoding="utf-8"))["cells"]}
+
+
+def pairs() -> str:
+    """The README's six pairs: what of each ran and held, and what did not."""
+    cells = published()
+    rows = []
+    for name in SHOWN:
+        cell = cells[name]
+        told = [
+            _told([cell["layers"][layer] for layer in of if layer in cell["layers"]]) for of in ASKED.values()
+        ]
+        crashes = cell["layers"].get("scheduler", {})
+        known = ", ".join(crashes.get("codes", ())) if crashes.get("verdict") == "expected_fail" else ""
+        rows.append((cell["vllm"], cell["trl"], *told, known))
+    return table(("vLLM", "TRL", *ASKED, "known crashes seen"), rows)
+
+
+def _told(layers: list[Mapping[str, Any]]) -> str:
+    """✔ where every layer of a question ran and passed; ✘ with the codes where one did not; nothing where none ran."""
+    ran = [layer for layer in layers if layer["evidence"] == "executed" and layer["verdict"] != "not_run"]
+    failed = [layer for layer in ran if layer["verdict"] != "pass"]
+    if failed:
+        return " ".join(["✘", *dict.fromkeys(code for layer in failed for code in layer["codes"])])
+    return "✔" if ran else ""
+
+
+def seen() -> str:
+    """Every published cell by layer: the pair's own, what trains and serves, known issues."""
+    cells = published().values()
+    first = (
+        "resolve",
+        "contract",
+        "install",
+        "import",
+        "scheduler",
+        "engine",
+        "logprobs",
+        "peer:alone",
+        "peer:vllm",
+    )
+    second = ("train:colocate", "train:async", "train:server", "conformance", "serve:vllm", "serve:trl")
+    third = sorted({name for cell in cells for name in cell["layers"] if name.startswith("repro:")})
+    return (
+        f"{_layers(cells, first)}\nFive are asked to train with the reference trainer, three of them to serve:\n\n"
+        f"{_layers(cells, second)}\nAnd known issues other than the scheduler's, where a release may have them "
+        f"(*pass*: it does not happen):\n\n{_layers(cells, third)}"
+    )
+
+
+def _layers(cells: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
+    rows = [
+        (f"`{cell['id']}`", *(_verdict(cell["layers"].get(name)) for name in names))
+        for cell in cells
+        if any(name in cell["layers"] for name in names)
+    ]
+    return table(("cell", *names), rows)
+
+
+def _verdict(layer: Mapping[str, Any] | None) -> str:
+    if layer is None:
+        return ""
+    return " ".join(
+        [MARKS[layer["evidence"]], WORDS.get(layer["verdict"], layer["verdict"]), *layer["codes"]]
+    )
+
+
+def refuted() -> str:
+    """Advice that a run refuted: for what, what is advised, what was seen."""
+    issues, rows = catalogue.load(), []
+    for code, name in REFUTED:
+        issue = issues[code]
+        (one,) = [each for each in issue.mitigations if each.name == name]
+        rows.append(
+            (f"{code} {issue.title}", one.about, one.note or f"does not help against {', '.join(one.fails)}")
+        )
+    return table(("for", "advised", "what the run showed"), rows)
+
+
+def loop() -> str:
+    """The loop of the mode colocate, as it stands in the source."""
+    text = (ROOT / "grpo_core" / "modes" / "colocate.py").read_text(encoding="utf-8")
+    return f"```python\n{text[text.index('def run(') :].rstrip()}\n```\n"
+
+
+PARTS = {"pairs": pairs, "seen": seen, "refuted": refuted, "loop": loop}
