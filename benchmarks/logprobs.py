@@ -1,6 +1,7 @@
 """Peak memory and CPU time of chunked log-probs against the whole logits: 6,144 tokens, a vocabulary of 32,000.
 
-`python benchmarks/logprobs.py`. Each measurement is a process of its own; the peak is what its resident memory rose by.
+`python benchmarks/logprobs.py [--toy]`; `--toy` shows that it runs and
+measures nothing. Each measurement is a process of its own; the peak is what its resident memory rose by.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-TOKENS, VOCABULARY, WIDTH = 6144, 32000, 256
+TOY = "--toy" in sys.argv
+TOKENS, VOCABULARY, WIDTH = (64, 128, 32) if TOY else (6144, 32000, 256)
 GOALS = {"forward": 0.10, "forward and backward": 0.45}
 
 
@@ -44,7 +46,7 @@ def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
 def child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
     """The same in a process of its own."""
     root = str(Path(__file__).resolve().parent.parent)
-    command = [sys.executable, __file__, kind, str(chunk), str(int(backward))]
+    command = [sys.executable, __file__, kind, str(chunk), str(int(backward)), *(["--toy"] if TOY else [])]
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
@@ -59,10 +61,10 @@ def main() -> None:
         for chunk in (256, 1024):
             pairs = [
                 (child("chunked", chunk, backward=bool(backward)), child("naive", 0, backward=bool(backward)))
-                for _ in range(3)
+                for _ in range(1 if TOY else 3)
             ]
             for key, goal in (("mib", GOALS[name]), ("cpu_s", 1.5)):
-                middle, low, high = interval([ours[key] / naive[key] for ours, naive in pairs])
+                middle, low, high = interval([ours[key] / (naive[key] or 1) for ours, naive in pairs])
                 verdict = "pass" if middle <= goal else "MISS"
                 sides = f"{pairs[0][0][key]:8.1f} / {pairs[0][1][key]:8.1f} {key}"
                 found = f"{middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}"
@@ -70,7 +72,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:2] not in ([], ["--toy"]):
         print(json.dumps(once(sys.argv[1], int(sys.argv[2]), backward=sys.argv[3] == "1")))
     else:
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -1,6 +1,7 @@
 """What checkpoints, recording rollouts and the watchdog cost, as a share of a step's CPU time.
 
-`python benchmarks/overheads.py`. Checkpoints and recording: whole steps with and without, in turns. The watchdog costs
+`python benchmarks/overheads.py [--toy]`; `--toy` shows that it runs and
+measures nothing. Checkpoints and recording: whole steps with and without, in turns. The watchdog costs
 too little to be seen like that: its calls are measured by themselves, its thread's time included. The work is that of
 the step benchmark: 2 prompts, 8 completions each of 64 tokens, a Llama of 4 layers.
 """
@@ -21,13 +22,14 @@ from benchmarks.programs.tiny import make  # noqa: E402
 from grpo_core.config import TrainConfig  # noqa: E402
 from grpo_core.show.watchdog import Watchdog  # noqa: E402
 
-PAIRS = 30
+TOY = "--toy" in sys.argv
+PAIRS = 1 if TOY else 30
 CASES = {
     "checkpoint every step": (["--checkpoint.every=1"], None),
     "recording every step": (["--output.record_every=1"], 0.01),
 }
 WATCHDOG_GOAL = 0.002
-BEATS = 2000
+BEATS = 20 if TOY else 2000
 
 
 def watchdog(step_s: float) -> None:

@@ -1,6 +1,7 @@
 """CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work, in turns.
 
-`python benchmarks/step.py [PYTHON]`: PYTHON has TRL; the matrix's cell with the newest, unless another is given. Both
+`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` shows that it runs and
+measures nothing. PYTHON has TRL; the matrix's cell with the newest, unless another is given. Both
 sides run in that environment, without vLLM, checkpoints or written completions. 2 prompts, 8 completions each of 64
 tokens, one update; the reward is trivial.
 """
@@ -16,13 +17,15 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval, pairs  # noqa: E402
 
-PAIRS, GOAL = 15, 0.60
+TOY = "--toy" in sys.argv
+PAIRS, GOAL = 1 if TOY else 15, 0.60
+LENGTHS: tuple[tuple[int, ...], ...] = ((8,),) if TOY else ((24, 40), (200,))
 CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "python"
 
 
 def main(python: str) -> None:
     """One line for each length of the prompts."""
-    for lengths in ((24, 40), (200,)):
+    for lengths in LENGTHS:
         with tempfile.TemporaryDirectory() as folder:
             program = "import sys; from pathlib import Path; from benchmarks.programs.tiny import make; "
             program += f"make(Path(sys.argv[1]), {lengths!r}, prompts=64)"

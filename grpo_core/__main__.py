@@ -135,12 +135,15 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
         path = Path(rest.pop(0))
 
     def warn(note: str) -> None:
-        if (
-            name != "serve"
-        ):  # what has no effect is said of training; a server takes its few keys from any file
+        # What has no effect is said of training; a server takes its few keys from any file.
+        if name != "serve":
             print(f"grpo_core: {note}", file=sys.stderr)
 
-    return _COMMANDS[name], load(path, rest, warn)
+    config = load(path, rest, warn)
+    for key, folder in (("model.path", config.model.path), ("reward.model", config.reward.model)):
+        if folder and not Path(folder).is_dir():  # told before anything heavy is imported
+            raise ConfigError(f"{key} = {folder!r}: no such folder; expected a transformers checkpoint")
+    return _COMMANDS[name], config
 
 
 @contextlib.contextmanager

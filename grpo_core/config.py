@@ -293,12 +293,12 @@ class OutputConfig:
     dir: str = _key("runs")
     """Folder of all runs."""
     name: str = _key("")
-    """Folder of this run below it; empty: the rollout mode and the time. Files of an earlier run of this
-    name are replaced."""
+    """Folder of this run below it; empty: the rollout mode and the time. A run of this name that has made a
+    step is gone on with (--resume) or refused, never overwritten."""
     completions_every: int = _key(10, low=0)
-    """Every this many steps (and at the last) the step's completions are written; 0: never."""
+    """The completions of the first step, of every so many behind it, and of the last are written; 0: none."""
     record_every: int = _key(0, low=0)
-    """Every this many steps the rollout is recorded in full, for `replay`; 0: never."""
+    """The first step's rollout, every so many behind it, and the last are recorded in full, for `replay`; 0: none."""
     tensorboard: bool = _key(default=False)
     """Write metrics for TensorBoard, too."""
     wandb: bool = _key(default=False)

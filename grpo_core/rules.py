@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.config import LOOPBACK, ConfigError
+from grpo_core.config import LOOPBACK, ConfigError, LossConfig
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
@@ -45,6 +45,10 @@ def ignored(config: Config) -> list[tuple[str, str]]:
     found.append(("output.page", "curves are for TensorBoard and W&B (output.tensorboard, output.wandb)"))
     if config.data.path:
         found += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
+    if config.loss != LossConfig():
+        from grpo_core.learn.unused import unused
+
+        found += unused(config.loss)
     if config.model.path:
         found += [(f"model.{key}", "model.path is set") for key in ("hidden_size", "layers")]
     return found
@@ -92,6 +96,8 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "a KL in the reward has no gradient that could be corrected"),
         (("model.lora_rank", "train.sharding"), model.lora_rank > 0 and train.sharding == "fsdp2",
          "adapters are not sharded; set train.sharding = 'replicate'"),
+        (("loss.correction_floor", "loss.correction_cap"), loss.correction_floor > loss.correction_cap,
+         "the lower bound of the weights must not be above the upper one"),
         (("loss.dual_clip",), 0 < loss.dual_clip <= 1, "expected a number above 1, or 0 for no bound"),
         (("rollout.max_staleness", "train.iterations"), ahead and 0 < rollout.max_staleness < train.iterations,
          "one step ahead is already train.iterations versions old; set max_staleness to at least that, or to 0"),

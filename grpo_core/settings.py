@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import typing
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import Config, ConfigError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_COMMAND_LINE = "command line"
+_COMMAND_LINE, _OF_A_DIALECT = "command line", "of the dialect"
 
 
 def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = lambda _: None) -> Config:
@@ -37,7 +38,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
                     f"{path}: {section} = {table!r} stands outside of a section; {_sections_text()}"
                 )
             entries += [(str(path), f"{section}.{key}", value) for key, value in table.items()]
-    entries += [(_COMMAND_LINE, key, value) for key, value in _pairs(overrides)]
+    entries += [(_COMMAND_LINE, key, value) for key, value in _pairs(overrides, warn)]
     found: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
     known = fields()
@@ -52,7 +53,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     config = Config(**{name: sections()[name](**values) for name, values in found.items()})
     check(config, sources)
     for key, why in ignored(config):
-        if key in sources:
+        if key in sources and not sources[key].startswith(_OF_A_DIALECT):
             section, name = key.split(".")
             warn(f"{sources[key]}: {key} = {getattr(getattr(config, section), name)!r} has no effect: {why}")
     return config
@@ -70,7 +71,7 @@ def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
     for key, value in values.items():
         if key not in loss:
             loss[key] = value
-            sources[f"loss.{key}"] = f"of the dialect {loss['dialect']}"
+            sources[f"loss.{key}"] = f"{_OF_A_DIALECT} {loss['dialect']}"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -88,8 +89,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 
-def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
-    """`--a.b value` and `--a.b=value` as (key, value)."""
+def _pairs(arguments: list[str], warn: Callable[[str], None]) -> list[tuple[str, str]]:
+    """`--a.b value` and `--a.b=value` as (key, value); of a key that is repeated the last counts, which is said."""
     pairs, rest = [], list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -101,6 +102,9 @@ def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
                 raise ConfigError(f"{_COMMAND_LINE}: --{key}: a value is missing")
             value = rest.pop(0)
         pairs.append((key, value))
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            warn(f"{_COMMAND_LINE}: {key} is given {count} times; the last, {dict(pairs)[key]}, counts")
     return pairs
 
 

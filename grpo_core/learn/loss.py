@@ -106,17 +106,14 @@ def surrogate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What is maximised, per token, and where the clip cut the gradient off.
 
-    Sources: PPO (arXiv 1707.06347), clip-higher in DAPO (2503.14476), CISPO in MiniMax-M1 (2506.13585), the dual clip
-    (1912.09729); the cap of the free branch is `delta` and `sapo` is `loss_type="sapo"` of TRL 1.16.0.
+    Sources: PPO (arXiv 1707.06347), clip-higher in DAPO (2503.14476), the dual clip (1912.09729); the cap of the free
+    branch is `delta` of TRL 1.16.0. Others than the clip are in `surrogates`.
     """
     low, high = 1 - options.clip_low, 1 + options.clip_high
-    if options.surrogate == "cispo":
-        return ratio.clamp(low, high).detach() * advantages * current, (ratio > high) & (advantages > 0)
-    if options.surrogate == "sapo":
-        positive, negative = options.sapo_temperature_positive, options.sapo_temperature_negative
-        temperature = torch.where(advantages > 0, positive, negative)
-        gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
-        return gate * advantages, torch.zeros_like(gate, dtype=torch.bool)
+    if options.surrogate != "clip":
+        from grpo_core.learn.surrogates import SURROGATES
+
+        return SURROGATES[options.surrogate](ratio, advantages, current, options)
     capped = ratio.clamp(max=options.ratio_cap) if options.ratio_cap else ratio
     free, bounded = capped * advantages, ratio.clamp(low, high) * advantages
     value = torch.minimum(free, bounded)

@@ -45,17 +45,29 @@ def refuse_changes(path: Path, config: Config) -> None:
     """
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        held, usual = _flat(before), _plain(type(config)())
+    except (ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
-    plain = json.loads(json.dumps(config.as_dict()))  # tuples are lists in the file
-    for section, table in plain.items():
-        for key, value in table.items():
-            old, dotted = before.get(section, {}).get(key, value), f"{section}.{key}"
-            if old != value and not dotted.startswith(_FREE):
-                raise ConfigError(
-                    f"{dotted} = {value!r}: the run in {path.parent} has {old!r}; a run is resumed as it was begun. "
-                    "Set it back, or give another output.name"
-                )
+    asked, changed = _plain(config), []
+    for key, value in asked.items():
+        if held.get(key, value) != value and not key.startswith(_FREE):
+            default = " (its default)" if value == usual[key] else ""
+            changed.append(f"{key} = {value!r}{default}, begun with {held[key]!r}")
+    changed += [f"{key} is not set, begun with {held[key]!r}" for key in held if key not in asked]
+    if changed:
+        one = len(changed) == 1
+        raise ConfigError(
+            f"{'; '.join(changed)}: the run in {path.parent} is resumed as it was begun. Give --resume the settings it "
+            f"had{'' if one else ' (its config.json has them all)'}, or another output.name"
+        )
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    return _flat(json.loads(json.dumps(config.as_dict())))  # tuples are lists in the file
+
+
+def _flat(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, table in settings.items() for key, value in table.items()}
 
 
 def cut_back(path: Path, keep_bytes: int) -> None:

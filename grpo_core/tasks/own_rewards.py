@@ -51,7 +51,7 @@ def function(spec: str) -> Callable[..., Any]:
     file, colon, name = spec.rpartition(":")
     try:
         there = _run(Path(file).resolve()) if colon else KNOWN
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shown = f"{type(error).__name__}: {error}"
         raise ConfigError(f"reward.functions: {spec!r}: running {file} raised {shown}") from error
     if not callable(there.get(name)):

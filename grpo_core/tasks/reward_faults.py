@@ -24,7 +24,11 @@ def named(rows: Rows, place: int) -> str:
 
 
 def raised(
-    name: str, function: Callable[..., Any], columns: Mapping[str, list[Any]], rows: Rows, error: Exception
+    name: str,
+    function: Callable[..., Any],
+    columns: Mapping[str, list[Any]],
+    rows: Rows,
+    error: BaseException,
 ) -> str:
     """Of a function that raised: what, and on which sample."""
     place = _culprit(function, columns, len(rows))
@@ -62,7 +66,7 @@ def _raises(function: Callable[..., Any], columns: Mapping[str, list[Any]], plac
             list(returned)
     except ConfigError:
         raise
-    except Exception:  # noqa: BLE001 - whatever it is, it is what is looked for
+    except (Exception, SystemExit):  # noqa: BLE001 - whatever it is, it is what is looked for
         return True
     return False
 

@@ -124,7 +124,10 @@ def _checked(name: str, function: Function, columns: Columns, rows: Sequence[Row
         found = None if returned is None else list(returned)
     except ConfigError:
         raise
-    except Exception as error:
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # an exit() in a function is no end of the run that anybody asked for
         from grpo_core.tasks.reward_faults import raised
 
         raise RewardError(raised(name, function, wanted, rows, error)) from error

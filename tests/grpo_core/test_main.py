@@ -85,7 +85,25 @@ def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
     """With --json stdout has a document whatever happens."""
     assert main(["train", "--model.path", "nowhere", "--output.dir", str(tmp_path), "--json"]) == 2
     assert (
-        "model.path = 'nowhere': not a transformers checkpoint" in json.loads(capfd.readouterr().out)["error"]
+        "model.path = 'nowhere': no such folder; expected a transformers checkpoint"
+        in json.loads(capfd.readouterr().out)["error"]
+    )
+
+
+@pytest.mark.parametrize("key", ["model.path", "reward.model"])
+@pytest.mark.parametrize("command", ["train", "serve", "probe"])
+def test_a_folder_that_is_not_there_is_told_before_torch_is_imported(key, command):
+    """It is told at once, not after the seconds that torch and transformers take."""
+    say = f"print(main([{command!r}, '--{key}', 'nowhere']), 'torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; from grpo_core.__main__ import main; {say}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "2 False\n"
+    assert (
+        done.stderr == f"grpo_core: {key} = 'nowhere': no such folder; expected a transformers checkpoint\n"
     )
 
 

@@ -112,10 +112,54 @@ def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
     assert load(tmp_path) is None
 
 
+def test_every_setting_that_changed_is_named_and_defaults_as_such(short_run):
+    """All at once: who mends one at a time starts the run once a setting."""
+    run.train(short_run(**{"train.seed": 3, "loss.clip_low": 0.1}), quiet)
+    with pytest.raises(ConfigError) as caught:
+        run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
+    said = str(caught.value)
+    assert said.startswith(
+        "train.seed = 0 (its default), begun with 3; loss.clip_low = 0.3, begun with 0.1: the run"
+    )
+    assert "config.json has them all" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("settings", ["[]", '{"train": 3}'])
+def test_a_config_that_is_no_settings_is_named(short_run, settings):
+    """JSON, but not what a run wrote."""
+    run.train(short_run(**{"train.steps": 1}), quiet)
+    Path(short_run().output.dir, "colocate", "config.json").write_text(settings)
+    with pytest.raises(ConfigError, match=r"config.json: not JSON"):
+        run.train(short_run(**{"train.steps": 1}), quiet, resume=True)
+
+
+def test_a_run_is_never_overwritten(short_run):
+    """A run of the same name without --resume is refused, and all its files are as they were."""
+    document = run.train(short_run(**{"output.record_every": 1}), quiet)
+    folder = Path(document["metrics"]).parent
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"output.name = 'colocate': .*colocate holds a run; .*--resume"):
+        run.train(short_run(**{"train.seed": 1}), quiet)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_name_under_which_no_step_was_made_is_free(short_run):
+    """Who mends a setting and starts again finds nothing in the way."""
+    config = short_run()
+    folder = Path(config.output.dir, "colocate")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "metrics.jsonl").touch()
+    assert run.train(config, quiet)["steps"] == 4
+
+
 def test_a_run_is_resumed_as_it_was_begun(short_run):
     """Another setting is refused by name and both values; one that moves no number is not."""
     run.train(short_run(), quiet)
-    with pytest.raises(ConfigError, match=r"^train.learning_rate = 0.1: the run in .* has 0.0015"):
+    with pytest.raises(
+        ConfigError, match=r"^train.learning_rate = 0.1, begun with 0.0015: the run in .* is resumed"
+    ):
         run.train(short_run(**{"train.learning_rate": 0.1}), quiet, resume=True)
     assert run.train(short_run(**{"output.completions_every": 0}), quiet, resume=True)["outcome"] == "ok"
     Path(short_run().output.dir, "colocate", "config.json").write_text("{")
@@ -135,15 +179,6 @@ def test_resuming_needs_a_run_that_is_there(short_run):
         run.train(short_run(**{"output.name": "agust"}), quiet, resume=True)
     assert [path.name for path in folder.iterdir()] == ["august"]
     assert run.train(short_run(**{"output.name": "august"}), quiet, resume=True)["steps"] == 4
-
-
-def test_without_resume_an_earlier_run_of_the_name_is_replaced(short_run):
-    """Its checkpoints, too: they must not be resumed from by the new run."""
-    run.train(short_run(**{"train.steps": 4}), quiet)
-    document = run.train(short_run(**{"train.steps": 2, "checkpoint.every": 0}), quiet)
-    folder = Path(document["metrics"]).parent
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
-    assert not list(folder.glob("checkpoints/step-*"))
 
 
 def test_a_checkpoint_that_cannot_be_written_says_so(tmp_path):

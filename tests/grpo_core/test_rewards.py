@@ -1,5 +1,6 @@
 """Reward functions are found, called right and summed up, and wrong ones are named."""
 
+import sys
 import threading
 
 import numpy as np
@@ -234,6 +235,25 @@ def test_the_sample_on_which_a_function_raises_is_found_in_few_calls(wrong):
     assert f"on sample {wrong} (request r{wrong}), the completion '0'" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert calls == [64, 32, 16, 8, 4, 2, 1, 1]
+
+
+def test_a_function_that_exits_ends_the_run_by_name():
+    """`sys.exit` in a reward is a fault of the reward, not an end without a word."""
+
+    def leaves(completions):
+        if "c" in completions:
+            sys.exit("no key")
+        return [0.0] * len(completions)
+
+    with pytest.raises(RewardError, match=r"reward function it raised SystemExit: no key, on sample 2 "):
+        scored(leaves, list("abcd"))
+
+
+def test_a_file_of_functions_that_exits_is_a_setting_to_mend(tmp_path):
+    """As one that raises."""
+    (tmp_path / "own.py").write_text("raise SystemExit(3)")
+    with pytest.raises(ConfigError, match=r"running .*own.py raised SystemExit: 3"):
+        build_rewards(settings(functions=(f"{tmp_path / 'own.py'}:own",)))
 
 
 def test_a_function_that_raises_only_on_the_batch_blames_no_sample():

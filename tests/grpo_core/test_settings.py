@@ -96,6 +96,48 @@ def test_a_bad_command_line_is_refused(arguments, says):
     assert says in str(caught.value)
 
 
+def test_what_is_set_twice_is_told():
+    """The last counts, as in any command line; but nobody has to find that out from the numbers."""
+    told = []
+    config = load(None, ["--train.steps=3", "--train.seed=1", "--train.steps", "4"], told.append)
+    assert config.train.steps == 4
+    assert told == ["command line: train.steps is given 2 times; the last, 4, counts"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle", "why"),
+    [
+        (["surrogate=sapo", "clip_low=0.1"], "clip_low", "sigmoid in place of the clip"),
+        (["surrogate=cispo", "dual_clip=3"], "dual_clip", "it is of the surrogate clip, not of cispo"),
+        (["sapo_temperature_positive=2"], "sapo_temperature_positive", "it is of the surrogate sapo"),
+        (["kl_estimator=k1"], "kl_estimator", "loss.kl_coefficient is 0"),
+        (["correction=none", "correction_cap=3"], "correction_cap", "loss.correction is none"),
+        (["advantage_scale=none", "advantage_ddof=0"], "advantage_ddof", "no deviation divides"),
+        (["surrogate=cispo", "clip_low=0.1"], "", ""),
+        (["kl_coefficient=0.1", "kl_estimator=k1"], "", ""),
+        (["dialect=prime-rl-0.8.0/default"], "", ""),  # what a dialect sets, nobody has asked for by name
+    ],
+)
+def test_settings_of_the_loss_without_effect_are_noted(settings, idle, why):
+    """Beside the others of the loss."""
+    told = []
+    load(None, [f"--loss.{setting}" for setting in settings], told.append)
+    if idle:
+        (note,) = told
+        assert note.startswith(f"command line: loss.{idle} = ")
+        assert why in note
+    else:
+        assert told == []
+
+
+def test_a_floor_above_the_cap_is_refused():
+    """No weight could be within."""
+    with pytest.raises(
+        ConfigError, match=r"correction_floor = 3.0 .*correction_cap = 2.0 \(default\): the lower bound"
+    ):
+        load(None, ["--loss.correction_floor=3"])
+
+
 def test_a_missing_file_is_named(tmp_path):
     """With what was expected there."""
     with pytest.raises(ConfigError, match=r"nowhere.toml: No such file or directory; expected a TOML file"):
