@@ -171,12 +171,12 @@ def row(tried: Tried) -> dict[str, object]:
     return {
         "base": tried.case.base,
         "outcome": tried.outcome,
-        "broken": tried.before.truth,
+        "broken": _short(tried.before.truth),
         "found": _told(tried.before),
         "commands": [_short(command) for command in tried.commands],
-        "words": list(tried.words),
-        "said": tried.said,
-        "after": "" if after is None else after.truth or "imports",
+        "words": [_short(line) for line in tried.words],
+        "said": _short(tried.said),
+        "after": "" if after is None else _short(after.truth) or "imports",
         "again": "" if after is None else _told(after),
     }
 
@@ -186,8 +186,9 @@ def _told(seen: Seen) -> str:
 
 
 def _short(text: str) -> str:
-    """A command without the folder that was made for it."""
-    return re.sub(r"\S*/plans-real-[^/\s]+/case", "ENV", text)
+    """A text without the folder that was made for it."""
+    text = re.sub(r"[^\s('`]*/plans-real-[^/\s]+/case\b", "ENV", text)
+    return re.sub(r"[^\s('`]*/plans-real-[^/\s]+/", "…/", text)
 
 
 def table(rows: dict[str, dict[str, object]]) -> str:
