@@ -144,7 +144,13 @@ def judged(error: BaseException) -> str:
         return BROKEN if (imports[-1].name or "").partition(".")[0] == "vllm" else UNKNOWN
     text = " ".join(f"{type(each).__name__}: {each}" for each in chain)
     frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
-    names = "vllm" in text or any("/vllm/" in frame.filename for frame in frames)
+    # An attribute that is not there is asked for in TRL's own line: whose object lacks it is told by that alone.
+    lacking = (type(getattr(each, "obj", None)).__module__ for each in chain)
+    names = (
+        "vllm" in text
+        or any("/vllm/" in frame.filename for frame in frames)
+        or any(module.partition(".")[0] == "vllm" for module in lacking)
+    )
     kinds = (AttributeError, TypeError, ValueError, NotImplementedError)
     others = ("libcuda", "NCCL", "CUDA", "C extension", "torchvision", "device type=cpu")
     return (

@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -260,12 +261,15 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
     return [
         "# What `contract` reads, and what happened",
         "",
-        f"Made by `nox -s contract` on {day}, Python {platform.python_version()}, {platform.system()}",
+        f"Made by `nox -s contract -- --work DIR` on {day}, Python {platform.python_version()}, {platform.system()}",
         f"{platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries of what",
         "TRL takes from vLLM; the others were not walked yet, and nothing is known of them here.",
         "Both releases' own code is walked, vLLM's in its CPU build, with an engine behind its front that takes calls,",
         "serialised by vLLM's own means, and answers nothing (`tests/matrix/contract_in_cell.py`). So what happens in",
-        "the engine's own process, by NCCL or on a GPU alone is not seen here.",
+        "the engine's own process, by NCCL or on a GPU alone is not seen here. V1 is there as on a GPU, and the",
+        "release that TRL compares is vLLM's: a CPU build's own (0.10.2.post2) is newer to it, and breaks pairs that",
+        "are served (TRL 1.0 by 0.10.2, TRL 1.1 by 0.11.0). A way that dies of an option's own default is walked again",
+        "with the option given.",
         "",
         "| static verdict | served | broken | unknown |",
         "|---|---|---|---|",
@@ -279,7 +283,8 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    """A text as it stands in a table, without the folders of this machine."""
+    return " ".join(re.sub(r"[^\s('\"]*/site-packages/", "", text).replace("|", "\\|").split())
 
 
 if __name__ == "__main__":

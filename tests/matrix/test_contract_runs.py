@@ -7,6 +7,9 @@ import pytest
 from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from tests.matrix import contract_in_cell, contract_runs
 
+# An object of vLLM's own.
+ENGINE = type("LLMEngine", (), {"__module__": "vllm.v1.engine.llm_engine"})()
+
 
 def way(end, what="x"):
     return {"end": end, "what": what}
@@ -17,6 +20,8 @@ def way(end, what="x"):
     [
         (TypeError("vllm: unexpected keyword 'device'"), "broken"),
         (ImportError("cannot import name 'x'", name="vllm.worker.worker"), "broken"),
+        (AttributeError("'LLMEngine' object has no attribute 'model_executor'", obj=ENGINE), "broken"),
+        (AttributeError("'Trainer' object has no attribute 'x'", obj=object()), "unknown"),
         (ImportError("no module named peft", name="peft"), "unknown"),
         (NotImplementedError("vllm: VLLM_USE_V1=1 is not supported with device type=cpu."), "unknown"),
         (RuntimeError("vllm: it never asked for samples"), "unknown"),
