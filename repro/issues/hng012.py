@@ -17,9 +17,9 @@ _PROGRAM = f"import sys; sys.stdout.write('x' * {MANY})"
 def wait_before_read(mitigation: str) -> None:
     """A child's output goes to a pipe; its parent calls wait() first."""
     standing.say("guilty", *NAMES)
-    standing.say("ready", *NAMES)
     with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE) as process:
         standing.say("guilty", "the child", process.pid)
+        standing.say("ready", *NAMES)
         if mitigation == "read_first":
             process.communicate()
         else:

@@ -64,18 +64,22 @@ def pool_of_parent(mitigation: str) -> None:
 
 def reply_lost(mitigation: str) -> None:
     """Over vLLM's own message queues an engine core calls a worker, which takes the call and loses its reply."""
+    import multiprocessing
+
     queues: Any = import_module("vllm.distributed.device_communicators.shm_broadcast").MessageQueue
-    calls, replies = queues(1, 1), queues(1, 1)
-    to_worker, to_engine = calls.export_handle(), replies.export_handle()
-    # As vLLM's worker has it: each side makes the ring that it writes to.
+    here, there = multiprocessing.Pipe()
+    # Each side makes the ring that it writes to, as vLLM's do.
     if not os.fork():
-        taken = queues.create_from_handle(to_worker, 0)
+        taken, replies = queues.create_from_handle(there.recv(), 0), queues(1, 1)
+        there.send(replies.export_handle())
         taken.wait_until_ready()
         replies.wait_until_ready()
         standing.say("guilty", "the worker")
         while True:
             taken.dequeue(indefinite=True)
-    answers = queues.create_from_handle(to_engine, 0)
+    calls = queues(1, 1)
+    here.send(calls.export_handle())
+    answers = queues.create_from_handle(here.recv(), 0)
     calls.wait_until_ready()
     answers.wait_until_ready()
     standing.say("ready", *ENGINE)

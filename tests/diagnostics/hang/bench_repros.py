@@ -153,27 +153,35 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
             start_new_session=True,
         )
     try:
-        named = _names(process, case, told)
+        _ready(process, case, told)
         _calm(process.pid)
         # Longer than the patience: of what computes without letting go of the interpreter no other time is known.
-        return take.take(take.Wanted((process.pid,), seconds=2.5)), named
+        return take.take(take.Wanted((process.pid,), seconds=2.5)), _names(told)
     finally:
         end(process.pid)
         process.wait()
 
 
-def _names(process: subprocess.Popen[bytes], case: ReproCase, told: Path) -> dict[str, set[int]]:
-    """Who is guilty, and who waits, when all have said that they are ready."""
+def _said(told: Path) -> list[list[str]]:
+    return [line.split(" ", 2) for line in told.read_text().splitlines()]
+
+
+def _ready(process: subprocess.Popen[bytes], case: ReproCase, told: Path) -> None:
     names = set(_standing(case).names)
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
-        lines = [line.split(" ", 2) for line in told.read_text().splitlines()]
-        if names <= {name for word, _, name in lines if word == "ready"}:
-            guilty = {int(pid) for word, pid, _ in lines if word == "guilty"}
-            ready = {int(pid) for word, pid, _ in lines if word == "ready"}
-            return {"culprit": guilty, "victim": ready - guilty}
+        if names <= {name for word, _, name in _said(told) if word == "ready"}:
+            return
         time.sleep(0.2)
     raise RuntimeError(f"{case.name}: not ready: {told.read_text()!r}")
+
+
+def _names(told: Path) -> dict[str, set[int]]:
+    """Who is guilty, and who waits."""
+    guilty, ready = (
+        {int(pid) for word, pid, _ in _said(told) if word == which} for which in ("guilty", "ready")
+    )
+    return {"culprit": guilty, "victim": ready - guilty}
 
 
 def _calm(pid: int) -> None:
