@@ -236,6 +236,13 @@ def faults(session: nox.Session) -> None:
     session.run("python", "-m", "tests.grpo_core.faults", *arguments)
 
 
+@nox.session(name="audit-bench", python=PYTHON)
+def audit_bench(session: nox.Session) -> None:
+    """Put faults into servers that sample and count what an audit names. Arguments go through: -- --real URL."""
+    install(session, "--editable", ".[train]", "--group", "test", torch=True)
+    session.run("python", "-m", "tests.diagnostics.audit.bench", session.create_tmp(), *session.posargs)
+
+
 @nox.session(python=PYTHON)
 def contract(session: nox.Session) -> None:
     """Walk pairs beside the boundaries that `contract` reads: nox -s contract -- --work DIR."""

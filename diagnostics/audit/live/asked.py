@@ -1,16 +1,29 @@
-"""What a server is asked, in which order, and what comes of it."""
+"""What a server is asked, in which order, and what comes of it: each question leaves one class of faults less."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from diagnostics.audit.errors import NotAskedError
+from diagnostics.audit.errors import AuditError
+from diagnostics.audit.live import cache, ids, material, replicas, sampling, settings, trainer, weights
+from diagnostics.audit.live import endpoints as servers
+from diagnostics.audit.live.client import Client
+from diagnostics.audit.live.reference import Reference, siblings, tokenizer
+from diagnostics.audit.model import CLEAN, FAULT, LIVE, MASKED, NOT_ASKED, Audit, Fact, ProbeAnswer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from diagnostics.audit.model import Audit
+    from diagnostics.audit.live.endpoints import Drawn, Endpoint
+    from diagnostics.audit.live.weights import Weighed
+
+# Of one call: prompt_logprobs of a long prompt take memory for a row of the vocabulary for each of its ids.
+_LONGEST = 256
+# Tokens for the law, prompts and samples; for a first look at the weights, and a second one; and for replicas.
+_LAW, _WEIGHTS, _MORE, _REPLICA = 480, 640, 2300, 48
+_COPIES, _PROMPTS = 4, 4
 
 
 @dataclass(frozen=True)
@@ -20,8 +33,8 @@ class Asked:
     Attributes:
         server: Its address.
         checkpoint: The folder whose weights it should hold.
-        against: Other folders that it may hold.
-        trainer: What the trainer samples and computes with, as JSON; None: nothing is known.
+        against: Other folders that it may hold; none: those beside the checkpoint.
+        trainer: What the trainer samples and computes with, as JSON or TOML; None: temperature 1, and nothing said.
         replicas: Addresses of servers that should be the same.
         tokens: At most so many, prompts and samples together.
         timeout_s: Of one call.
@@ -36,6 +49,39 @@ class Asked:
     timeout_s: float = 60.0
 
 
+@dataclass
+class _Work:
+    """What is known so far."""
+
+    endpoint: Endpoint
+    reference: Reference
+    side: trainer.TrainerSide
+    words: Any
+    unread: str
+    told: dict[str, Any]
+    tokens: int
+    answers: list[ProbeAnswer] = field(default_factory=list)
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence for one call."""
+        return min(_LONGEST, int(self.told.get("max_model_len") or _LONGEST) - 2)
+
+    @property
+    def first(self) -> int:
+        """What a sequence begins with: as the tokenizer's own."""
+        return -1 if self.words is None or self.words.bos_token_id is None else int(self.words.bos_token_id)
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids that both sides have."""
+        return (
+            min(self.reference.vocabulary, len(self.words))
+            if self.words is not None
+            else self.reference.vocabulary
+        )
+
+
 def audit_server(asked: Asked) -> Audit:
     """Asks a server.
 
@@ -43,4 +89,138 @@ def audit_server(asked: Asked) -> Audit:
         AuditError: What was given can't be used.
         NotAskedError: It may not be asked now.
     """
-    raise NotAskedError(f"{asked.server}: asking a server is not built yet")
+    began = time.monotonic()
+    _check_extra()
+    reference = Reference(asked.checkpoint)
+    side = trainer.read(asked.trainer)
+    client = Client(asked.server, asked.timeout_s)
+    endpoint = servers.identified(client)
+    words, unread = _tokenizer(asked.checkpoint)
+    work = _Work(endpoint, reference, side, words, unread, endpoint.settings(), asked.tokens)
+    work.answers += settings.asked(work.told, side, asked.checkpoint)
+    work.answers += ids.asked(endpoint, words, unread)
+    others = [servers.identified(Client(url, asked.timeout_s)) for url in asked.replicas]
+    weighed = _weights(
+        work, [Reference(path) for path in asked.against or siblings(asked.checkpoint)], others
+    )
+    _law(work, weighed)
+    subject = {"server": f"{endpoint.name} {work.told.get('release', '')}".strip(), "address": client.address,
+               "checkpoint": str(asked.checkpoint)}  # fmt: skip
+    pictures = weighed.pictures if weighed else {}
+    clients = [client, *(each.client for each in others)]
+    return Audit(
+        LIVE, subject, tuple(work.answers), sum(each.tokens for each in clients),
+        sum(each.requests for each in clients), time.monotonic() - began, pictures,
+    )  # fmt: skip
+
+
+def _check_extra() -> None:
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise AuditError(
+            f"{error.name} is not installed here: pip install 'grpo-doctor[audit]', or take the trainer's Python"
+        ) from error
+
+
+def _tokenizer(folder: Path) -> tuple[Any, str]:
+    try:
+        return tokenizer(folder), ""
+    except AuditError as error:
+        return None, str(error)
+
+
+def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> Weighed | None:
+    """P1 to P4, P2 and P14; None where the endpoint scores no ids."""
+    import torch
+
+    if "scores" in work.endpoint.why_not:
+        lacks = work.endpoint.why_not["scores"]
+        wanted = (Fact("endpoint_lacks", {"lacks": lacks}),)
+        work.answers.append(
+            ProbeAnswer("weights", NOT_ASKED, "P1", wanted=wanted, facts=(Fact("by_samples"),))
+        )
+        work.answers += [ProbeAnswer("cache", NOT_ASKED, "P2", wanted=wanted), replicas.missing(lacks)]
+        return None
+    kept = _LAW + 6 * (_REPLICA + 1) + 2 * (work.longest + 1)
+    count = min(_WEIGHTS, max(64, work.tokens - kept))
+    chosen = material.sequences(work.words, work.vocabulary, work.longest, count, work.first)
+    scores: list[float] = []
+    twins = _cached(work)
+    before = work.endpoint.client.tokens
+
+    def weighed(more: list[list[int]]) -> Weighed:
+        scores.extend(value for one in more for value in work.endpoint.score(one))
+        engine = torch.tensor(scores, dtype=torch.float64)
+        return weights.weigh(
+            work.reference, others, chosen, engine, str(work.told.get("dtype", "")), work.side.max_staleness
+        )
+
+    found = weighed(chosen)
+    left = min(_MORE, work.tokens - kept - (work.endpoint.client.tokens - before))
+    if found.answers[0].outcome != CLEAN and left > work.longest:
+        # Whose the weights are instead, and which tensors, takes more than to know that something is off.
+        more = material.sequences(None, work.vocabulary, work.longest, left, work.first)
+        chosen += more
+        found = weighed(more)
+    cost = work.endpoint.client.tokens - before
+    work.answers += [replace(each, tokens=cost) for each in found.answers]
+    if twins is not None:
+        work.answers.append(cache.judged(twins, found.floor))
+    else:
+        unsalted = Fact("endpoint_lacks", {"lacks": work.endpoint.why_not.get("cache", "a cache_salt")})
+        work.answers.append(ProbeAnswer("cache", NOT_ASKED, "P2", wanted=(unsalted,)))
+    work.answers.append(_replicas(work, found, replica, chosen[0][:_REPLICA]))
+    return found
+
+
+def _cached(work: _Work) -> cache.Twins | None:
+    """Of the trainer's own prompts, or of one that every audit asks: who audits again finds it in the cache."""
+    if not isinstance(work.endpoint, servers.VllmServe):
+        return None
+    if work.side.prompts and work.words is not None:
+        given = [list(work.words(text)["input_ids"])[: work.longest] for text in work.side.prompts[:3]]
+    else:
+        given = [material.long(work.words, work.vocabulary, work.longest, work.first)]
+    return cache.looked(work.endpoint, given)
+
+
+def _replicas(work: _Work, found: Weighed, others: list[Endpoint], chosen: list[int]) -> ProbeAnswer:
+    if found.holds is None:
+        return ProbeAnswer("replicas", MASKED, "P14", by=found.answers[0].family)
+    if lacking := [each for each in others if "scores" in each.why_not]:
+        return replicas.missing(lacking[0].why_not["scores"])
+    exact = found.holds.scores([chosen], found.dtype)
+    alarm = weights.ALARM[found.dtype] * found.floor
+    return replicas.asked(work.endpoint, others, chosen, exact, found.floor, 2 * alarm)
+
+
+def _law(work: _Work, weighed: Weighed | None) -> None:
+    """P5, P6, P8, P9."""
+    before = work.endpoint.client.tokens
+    prompts = material.prompts(work.words, work.vocabulary, work.first, _PROMPTS)
+    size = max(4, (min(_LAW, work.tokens) - sum(map(len, prompts))) // (_COPIES * _PROMPTS) - len(prompts[0]))
+    drawn = work.endpoint.draw(prompts, size, work.side.request, _COPIES)
+    cost = work.endpoint.client.tokens - before
+    known = [each for each in drawn if material.known(each.ids, work.reference.vocabulary)]
+    answers = sampling.vocabulary(drawn, len(work.words) if work.words is not None else 0)
+    if weighed is not None and weighed.holds is None:
+        answers += sampling.hidden_by(weighed.answers[0])
+    elif known:
+        holds, dtype = (weighed.holds, weighed.dtype) if weighed else (work.reference, "")
+        answers += _judged(work, holds or work.reference, dtype, known)
+    work.answers += [replace(each, tokens=cost) for each in answers]
+
+
+def _judged(work: _Work, holds: Reference, dtype: str, drawn: list[Drawn]) -> list[ProbeAnswer]:
+    """Under the type that fits best, where scores did not tell which."""
+    mode = str(work.told.get("logprobs_mode", ""))
+    types = [dtype] if dtype else list(dict.fromkeys((holds.dtype, "float32", "bfloat16")))
+    told = [sampling.judged(holds, drawn, each, work.side.computes, mode) for each in types]
+
+    def faults(answers: list[ProbeAnswer]) -> tuple[int, float]:
+        off = [each.residual for each in answers if each.residual is not None]
+        return sum(each.outcome == FAULT for each in answers), sum(off)
+
+    return min(told, key=faults)

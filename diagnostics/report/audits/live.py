@@ -10,6 +10,7 @@ FAULTS: dict[str, str] = {
     "settings/defaults": "the server's own defaults change what is sampled where a request leaves them out: {told}",
     "ids/special": "the server's tokenizer puts {count} token{s} before a text that the trainer's does not: {ids}",
     "ids/template": "the server's chat template gives other ids than the checkpoint's, from place {place} on",
+    "ids/text": "the server's tokenizer gives other ids than the checkpoint's, from place {place} on",
     "ids/vocabulary": "the engine samples ids that the tokenizer does not have: {share:.0%} of {count}",
     "weights/version": "the engine holds the weights of {name}, not those of the checkpoint",
     "weights/partial": "tensors of the checkpoint did not arrive: {tensors} are still those of {name}",
@@ -35,9 +36,10 @@ FAULTS: dict[str, str] = {
     "sampling/greedy": "the engine takes the most likely token every time: samples of a prompt are all the same",
     "sampling/seed": "the engine gives the same sample again and again: one seed for all",
     "sampling/law": "the engine's log-probs fit no law that was tried",
-    "logprobs/raw": "the reported log-probs are those of temperature 1, the samples those of {value:.2f}",
+    "logprobs/raw": "the reported log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}",
     "logprobs/shift": "the reported log-probs are those of the token {shift:+d} places away",
     "logprobs/token": "a log-prob stands beside another token than the sampled one",
+    "pairing": "samples stand beside prompts that are not theirs: {moved} of {count} fit another prompt better",
     "replicas/weights": "replicas answer differently: {other} is {residual:.3g} off where the first is {first:.3g}",
 }
 # A class of faults, as it is called where nothing is wrong with it or nothing was asked: the family, or its head.
@@ -50,6 +52,33 @@ CLASSES: dict[str, str] = {
     "sampling/defaults": "the law that is sampled from where a request says nothing",
     "logprobs": "which log-probs are reported",
     "replicas": "replicas",
+    "pairing": "prompts and their samples",
 }
 # What was seen, and what would decide it, by the name of the fact.
-FACTS: dict[str, str] = {}
+FACTS: dict[str, str] = {
+    "tokenizer_unread": "{told}",
+    "endpoint_lacks": "it takes {lacks}",
+    "no_template": "a chat template in the checkpoint's folder",
+    "template_differs": "the checkpoint's: {ours!r}; the server's: {theirs!r}",
+    "type": "the engine computes in {dtype}; the checkpoint is kept in {kept}",
+    "does_not_fit": "{name} has other tensors, and was left out",
+    "more_tokens": "--tokens {tokens}",
+    "too_near": "{name} can't be told from it by so few tokens (log-probs {apart:.2g} apart)",
+    "slope": "towards {name}: {slope:+.3f} of the way, deviation {error:.3f} (1 would be it; {apart:.2g} apart)",
+    "stale_allowed": "the engine holds {name}, which the trainer's own staleness allows",
+    "group": "{name}: {share:+.2f} of the other, with a deviation of {error:.2f} (0: it arrived)",
+    "off": "scored ids are off by {off:.2g}, {times:.1f} times what arithmetic makes ({floor:.2g})",
+    "beside": "{wrong} of {count} log-probs stand beside another id than the one that was sampled",
+    "all_first": "all {count} samples are the likeliest token; by chance {chance:.1g}",
+    "repeated": "{same} of {count} samples are the one before them over again",
+    "surprise": "the sampled ids are {z:+.1f} deviations from what temperature {temperature:.3g} makes"
+    " (logprobs_mode: {mode})",
+    "twins": "{prompts} prompts, plain and with a fresh salt: what comes next differs by {worst:.2g} at most",
+    "nothing_cached": "prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights:"
+    " nothing of these was in the cache",
+    "calls": "{count} calls with the same ids: off by {least:.2g} to {most:.2g}",
+    "setting": "{name}: {value}",
+    "defaults": "a server that takes its defaults from here samples with {told}, where a request leaves that out",
+    "server_info": "/server_info, which VLLM_SERVER_DEV_MODE=1 opens",
+    "by_samples": "weights are judged by the log-probs of samples alone, together with the law",
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from diagnostics.report.audits import terminal, wording
+from diagnostics.report.audits import pictures, terminal, wording
 
 _STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--box:#f3f5f7;--line:#8a949e;--bad:#b3261e;
@@ -17,6 +17,8 @@ padding:0 1rem}
 h1{font-size:1.1rem;margin:0}h2{font-size:1rem;margin:1.4rem 0 .2rem}.said{font-size:1.2rem;margin:.4rem 0 1rem}
 .dim,.not_asked{color:var(--dim)}.fault{color:var(--bad)}.clean{color:var(--good)}
 .not_decided,.masked{color:var(--open)}
+figure{margin:1.2rem 0}rect{fill:var(--line)}line{stroke:var(--bad);stroke-width:1.5}
+svg text{fill:var(--fg);font:12px system-ui,sans-serif}
 li{overflow-wrap:anywhere}ul{margin:.2rem 0}
 """
 
@@ -32,6 +34,7 @@ def text(document: dict[str, Any]) -> str:
         f"<p class='said'>{escape(document['sentence'])}</p>",
         _list([f"{role}: {value}" for role, value in document["subject"].items()], "dim"),
         *map(_answer, document["answers"]),
+        pictures.drawn(document["pictures"]),
         f"<p class='dim'>{escape(terminal.cost(document))}</p>",
     ]
     return "\n".join(parts) + "\n"

@@ -1,0 +1,50 @@
+"""What the server says of itself, against what the trainer needs: contradictions that cost nothing to find."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.audit.live import trainer as trainers
+from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, Fact, ProbeAnswer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from diagnostics.audit.live.trainer import TrainerSide
+
+
+def asked(told: dict[str, Any], side: TrainerSide, checkpoint: Path) -> list[ProbeAnswer]:
+    """Judges settings; what the server keeps to itself is not asked."""
+    found: list[ProbeAnswer] = []
+    mode, temperature = str(told.get("logprobs_mode", "")), side.computes.temperature
+    if mode.startswith("raw") and temperature != 1:
+        values: dict[str, Any] = {"mode": mode, "temperature": temperature}
+        found.append(ProbeAnswer("settings/logprobs_mode", FAULT, "P0", code="NUM001", values=values))
+    longest = told.get("max_model_len")
+    if isinstance(longest, int) and 0 < longest < side.length:
+        values = {"engine": longest, "trainer": side.length}
+        found.append(ProbeAnswer("settings/length", FAULT, "P0", values=values))
+    if found:
+        return found
+    facts = tuple(
+        Fact("setting", {"name": name, "value": str(told[name])})
+        for name in ("release", "dtype", "logprobs_mode", "max_model_len", "quantization")
+        if name in told
+    )
+    defaults = _defaults(checkpoint)
+    if hidden := trainers.hidden(defaults, side.request):
+        listed = ", ".join(f"{name} {value:g}" for name, value in hidden.items())
+        facts += (Fact("defaults", {"told": listed}, "generation_config.json"),)
+    if "logprobs_mode" not in told:
+        return [ProbeAnswer("settings", NOT_ASKED, "P0", facts=facts, wanted=(Fact("server_info"),))]
+    return [ProbeAnswer("settings", CLEAN, "P0", facts=facts)]
+
+
+def _defaults(checkpoint: Path) -> dict[str, Any]:
+    """The sampling parameters of the checkpoint's generation_config.json, which a server may take for its own."""
+    try:
+        found = json.loads((checkpoint / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, int | float)}

@@ -1,0 +1,111 @@
+"""Between an audit and a real server: what it asks for, or what it is told, is changed on the way.
+
+So a server that samples by another law than it was asked for is made of one that does as it is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.diagnostics.audit.standin import Wrong
+
+
+@contextlib.contextmanager
+def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
+    """The address of the proxy; `second` answers every other call for completions."""
+    calls = [0]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self._tell(*forwarded(url, "GET", self.path, None))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            to = url
+            if self.path == "/v1/completions":
+                calls[0] += 1
+                to = second if second and calls[0] % 2 else url
+                body = changed(body, wrong)
+            elif wrong.double_bos and self.path == "/tokenize" and "prompt" in body:
+                status, content = forwarded(to, "POST", self.path, body)
+                told = json.loads(content)
+                told["tokens"] = [told["tokens"][0], *told["tokens"]]
+                self._tell(status, json.dumps(told).encode())
+                return
+            status, content = forwarded(to, "POST", self.path, body)
+            if self.path == "/v1/completions" and status == 200:
+                content = json.dumps(told_otherwise(json.loads(content), body, wrong)).encode()
+            self._tell(status, content)
+
+        def _tell(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def forwarded(url: str, method: str, path: str, body: Any) -> tuple[int, bytes]:
+    """What the server answers."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=500)
+    try:
+        headers = {"Content-Type": "application/json"}
+        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def changed(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+    """A request as it reaches the server."""
+    if "prompt_logprobs" in body or body.get("logprobs"):
+        return body  # scores, and what the cache is asked: no law has a say in them
+    body = {**body, **wrong.law}
+    if wrong.bias:
+        body["logit_bias"] = {str(wrong.bias[0]): wrong.bias[1]}
+    if wrong.greedy:
+        body["temperature"] = 0.0
+    if wrong.one_seed:
+        # vLLM gives the copies of a prompt seeds of their own: one prompt a copy, then.
+        body["prompt"] = [prompt for prompt in body["prompt"] for _ in range(body.get("n", 1))]
+        body |= {"n": 1, "seed": 11}
+    return body
+
+
+def told_otherwise(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+    """An answer as it reaches the audit."""
+    choices = answer["choices"]
+    if "prompt_logprobs" in body or body.get("logprobs"):
+        return answer
+    for choice in choices:
+        told = choice["logprobs"]
+        if wrong.shift:
+            values = told["token_logprobs"]
+            told["token_logprobs"] = values[-wrong.shift :] + values[: -wrong.shift]
+        if wrong.beside:
+            told["tokens"] = [told["tokens"][0], *told["tokens"][:-1]]
+    if wrong.permuted:
+        copies = body.get("n", 1)
+        moved = choices[copies:] + choices[:copies]
+        answer["choices"] = [{**each, "index": place} for place, each in enumerate(moved)]
+    return answer

@@ -1,0 +1,214 @@
+"""A stand-in for `vllm serve`: the same paths and answers, computed in the engine's type by transformers, with faults.
+
+It is held to the real one by test_audit_cells.py. What it does wrong is said in `Wrong`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from diagnostics.audit.live.endpoints import Drawn
+from diagnostics.audit.live.law import Law, Seen
+
+
+@dataclass
+class Wrong:
+    """What the server does wrong.
+
+    Attributes:
+        law: Sampling parameters that go before those of the request.
+        raw: Log-probs of temperature 1, uncut.
+        shift: Each log-prob is that of the token so many places away.
+        greedy: The likeliest token, always.
+        one_seed: Every sample of a prompt is the same.
+        permuted: Samples are given to the next prompt.
+        beside: Log-probs of the likeliest token, beside it.
+        stale_cache: Plain prompts are answered by these weights.
+        second: Every other call is answered by these weights.
+        double_bos: `/tokenize` puts one more id before a text.
+        template: The server's own chat template.
+        noise: Kernels that differ: so much of a logit's own rounding is added.
+        no_logprobs: Samples without log-probs.
+        paused: It is.
+        settings: What /server_info says; None: there is none.
+    """
+
+    law: dict[str, Any] = field(default_factory=dict)
+    bias: tuple[int, float] | None = None
+    raw: bool = False
+    shift: int = 0
+    greedy: bool = False
+    one_seed: bool = False
+    permuted: bool = False
+    beside: bool = False
+    stale_cache: Any = None
+    second: Any = None
+    double_bos: bool = False
+    template: str = ""
+    noise: float = 0.0
+    no_logprobs: bool = False
+    paused: bool = False
+    settings: dict[str, Any] | None = None
+
+
+class Engine:
+    """Weights in a type, and how they are sampled from."""
+
+    def __init__(self, folder: Path, dtype: str, wrong: Wrong | None = None, seed: int = 0) -> None:
+        self.dtype, self.wrong = dtype, wrong or Wrong()
+        self.words = AutoTokenizer.from_pretrained(folder)
+        self.model = loaded(folder, dtype)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.calls = 0
+
+    @torch.inference_mode()
+    def logits(self, ids: list[int], *, plain: bool = False) -> torch.Tensor:
+        model = self.model
+        if self.wrong.second is not None and self.calls % 2:
+            model = self.wrong.second
+        if plain and self.wrong.stale_cache is not None:
+            model = self.wrong.stale_cache
+        rows = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].double()
+        if self.wrong.noise:
+            rows = rows + self.wrong.noise * torch.randn(
+                rows.shape, generator=self.generator, dtype=rows.dtype
+            )
+        return rows
+
+    def score(self, ids: list[int]) -> list[Any]:
+        rows = self.logits(ids)[:-1].log_softmax(-1)
+        told = [
+            {str(token): {"logprob": float(rows[place, token]), "rank": 1}}
+            for place, token in enumerate(ids[1:])
+        ]
+        return [None, *told]
+
+    def sample(
+        self, prompt: list[int], count: int, law: Law, generator: torch.Generator
+    ) -> tuple[Any, Any, Any]:
+        ids, values, reported, rows = [], [], [], []
+        raw_law = Law() if self.wrong.raw else law
+        for _ in range(count):
+            rows.append(self.logits([*prompt, *ids])[-1:])
+            # Laws of penalties look at what was sampled before.
+            seen = Seen([Drawn(tuple(prompt), (*ids, 0), (0.0,) * (len(ids) + 1))], rows)
+            whole = seen.whole(law)[-1]
+            token = (
+                int(whole.argmax())
+                if self.wrong.greedy
+                else int(torch.multinomial(whole.exp(), 1, generator=generator))
+            )
+            told = (seen.whole(raw_law) if self.wrong.raw or self.wrong.greedy else seen.whole(law))[-1]
+            beside = int(told.argmax()) if self.wrong.beside else token
+            values.append(float(told[beside]))
+            reported.append(beside)
+            ids.append(token)
+        if self.wrong.shift:
+            values = values[-self.wrong.shift :] + values[: -self.wrong.shift]
+        return ids, values, reported
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls += 1
+        given = body["prompt"]
+        prompts = given if isinstance(given[0], list) else [given]
+        law = Law.of({**body, **self.wrong.law})
+        if self.wrong.bias:
+            law = Law(**{**vars(law), "bias": self.wrong.bias})
+        choices: list[dict[str, Any]] = []
+        copies = body.get("n", 1)
+        for prompt in prompts:
+            seed = int(torch.randint(0, 2**31, (1,), generator=self.generator))
+            for _ in range(copies):
+                generator = torch.Generator().manual_seed(seed) if self.wrong.one_seed else self.generator
+                ids, values, reported = self.sample(prompt, body["max_tokens"], law, generator)
+                choice: dict[str, Any] = {"index": len(choices), "finish_reason": "length", "token_ids": ids}
+                if not self.wrong.no_logprobs and "logprobs" in body:
+                    choice["logprobs"] = {
+                        "token_logprobs": values,
+                        "tokens": [f"token_id:{token}" for token in reported],
+                    }
+                    if body["logprobs"]:
+                        plain = not body.get("cache_salt")
+                        row = self.logits(prompt, plain=plain)[-1].log_softmax(-1)
+                        best = row.topk(body["logprobs"])
+                        choice["logprobs"]["top_logprobs"] = [
+                            {
+                                f"token_id:{int(i)}": float(v)
+                                for v, i in zip(best.values, best.indices, strict=True)
+                            }
+                        ]
+                if "prompt_logprobs" in body:
+                    choice["prompt_logprobs"] = self.score(prompt)
+                choices.append(choice)
+        if self.wrong.permuted and len(prompts) > 1:
+            moved = choices[copies:] + choices[:copies]
+            choices = [{**each, "index": place} for place, each in enumerate(moved)]
+        return {"choices": choices}
+
+    def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        if "messages" in body:
+            made = self.words.apply_chat_template(
+                body["messages"], add_generation_prompt=True, tokenize=True, return_dict=True,
+                **({"chat_template": self.wrong.template} if self.wrong.template else {}),
+            )["input_ids"]  # fmt: skip
+        else:
+            made = self.words(body["prompt"])["input_ids"]
+            made = [0, *made] if self.wrong.double_bos else made
+        return {"tokens": list(made)}
+
+
+def loaded(folder: Path, dtype: str) -> Any:
+    """The model of a folder in a type."""
+    return AutoModelForCausalLM.from_pretrained(folder).to(getattr(torch, dtype)).eval()
+
+
+@contextlib.contextmanager
+def serving(engine: Engine) -> Iterator[str]:
+    """Its address, while it serves."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            answers: dict[str, Any] = {
+                "/v1/models": {"data": [{"id": "policy", "max_model_len": 320}]},
+                "/is_paused": {"is_paused": engine.wrong.paused},
+                "/version": {"version": "0.32.0"},
+            }
+            if engine.wrong.settings is not None:
+                answers["/server_info"] = {"vllm_config": {"model_config": engine.wrong.settings}}
+            self._tell(answers.get(path))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answers = {"/v1/completions": engine.complete, "/tokenize": engine.tokenize}
+            self._tell(answers[self.path](body) if self.path in answers else None)
+
+        def _tell(self, answer: Any) -> None:
+            content = json.dumps(answer if answer is not None else {"detail": "Not Found"}).encode()
+            self.send_response(200 if answer is not None else 404)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

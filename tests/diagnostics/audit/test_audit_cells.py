@@ -1,0 +1,64 @@
+"""A live audit against a real `vllm serve`: in bfloat16, whose numbers are never the checkpoint's."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.model import CLEAN, FAULT
+from tests.cells import cell_python
+from tests.diagnostics.audit import proxy
+from tests.diagnostics.audit.standin import Wrong
+from tests.servers import MAX_MODEL_LEN, free_port, serving
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+# Today's, and the oldest that `vllm serve` is asked of.
+CELLS = ("vllm-0.32.0+trl-1.16.0", "vllm-0.10.2+trl-0.24.0")
+
+
+@pytest.fixture(scope="module", params=CELLS)
+def served(request, trained, tmp_path_factory):
+    """A server that holds checkpoint-120, and its address."""
+    port = free_port()
+    command = [
+        str(cell_python(request.param)), "-m", "vllm.entrypoints.openai.api_server",
+        f"--model={trained / 'checkpoint-120'}", "--host=127.0.0.1", f"--port={port}", "--dtype=bfloat16",
+        "--enforce-eager", f"--max-model-len={MAX_MODEL_LEN}", "--logprobs-mode=processed_logprobs",
+        "--max-num-batched-tokens=4096", "--no-enable-chunked-prefill",
+    ]  # fmt: skip
+    with serving(command, tmp_path_factory.mktemp("serve") / "log", timeout_s=1500):
+        yield f"http://127.0.0.1:{port}"
+
+
+def asked(url, trained, name="checkpoint-120"):
+    found = audit_server(Asked(url, trained / name, timeout_s=500))
+    return found, {
+        each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)
+    }
+
+
+def test_nothing_wrong_is_clean(served, trained):
+    """With every class asked that can be, but for the cache, in which nothing of it is."""
+    found, faults = asked(served, trained)
+    assert faults == {}
+    assert found.outcome == CLEAN
+    assert {each.family for each in found.of("not_asked")} <= {"cache", "settings"}
+
+
+def test_weights_older_than_the_trainers_are_named(served, trained):
+    """The trainer is at a checkpoint that the engine does not have yet: here, the other way round."""
+    _, faults = asked(served, trained, "checkpoint-110")
+    assert faults == {"weights/version": "checkpoint-120"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "near"),
+    [("temperature", 0.77, 0.02), ("top_p", 0.873, 0.005), ("repetition_penalty", 1.13, 0.01)],
+)
+def test_a_law_that_nobody_asked_for_is_named(served, trained, name, value, near):
+    """The request says something else on its way to the engine."""
+    with proxy.between(served, Wrong(law={name: value})) as url:
+        _, faults = asked(url, trained)
+    assert list(faults) == [f"sampling/{name}"]
+    assert faults[f"sampling/{name}"] == pytest.approx(value, abs=near)

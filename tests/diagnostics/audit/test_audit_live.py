@@ -1,0 +1,169 @@
+"""What a live audit says of a server that does one thing wrong; and of one that does nothing wrong."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from diagnostics.__main__ import main
+from diagnostics.audit import document
+from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.model import CLEAN, FAULT
+from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
+
+
+def answers(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", seed=1, **asked):
+    """The audit of a stand-in that serves a folder, against checkpoint-120."""
+    with serving(Engine(trained / folder, dtype, wrong, seed)) as url:
+        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, **asked))
+    json.dumps(document.document(found), allow_nan=False)
+    return found
+
+
+def told(found):
+    """Its faults, each with the first value that was found out."""
+    return {each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_wrong_is_clean_as_far_as_asked(trained, dtype):
+    """In an engine of 16 bits, too, whose numbers are never the checkpoint's."""
+    found = answers(trained, dtype=dtype)
+    assert told(found) == {}
+    assert found.outcome == CLEAN
+    assert found.tokens <= 4000
+
+
+@pytest.mark.parametrize(
+    ("law", "family", "value", "near"),
+    [
+        ({"temperature": 0.83}, "sampling/temperature", 0.83, 0.02),
+        ({"top_p": 0.913}, "sampling/top_p", 0.913, 0.005),
+        ({"repetition_penalty": 1.07}, "sampling/repetition_penalty", 1.07, 0.01),
+        ({"top_k": 23}, "sampling/top_k", 23, 0),
+    ],
+)
+def test_the_law_is_named_with_its_value(trained, law, family, value, near):
+    """The value is on no grid."""
+    found = told(answers(trained, Wrong(law=law)))
+    assert list(found) == [family]
+    assert found[family] == pytest.approx(value, abs=near)
+
+
+def test_an_older_checkpoint_is_named(trained):
+    """And nothing else, since the law is judged by the weights that the engine holds."""
+    found = answers(trained, folder="checkpoint-110")
+    assert told(found) == {"weights/version": "checkpoint-110"}
+    assert found.tokens <= 4000
+
+
+def test_what_the_trainers_staleness_allows_is_no_fault(trained, tmp_path):
+    """One checkpoint behind, where the trainer says that it may be."""
+    (tmp_path / "trainer.json").write_text(json.dumps({"max_staleness": 1, "temperature": 1.0}))
+    assert told(answers(trained, folder="checkpoint-110", trainer=tmp_path / "trainer.json")) == {}
+
+
+def test_log_probs_before_the_temperature_are_told_by_the_samples(trained, tmp_path):
+    """The request asks for 0.6, the samples are at 0.6, and what is reported is at 1."""
+    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": 0.6}))
+    found = answers(trained, Wrong(raw=True), trainer=tmp_path / "trainer.json")
+    assert {"logprobs/raw"} <= told(found).keys()
+    assert told(found)["logprobs/raw"] == pytest.approx(0.6, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "family"),
+    [
+        (Wrong(shift=1), "logprobs/shift"),
+        (Wrong(permuted=True), "pairing"),
+        (Wrong(greedy=True), "sampling/greedy"),
+        (Wrong(one_seed=True), "sampling/seed"),
+        (Wrong(double_bos=True), "ids/special"),
+        (Wrong(beside=True), "logprobs/token"),
+        (Wrong(template="{{ messages[0]['content'] }}"), "ids/template"),
+        (Wrong(settings={"logprobs_mode": "processed_logprobs", "dtype": "torch.bfloat16"}), None),
+    ],
+)
+def test_what_stands_beside_what(trained, wrong, family):
+    """The family of each, and where nothing is wrong none."""
+    found = told(answers(trained, wrong))
+    assert (family in found) if family else found == {}
+
+
+def test_two_answers_behind_one_address_are_seen(trained):
+    """Every other call is answered by older weights."""
+    wrong = Wrong(second=loaded(trained / "base", "bfloat16"))
+    found = told(answers(trained, wrong))
+    assert {"replicas/weights", "weights/unknown", "weights/partial", "weights/between"} & found.keys()
+
+
+def test_keys_of_older_weights_are_seen(trained):
+    """What a prompt gives plain, and with a fresh salt, differs."""
+    wrong = Wrong(stale_cache=loaded(trained / "checkpoint-20", "bfloat16"))
+    assert list(told(answers(trained, wrong))) == ["cache/stale"]
+
+
+def test_tensors_that_did_not_arrive_are_named(trained, tmp_path):
+    """All of a layer."""
+    older, newer = (loaded(trained / name, "float32") for name in ("checkpoint-110", "checkpoint-120"))
+    state = newer.state_dict()
+    state.update({name: one for name, one in older.state_dict().items() if ".layers.1." in name})
+    newer.load_state_dict(state)
+    shutil.copytree(trained / "checkpoint-120", tmp_path / "mixed")
+    newer.save_pretrained(tmp_path / "mixed")
+    with serving(Engine(tmp_path / "mixed", "bfloat16")) as url:
+        found = audit_server(
+            Asked(url, trained / "checkpoint-120", (trained / "checkpoint-110",), timeout_s=500)
+        )
+    assert told(found) == {"weights/partial": ("layer 1",)}
+
+
+def test_weights_that_are_one_percent_off_are_seen(trained, tmp_path):
+    """Which a limit of 0.01 on the mismatch KL lets pass."""
+    model = loaded(trained / "checkpoint-120", "float32")
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(0.01 * each.std() * torch.randn(each.shape, generator=generator))
+    shutil.copytree(trained / "checkpoint-120", tmp_path / "off")
+    model.save_pretrained(tmp_path / "off")
+    with serving(Engine(tmp_path / "off", "bfloat16")) as url:
+        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
+    assert list(told(found)) == ["weights/unknown"]
+    assert {each.family for each in found.of("masked")} == {"replicas", "sampling", "logprobs"}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ("nobody", 2, "nobody listens there"),
+        ("no weights", 2, "no config.json"),
+        ("no log-probs", 2, "no log-probs beside its samples"),
+        ("paused", 3, "it is paused"),
+        ("trainer", 2, "expected a number"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(trained, tmp_path, capsys, change, code, said):
+    """With the exit code of wrong usage, or of what could not be asked now."""
+    wrong = Wrong(no_logprobs=change == "no log-probs", paused=change == "paused")
+    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": "hot"}))
+    with serving(Engine(trained / "checkpoint-120", "float32", wrong)) as url:
+        words = ["--server", "http://127.0.0.1:9" if change == "nobody" else url, "--timeout", "500"]
+        words += ["--checkpoint", str(tmp_path if change == "no weights" else trained / "checkpoint-120")]
+        words += ["--trainer-config", str(tmp_path / "trainer.json")] if change == "trainer" else []
+        assert main(["audit", *words]) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.strip().count("\n") == 0
+
+
+def test_a_tokenizer_that_cannot_be_read_leaves_ids_unasked(trained, tmp_path):
+    """Not clean then: ids decide."""
+    shutil.copytree(trained / "checkpoint-120", tmp_path / "checkpoint-120")
+    for path in (tmp_path / "checkpoint-120").glob("tokenizer*"):
+        path.write_text("{")
+    with serving(Engine(trained / "checkpoint-120", "float32")) as url:
+        found = audit_server(Asked(url, tmp_path / "checkpoint-120", timeout_s=500))
+    assert found.outcome == "not_decided"
+    assert [each.family for each in found.of("not_asked") if each.decisive] == ["ids"]

@@ -1,0 +1,92 @@
+"""A tiny language model that was trained: its distributions are peaked, as those of real models are, and not flat.
+
+`python -m tests.diagnostics.audit.world FOLDER` writes checkpoint-20, -280, -300 and base, with tokenizer and template.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+ROOT = Path(__file__).resolve().parents[3]
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+def corpus() -> str:
+    """English, and some of it over and over."""
+    return "\n".join(
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "DESIGN.md", "docs/outcomes.md")
+    )
+
+
+def tokenizer(text: str, size: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE; a text begins with <s>."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(text.splitlines(keepends=True), trainer)
+    whole = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
+    whole.chat_template = TEMPLATE
+    return whole
+
+
+def make(
+    folder: Path, *, seed: int = 0, keep: tuple[int, ...] = (20, 280, 300), size: int = 384, width: int = 64
+) -> Path:
+    """Trains one, keeping its weights after these many steps, and before the first as `base`; returns the last."""
+    torch.manual_seed(seed)
+    text = corpus()
+    words = tokenizer(text, size)
+    ids = torch.tensor(words(text, add_special_tokens=False)["input_ids"])
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=size,
+            hidden_size=width,
+            intermediate_size=2 * width,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=512,
+            bos_token_id=0,
+            eos_token_id=1,
+            tie_word_embeddings=False,
+        )
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    _save(model, words, folder / "base")
+    starts = torch.Generator().manual_seed(seed)
+    for step in range(1, max(keep) + 1):
+        places = torch.randint(0, len(ids) - 97, (8,), generator=starts)
+        batch = torch.stack([ids[place : place + 96] for place in places.tolist()])
+        # Towards the end as small as a step of GRPO is.
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 if step <= 0.8 * max(keep) else 3e-4
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step in keep:
+            _save(model, words, folder / f"checkpoint-{step}")
+    return folder / f"checkpoint-{max(keep)}"
+
+
+def _save(model: LlamaForCausalLM, words: PreTrainedTokenizerFast, folder: Path) -> None:
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(make(Path(sys.argv[1])))
