@@ -32,6 +32,13 @@ def add(commands: Any) -> None:
         metavar="RUN",
         help="what a run left behind: its folder, or one file of it",
     )
+    left = parser.add_argument_group("what a run left behind")
+    left.add_argument(
+        "--reward",
+        default="",
+        metavar="MODULE:FUNCTION",
+        help="call this reward function again, also file.py:function; runs its code",
+    )
     live = parser.add_argument_group("a server that runs")
     live.add_argument(
         "--server", default="", metavar="URL", help="ask it; a few thousand tokens, nothing is changed"
@@ -101,9 +108,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> Audit:
     if options.run is not None:
-        from diagnostics.audit.recorded import audit_run
+        from diagnostics.audit.recorded import audit_run, sampling_of
 
-        return audit_run(options.run, checkpoint=options.checkpoint, tokens=options.tokens)
+        return audit_run(
+            options.run,
+            checkpoint=options.checkpoint,
+            tokens=max(options.tokens, 4096),
+            reward=options.reward,
+            asked=sampling_of(options.trainer_config) if options.trainer_config else None,
+        )
     from diagnostics.audit.live.asked import Asked, audit_server
 
     return audit_server(
@@ -123,7 +136,6 @@ def _misused(options: argparse.Namespace) -> str:
     live = [
         name
         for name, value in (
-            ("--trainer-config", options.trainer_config),
             ("--replica", options.replica),
             ("--against", options.against),
         )
@@ -134,6 +146,7 @@ def _misused(options: argparse.Namespace) -> str:
         (f"{options.run}: one thing at a time: a RUN, or --server", options.run is not None and options.server),
         ("--server: expected --checkpoint DIR, too: the weights that it should hold",
          options.server and options.checkpoint is None),
+        ("--reward: of a RUN alone", options.reward and options.run is None),
         (f"{' and '.join(live)}: of a server alone", options.run is not None and live),
     )  # fmt: skip
     return next((problem for problem, holds in told if holds), "")

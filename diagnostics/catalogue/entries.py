@@ -59,6 +59,7 @@ def issue_of(path: Path, table: Table) -> model.Issue:
         triggers=tuple(_trigger(name, item) for name, item in table.table("triggers").tables()),
         hang=tuple(_shape(item) for item in table.items("hang")),
         not_run=table.take("not_run", str, ""),
+        audit=table.strings("audit"),
     )
     for key in ("affected", "mitigations", "references"):
         if not getattr(issue, key):
@@ -67,9 +68,9 @@ def issue_of(path: Path, table: Table) -> model.Issue:
         raise table.source.refuse(("cause",), None, "five lines at the most; the rest goes into `detail`")
     if not _OURS.fullmatch(issue.since):
         raise table.refuse("since", "a release of this project, as 0.1.0")
-    if issue.signature is None and not issue.config and not issue.hang:
+    if issue.signature is None and not (issue.config or issue.hang or issue.audit):
         raise table.source.refuse(
-            (), None, "a [signature], a [[config]] or a [[hang]]: something it is recognised by"
+            (), None, "a [signature], a [[config]], a [[hang]] or audit: something it is recognised by"
         )
     table.close()
     return issue

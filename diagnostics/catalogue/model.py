@@ -280,6 +280,7 @@ class Issue:
 
     Attributes:
         not_run: Why no run of it is on record; empty where one is.
+        audit: Families of `audit`'s answers that are this issue.
     """
 
     code: str
@@ -299,6 +300,7 @@ class Issue:
     triggers: tuple[Occasion, ...] = ()
     hang: tuple[Shape, ...] = ()
     not_run: str = ""
+    audit: tuple[str, ...] = ()
 
     def executed(self) -> bool:
         """Whether a run of it is on record: of the failure, or of what helps."""

@@ -105,6 +105,17 @@ def numbers(value: object) -> tuple[float | None, ...]:
     return tuple(number(each) for each in value) if isinstance(value, list) else ()
 
 
+def sampled(
+    engine: Sequence[float | None], trainer: Sequence[float | None], first: int
+) -> tuple[float | None, ...]:
+    """The engine's stream, None where nothing was sampled: before `first`, and 0 where the trainer is not sure."""
+    beside = [*trainer, *[None] * (len(engine) - len(trainer))]
+    return tuple(
+        None if place < first or (value == 0 and other is not None and abs(other) > 1e-3) else value
+        for place, (value, other) in enumerate(zip(engine, beside, strict=False))
+    )
+
+
 def whole(value: object) -> int | None:
     """A whole number, also one written as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:

@@ -52,6 +52,7 @@ def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
     ids = tuple(int(each) for each in entry["token_ids"])
     mask = tuple(bool(each) for each in entry["loss_mask"])
     engine = plain.numbers(entry["inference_logprobs"])
+    trainer = plain.numbers(entry.get("trainer_logprobs"))
     # Nothing was sampled where the engine has no log-prob but 0; a sampled token has exactly 0 rarely, a prompt always.
     first = next((place for place, value in enumerate(engine) if value), len(ids))
     step = plain.whole(entry.get("step"))
@@ -59,24 +60,20 @@ def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
         plain.in_steps(path.parent) if step is None else step,
         " ".join(map(str, ids[:first])),
         "",
-        reward=_first(entry.get("rewards"), mask),
-        advantage=_first(entry.get("advantages"), mask),
+        reward=_of_sample(entry.get("rewards"), first),
+        advantage=_of_sample(entry.get("advantages"), first),
         tokens=Tokens(
             ids,
             first,
             mask,
-            tuple(None if place < first else value for place, value in enumerate(engine)),
-            tuple(
-                None if place < first else value
-                for place, value in enumerate(plain.numbers(entry.get("trainer_logprobs")))
-            ),
+            plain.sampled(engine, trainer, first),
+            (*[None] * first, *trainer[first:]),
         ),
         place=f"{path.parent.name}/{path.name}:{line}",
     )
 
 
-def _first(values: object, mask: tuple[bool, ...]) -> float | None:
-    """What all trained tokens of a sequence share."""
-    told = plain.numbers(values)
-    found = [value for value, trained in zip(told, mask, strict=False) if trained and value is not None]
-    return found[0] if found else next((value for value in told if value is not None), None)
+def _of_sample(values: object, first: int) -> float | None:
+    """What all sampled tokens of a sequence share: the largest of them, since others' tokens have 0."""
+    told = [value for value in plain.numbers(values)[first:] if value is not None]
+    return max(told, key=abs, default=None)

@@ -55,6 +55,7 @@ def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
     advantages = [plain.number(each) for each in entry.get("advantages", [])][:length]
     own = [value for value, trained in zip(advantages, mask, strict=False) if trained and value is not None]
     sampled = plain.numbers(entry["generation_logprobs"])[:length]
+    trainer = plain.numbers(entry.get("prev_logprobs"))[:length]
     content = entry.get("content")
     prompt, completion = _texts(content)
     first = next((place for place, value in enumerate(sampled) if value), len(ids[:length]))
@@ -69,11 +70,8 @@ def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
             ids[:length],
             first,
             mask if plain.number(entry.get("sample_loss_mask", 1)) else (False,) * len(mask),
-            tuple(None if place < first else value for place, value in enumerate(sampled)),
-            tuple(
-                None if place < first else value
-                for place, value in enumerate(plain.numbers(entry.get("prev_logprobs"))[:length])
-            ),
+            plain.sampled(sampled, trainer, first),
+            (*[None] * first, *trainer[first:]),
         ),
         place=f"{path.name}:{line}",
     )

@@ -1,0 +1,76 @@
+"""Which tokens are in the loss, against which were sampled: the prompt's, tools', nobody's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, Fact, ProbeAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from diagnostics.audit.recorded.rows import Recording, Remains, Tokens
+
+PROBE = "masks"
+_CODE = "NUM042"
+
+
+def ask(remains: Remains) -> Iterator[ProbeAnswer]:
+    """One answer a recording that has masks."""
+    asked = False
+    for recording in remains.recordings:
+        samples = [row.tokens for row in recording.rows if row.tokens and row.tokens.trained]
+        if len(samples) >= 8:
+            asked = True
+            yield _judged(recording, samples)
+    if not asked:
+        yield ProbeAnswer("masks", NOT_ASKED, PROBE, wanted=(Fact("want_tokens"),))
+
+
+def _judged(recording: Recording, samples: list[Tokens]) -> ProbeAnswer:
+    prompts = prompted = unsampled = trained = sampled = rows = 0
+    for each in samples:
+        first = max(0, each.prompt)
+        prompts += first
+        prompted += sum(each.trained[:first])
+        behind = range(first, min(len(each.trained), len(each.ids)))
+        trained += sum(each.trained[place] for place in behind)
+        rows += any(each.trained)
+        if each.engine:
+            told = [place for place in behind if place < len(each.engine)]
+            unsampled += sum(each.trained[place] and not each.engine[place] for place in told)
+            sampled += sum(bool(each.engine[place]) for place in told)
+    values = {
+        "prompted": prompted,
+        "prompts": prompts,
+        "unsampled": unsampled,
+        "trained": trained,
+        "sampled": sampled,
+        "rows": rows,
+        "count": len(samples),
+    }
+    facts = (Fact("masked", values, recording.kind),)
+    family = ""
+    if prompted > 0.02 * max(prompts, 1):
+        family = "masks/prompt"
+    elif unsampled > max(16, 0.05 * trained):
+        # A log-prob of exactly 0 is one of certainty: a collapsed policy has some, a tool's answer nothing else.
+        family = "masks/unsampled" if _in_runs(samples) else ""
+    elif rows == 0:
+        family = "masks/nothing"
+    elif rows < 0.1 * len(samples):
+        family = "masks/most_filtered"
+    if family:
+        return ProbeAnswer(family, FAULT, PROBE, _CODE, values, count=trained + prompted, facts=facts)
+    return ProbeAnswer("masks", CLEAN, PROBE, values=values, count=trained, facts=facts)
+
+
+def _in_runs(samples: list[Tokens]) -> bool:
+    """Whether trained tokens without a log-prob of the engine stand in runs of four and more, as other's texts do."""
+    runs = 0
+    for each in samples:
+        length = 0
+        for place in range(max(0, each.prompt), min(len(each.trained), len(each.engine))):
+            length = length + 1 if each.trained[place] and not each.engine[place] else 0
+            runs += length == 4
+    return runs * 4 >= max(4, len(samples) // 20)

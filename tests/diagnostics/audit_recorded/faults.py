@@ -1,0 +1,314 @@
+"""Faults, each put into the samples of a real run: what is changed is what the fault changes, nothing else.
+
+`ROWS` change samples, which are then written in any format; `FILES` change files of a run's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+from dataclasses import dataclass, replace
+
+from diagnostics.audit.recorded.rows import groups_of
+from tests.diagnostics.audit_recorded.runs import TOKENS, having, steps_of
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        name: What it is called in the table.
+        family: What the audit is to answer.
+        put: The rows with the fault, by a seed.
+        formats: Where it can be seen.
+    """
+
+    name: str
+    family: str
+    put: object
+    formats: tuple[str, ...] = ("parquet", "swift")
+
+
+def _by_step(rows, change):
+    return [row for of_step in steps_of(rows).values() for row in change(of_step)]
+
+
+def _advantages(rows, make):
+    def change(of_step):
+        return [replace(row, advantage=value) for row, value in zip(of_step, make(of_step), strict=True)]
+
+    return _by_step(rows, change)
+
+
+def _normed(rewards):
+    middle = sum(rewards) / len(rewards)
+    deviation = math.sqrt(sum((each - middle) ** 2 for each in rewards) / (len(rewards) - 1))
+    return [(each - middle) / (deviation + 1e-4) if deviation else 0.0 for each in rewards]
+
+
+def _interleaved(of_step):
+    many = len(groups_of(of_step))
+    made = [0.0] * len(of_step)
+    for first in range(many):
+        places = range(first, len(of_step), many)
+        for place, value in zip(places, _normed([of_step[each].reward for each in places]), strict=True):
+            made[place] = value
+    return made
+
+
+def _rolled(values, by):
+    return values[-by:] + values[:-by]
+
+
+def _settle(rows, reward):
+    """The rewards replaced, and the advantages that a right trainer makes of them."""
+    changed = [replace(row, reward=reward(row)) for row in rows]
+
+    def make(of_step):
+        made = {}
+        for group in groups_of(of_step):
+            made |= dict(zip(map(id, group), _normed([row.reward for row in group]), strict=True))
+        return [made[id(row)] for row in of_step]
+
+    return _advantages(changed, make)
+
+
+def _tokens(change):
+    """A change of each row's tokens, by a generator of its own."""
+
+    def put(rows, seed):
+        drawn = random.Random(seed)
+        return [change(row, drawn) for row in rows]
+
+    return put
+
+
+def _streams(offset):
+    """The engine's stream moved at each sampled token: by row, place, what it was, and a generator."""
+
+    def change(row, drawn):
+        held = row.tokens
+        engine = [
+            None if each is None else offset(row, place, each, drawn)
+            for place, each in enumerate(held.engine)
+        ]
+        return having(row, engine=tuple(engine))
+
+    return _tokens(change)
+
+
+def _shifted_stream(row, _drawn):
+    held = row.tokens
+    told = [each for each in held.engine if each is not None]
+    return having(row, engine=(*[None] * (len(held.engine) - len(told)), *told[1:], told[0]))
+
+
+def _masked_prompt(row, _drawn):
+    held = row.tokens
+    return having(row, trained=(True,) * len(held.ids))
+
+
+def _tool_in_loss(row, drawn):
+    """A tool's answer within the completion: ids that nobody sampled, in the loss."""
+    held = row.tokens
+    told = [drawn.randrange(3, 9) for _ in range(6)]
+    place = held.prompt + 1
+    return having(
+        row,
+        ids=(*held.ids[:place], *told, *held.ids[place:]),
+        trained=(*held.trained[:place], *[True] * 6, *held.trained[place:]),
+        engine=(*held.engine[:place], *[None] * 6, *held.engine[place:]),
+        trainer=(*held.trainer[:place], *[-1.0] * 6, *held.trainer[place:]),
+        versions=(),
+    )
+
+
+def _unmasked(row, _drawn):
+    return having(row, trained=(False,) * len(row.tokens.ids))
+
+
+def _repeated(rows, seed):
+    """A resume that goes back: behind the middle step come the two before it again, under new numbers."""
+    steps = list(steps_of(rows).values())
+    drawn = random.Random(seed)
+    middle = len(steps) // 2 + drawn.randrange(2)
+    again = steps[:middle] + steps[middle - 2 : middle] + steps[middle:]
+    letters = "abcdefghij"
+    # Other completions: the prompts come again, the samples do not.
+    return [
+        replace(
+            row, step=number, completion="".join(drawn.choices(letters, k=5)) if again_now else row.completion
+        )
+        for number, of_step in enumerate(again, 1)
+        for again_now in (middle < number <= middle + 2,)
+        for row in of_step
+    ]
+
+
+def _copied(rows, seed):
+    """One seed for all: of a group every completion is its first."""
+
+    def change(of_step):
+        return [replace(group[0], place=row.place) for group in groups_of(of_step) for row in group]
+
+    return _by_step(rows, change)
+
+
+def _echoed(rows, _seed):
+    asked = "What follows"
+    return [
+        replace(row, prompt=f"{asked} {row.prompt}", completion=f"{asked} {row.prompt} is {row.completion}")
+        for row in rows
+    ]
+
+
+def _asked(row):
+    """The row with a prompt and an answer in words, as a larger model's would be."""
+    told = row.columns["answer"]
+    return replace(
+        row,
+        prompt=f"Please write the word {told} once more, and nothing else than {told}.",
+        completion=f"The word that was asked for is {told} , so here it is: {row.completion}",
+    )
+
+
+def _paired(rows, seed):
+    """Completions of the next prompt of the step."""
+    by = random.Random(seed).choice((1, 2))
+
+    def change(of_step):
+        groups = groups_of([_asked(row) for row in of_step])
+        beside = _rolled(groups, by)
+        return [
+            replace(row, completion=other.completion)
+            for group, others in zip(groups, beside, strict=True)
+            for row, other in zip(group, others, strict=True)
+        ]
+
+    return _by_step(rows, change)
+
+
+def _other_inside(rows, _seed):
+    def change(of_step):
+        worded = [_asked(row) for row in of_step]
+        prompts = [row.prompt for row in worded]
+        return [
+            replace(row, completion=f"{other} {row.completion}")
+            for row, other in zip(worded, _rolled(prompts, len(groups_of(of_step)[0])), strict=True)
+        ]
+
+    return _by_step(rows, change)
+
+
+def _near_engine(row, place, each, drawn):
+    return each + drawn.gauss(0, 0.15)
+
+
+def _before(row, place):
+    return row.tokens.ids[place] in row.tokens.ids[:place]
+
+
+ROWS = (
+    Fault("advantages of interleaved groups", "advantages/grouping",
+          lambda rows, _s: _advantages(rows, _interleaved)),
+    Fault("advantages shifted by a row", "advantages/shifted",
+          lambda rows, _s: _advantages(rows, lambda of_step: _rolled([row.advantage for row in of_step], 1))),
+    Fault("advantages shifted by a group", "advantages/shifted",
+          lambda rows, _s: _advantages(rows, lambda of_step: _rolled([row.advantage for row in of_step], 8))),
+    Fault("advantages of the other sign", "advantages/sign",
+          lambda rows, _s: _advantages(rows, lambda of_step: [-row.advantage for row in of_step])),
+    Fault("advantages times a factor", "advantages/scaled",
+          lambda rows, s: _advantages(
+              rows, lambda of_step: [row.advantage * (0.2 + 0.05 * (s % 9)) for row in of_step])),
+    Fault("advantages all 0", "advantages/zero",
+          lambda rows, _s: _advantages(rows, lambda of_step: [0.0] * len(of_step))),
+    Fault("reward the same for all", "rewards/constant", lambda rows, _s: _settle(rows, lambda _: 0.0),
+          ("parquet", "swift", "verl")),
+    Fault("groups all right or all wrong", "rewards/no_spread",
+          lambda rows, s: _settle(rows, lambda row: float(sum(map(ord, row.prompt)) % (2 + s % 3) == 0)),
+          ("parquet", "swift", "verl")),
+    Fault("one seed for all of a group", "samples/identical", _copied, TOKENS),
+    Fault("a resume that goes back", "data/repeated", _repeated, ("parquet", "swift", "verl")),
+    Fault("the prompt in the completion", "pairing/echo", _echoed, ("parquet", "swift", "verl")),
+    Fault("completions of another prompt", "pairing/shifted", _paired, ("parquet", "swift", "verl")),
+    Fault("another prompt in the completion", "pairing/other", _other_inside, ("parquet", "swift", "verl")),
+    Fault("prompts in the loss", "masks/prompt", _tokens(_masked_prompt), TOKENS),
+    Fault("a tool's answer in the loss", "masks/unsampled", _tokens(_tool_in_loss), TOKENS),
+    Fault("no token in the loss", "masks/nothing", _tokens(_unmasked), ("nemo",)),
+    Fault("log-probs shifted by a token", "streams/shifted", _tokens(_shifted_stream), TOKENS),
+    Fault("other weights, no trace", "streams/unlike", _streams(_near_engine), TOKENS),
+    Fault("some tokens far off", "streams/some",
+          _streams(lambda _r, _p, each, drawn: each - 1.5 if drawn.random() < 0.04 else each), TOKENS),
+    Fault("off behind a place", "streams/position",
+          _streams(lambda row, p, each, drawn: each + drawn.gauss(0, 0.8)
+                   if p - row.tokens.prompt >= 8 else each), TOKENS),
+    Fault("older weights all along", "streams/stale",
+          _streams(lambda row, _p, each, drawn: each + drawn.gauss(0, 0.02 * (row.step - 1))), TOKENS),
+)  # fmt: skip
+
+
+# Of a folder of a run -----------------------------------------------------------------------------------------------
+
+
+def _history(change):
+    """Changes each line of metrics of a run of ours."""
+
+    def put(folder, seed):
+        path = folder / "metrics.jsonl"
+        drawn = random.Random(seed)
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        changed = [change(entry, place, drawn) for place, entry in enumerate(entries)]
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in changed))
+
+    return put
+
+
+def tensors_of(path):
+    """Header and bytes of a safetensors file."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + length]), data[: 8 + length], bytearray(data[8 + length :])
+
+
+def _weights(choose, change=lambda _body, _before, _start, _end: None):
+    """Gives the tensors of every checkpoint the bytes that they had in the first, or changes them otherwise."""
+
+    def put(folder, _seed):
+        paths = sorted((folder / "checkpoints").glob("step-*/policy.safetensors"))
+        header, _, first = tensors_of(paths[0])
+        for path in paths[1:]:
+            _, head, body = tensors_of(path)
+            for name, entry in header.items():
+                if name != "__metadata__" and choose(name):
+                    start, end = entry["data_offsets"]
+                    body[start:end] = first[start:end]
+                    change(body, first, start, end)
+            path.write_bytes(head + body)
+
+    return put
+
+
+def _not_a_number(folder, _seed):
+    path = sorted((folder / "checkpoints").glob("step-*/policy.safetensors"))[-1]
+    header, head, body = tensors_of(path)
+    start, _ = next(entry["data_offsets"] for name, entry in header.items() if "mlp" in name)
+    body[start : start + 4] = struct.pack("<f", math.nan)
+    path.write_bytes(head + body)
+
+
+FILES = (
+    ("NaN in the gradient's norm", "metrics/nan",
+     _history(lambda entry, place, _d: entry | ({"grad_norm": math.nan} if place > 3 else {}))),
+    ("another reference", "metrics/reference", _history(lambda entry, _p, d: entry | {"kl": 0.05 + d.random() / 5})),
+    ("a gradient of 0", "metrics/no_gradient", _history(lambda entry, _p, _d: entry | {"grad_norm": 0.0})),
+    ("a learning rate of 0", "metrics/rate_zero", _history(lambda entry, _p, _d: entry | {"lr": 0.0})),
+    ("all cut at the limit", "metrics/all_cut",
+     _history(lambda entry, _p, _d: entry
+              | {"completions/clipped_ratio": 1.0, "completions/mean_terminated_length": 0.0})),
+    ("weights that do not move", "moved/nothing", _weights(lambda _name: True)),
+    ("a layer that does not move", "moved/part", _weights(lambda name: "layers.1" in name)),
+    ("weights that are no numbers", "moved/nan", _not_a_number),
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""Runs TRL's own GRPOTrainer on a tiny model with `log_completions`, in a cell: `FOLDER SEED STEPS KEY=VALUE...`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import transformers
+
+from repro.drivers import tiny_trl
+
+
+class Quiet(transformers.TrainerCallback):
+    """Does nothing."""
+
+
+def spread(completions, **_):
+    """Tells completions apart."""
+    return [text.count("a") - len(text) / 7 + len(set(text)) for text in completions]
+
+
+def main():
+    folder, seed, steps, *more = sys.argv[1:]
+    settings = {
+        "max_steps": int(steps),
+        "per_device_train_batch_size": 16,
+        "num_generations": 4,
+        "max_completion_length": 12,
+        "learning_rate": 0.05,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "log_completions": True,
+        "num_completions_to_print": 0,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "seed": int(seed),
+    } | {key: json.loads(value) for key, _, value in (each.partition("=") for each in more)}
+    letters = "abcdefghijklm"
+    prompts = [f"{a} {b}" for a in letters for b in letters if a < b]
+    made = tiny_trl.trainer(spread, Quiet(), prompts=prompts, held=tiny_trl.model(int(seed)), **settings)
+    made.args.output_dir = folder
+    (Path(folder) / "completions").mkdir(parents=True, exist_ok=True)
+    made.train()
+    # TRL's process groups outlive main in some releases.
+    os._exit(0)
+
+
+main()
