@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
 
 _NAME = re.compile(r"(?:python|pypy|graalpy)[\d.]*[a-z]*(?:\.exe)?", re.IGNORECASE)
+_LONGEST = 4096
 _FOLDERS = (".venv", "venv", "env")
 _VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
 
@@ -76,6 +77,39 @@ def nothing_to_run(
             )
         ],
     )
+
+
+def told(environment: Environment, environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """That nobody named the environment that is judged, and others in which something of a run is installed.
+
+    Those are what was activated, what lies near, and what Python processes of the same user run in: a trainer's, Ray's.
+    """
+    here, working = Path(environment.prefix), Path.cwd()
+    running = [place for place in _running() if os.path.realpath(place) != os.path.realpath(here)]
+    return {"unnamed": list(dict.fromkeys([*_others(here, working, environ), *filter(_trains_at, running)]))}
+
+
+def _trains_at(place: str) -> bool:
+    try:
+        return _trains(Path(place))
+    except OSError:
+        return False
+
+
+def _running() -> list[str]:
+    """The environments of the same user's Python processes, by how they were started."""
+    found: dict[str, None] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid != os.getuid():
+                continue
+            program = (process / "cmdline").read_bytes()[:_LONGEST].split(b"\0")[0].decode("utf-8", "replace")
+        except OSError:
+            continue
+        place = Path(program)
+        if place.is_absolute() and _NAME.fullmatch(place.name) and place.parent.name == "bin":
+            found[str(place.parent.parent)] = None
+    return list(found)
 
 
 def _others(here: Path, working: Path, environ: Mapping[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -10,13 +11,18 @@ from rich.text import Text
 
 from diagnostics import door
 from diagnostics.frameworks import SHOWN
-from diagnostics.report.wording import one_line
+from diagnostics.report.wording import lines_of, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from rich.console import Console
+
+    from diagnostics.report.remedies import Remedy
+
+# The most of a line that was typed or offered.
+_LONG = 200
 
 
 def as_json(document: Mapping[str, Any]) -> str:
@@ -24,8 +30,14 @@ def as_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def render(document: Mapping[str, Any], stream: TextIO) -> None:
-    """Writes what a code is, why it happens, what helps, the first offer first, and how all that is known."""
+def render(document: Mapping[str, Any], stream: TextIO, remedy: Remedy | None = None) -> None:
+    """Writes what a code is and what to do first, then why it happens, what else helps, and how all that is known.
+
+    Args:
+        document: The code's.
+        stream: Where it goes.
+        remedy: What is done about it; None of a check's own code.
+    """
     if document["kind"] == "check":
         # Told by a check, and no known failure: there is nothing to it but what it means.
         stream.write(f"{document['code']}  {document['title']}\n\n{document['cause']}\n")
@@ -34,6 +46,8 @@ def render(document: Mapping[str, Any], stream: TextIO) -> None:
     console.print(Text(f"{document['code']}  {document['title']}", style="bold"))
     frameworks = ", ".join(SHOWN[name] for name in document["frameworks"])
     console.print(Text(f"{document['kind']}; {document['family']}; concerns {frameworks}", style="dim"))
+    for line in lines_of(remedy)[:1] if remedy else ():
+        console.print(Text(f"do first: {line}", style="bold"))
     _section(console, "Why", [one_line(document["cause"])])
     for paragraph in document["detail"].split("\n\n") if document["detail"] else []:
         console.print()
@@ -49,6 +63,32 @@ def render(document: Mapping[str, Any], stream: TextIO) -> None:
     for name in (*document["offered"], *document["does_not_help"]):
         _mitigation(console, by_name[name])
     _section(console, "References", [f"{one['ref']}: {one['about']}" for one in document["references"]])
+
+
+def render_found(
+    text: str, found_by: str, explained: Iterable[tuple[Mapping[str, Any], Remedy | None]], stream: TextIO
+) -> None:
+    """Writes the codes of a text, three lines each: what, what to do first, where the rest is.
+
+    Args:
+        text: What was typed.
+        found_by: `printed` where entries know it as what a failure prints, `near` where words are alike.
+        explained: Each code's document and what is done about it.
+        stream: Where it goes.
+    """
+    console = door.console(stream, highlight=False, soft_wrap=True)
+    every = list(explained)
+    codes = ", ".join(document["code"] for document, _ in every)
+    told = f"printed by {codes}" if found_by == "printed" else "no code; near it by words"
+    console.print(Text(f"{shorten(text, _LONG, placeholder=' …')}: {told}", style="bold"))
+    for document, remedy in every:
+        console.print()
+        console.print(
+            Text(f"{document['code']}  {document['title']}", style="bold").append(f"  ({document['kind']})")
+        )
+        for line in lines_of(remedy)[:1] if remedy else ():
+            console.print(Text(f"        * {shorten(line, _LONG, placeholder=' …')}"))
+        console.print(Text(f"        explain {document['code']} tells more", style="dim"))
 
 
 def _where(claim: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from diagnostics.facts.environment import redact
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 from diagnostics.report.remedies import Explain
+from diagnostics.report.wording import quoted
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -32,6 +33,7 @@ STYLES = {
 _LONG = 240
 # What an evidence's text and place are each left at least.
 _LEAST = 40
+_MOST = 3
 _INDENT = (0, 0, 0, 8)
 _ENDED = {
     "ok": "found nothing",
@@ -106,7 +108,14 @@ def _subject(report: Report) -> list[str]:
     packages = ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items())
     if "files" not in report.subject:
         first = f"Python {report.subject['python']} in {report.subject['prefix']}"
-        return [first, packages or "none of the packages it knows is installed"]
+        if "unnamed" in report.subject:
+            first += ", doctor's own environment"
+        others = "; ".join(quoted(("--prefix", place)) for place in report.subject.get("unnamed", ())[:_MOST])
+        return [
+            first,
+            *([f"perhaps another is meant: {others}"] if others else []),
+            packages or "none of the packages it knows is installed",
+        ]
     lines = []
     for file in report.subject["files"]:
         kinds = [

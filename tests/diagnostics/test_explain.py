@@ -1,0 +1,154 @@
+"""explain: codes, a line of a log, words, the list; and the help of every command."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from diagnostics import __main__ as program
+from diagnostics import catalogue, usage
+from diagnostics.doctor import chosen
+
+KINDS = ("crash", "hang", "silent", "check")
+
+
+@pytest.fixture
+def explain(capsys):
+    """Runs the command; returns exit code and what it printed."""
+
+    def run(*words):
+        code = program.main(["explain", *words])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+def test_the_first_lines_are_what_it_is_and_what_to_do(explain):
+    """Before why, where and what else."""
+    code, out, _ = explain("SCH001")
+    first = out.splitlines()[:4]
+    assert (code, first[0][:6]) == (0, "SCH001")
+    assert first[2].startswith("do first: fresh_engine (shown by a run")
+
+
+def test_several_codes_are_explained_in_their_order(explain):
+    """Each once; as JSON a list of the documents that each has alone."""
+    _, out, _ = explain("sch002", "CMP901", "SCH002")
+    assert re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE) == ["SCH002", "CMP901"]
+    document = json.loads(explain("SCH002", "CMP901", "--format", "json")[1])
+    alone = json.loads(explain("SCH002", "--format", "json")[1])
+    assert document["explained"][0] == alone
+    assert [each["code"] for each in document["explained"]] == ["SCH002", "CMP901"]
+
+
+def test_a_line_of_a_log_is_known_by_what_it_says(explain):
+    """As triage knows it: the code, what to do first, and where the rest is."""
+    code, out, _ = explain("AssertionError: assert len(self._async_stopped) == 0")
+    assert code == 0
+    assert out.splitlines()[0].endswith(": printed by SCH002")
+    assert "* async_output_off (shown by a run" in out
+    assert "explain SCH002 tells more" in out
+    assert (
+        json.loads(explain("assert len(self._async_stopped) == 0", "--format", "json")[1])["found_by"]
+        == "printed"
+    )
+
+
+@pytest.mark.parametrize(("words", "code"), [("stale weights", "SYN001"), ("zero rollout workers", "RAY001")])
+def test_words_find_what_is_near(explain, words, code):
+    """In one argument or several; that it may not be it is said."""
+    for asked in ([words], words.split()):
+        _, out, _ = explain(*asked)
+        assert out.splitlines()[0] == f"{words}: no code; near it by words"
+        assert re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["qqqq", "zzzz"], "nothing is near 'qqqq zzzz'; `explain --list` has all codes"),
+        (["SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
+        (["SCH001", "SCH999"], "unknown code 'SCH999' (did you mean"),
+    ],
+)
+def test_what_nobody_knows_is_refused_in_a_line(explain, words, said):
+    """Exit code 2, with what is near."""
+    code, out, err = explain(*words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert said in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_list_is_of_one_kind(explain, kind):
+    """Each code of it and no other, in the terminal and as JSON."""
+    issues = [each.code for each in catalogue.load().values() if each.kind == kind]
+    wanted = issues if kind != "check" else list(catalogue.load_checks())
+    _, out, _ = explain("--list", "--kind", kind)
+    assert [line[:6] for line in out.splitlines()] == wanted != []
+    document = json.loads(explain("--list", "--kind", kind, "--format", "json")[1])
+    assert [each["code"] for each in (*document["issues"], *document["checks"])] == wanted
+
+
+@pytest.mark.parametrize("name", program.COMMANDS)
+def test_a_help_has_a_sentence_examples_and_exit_codes(name, capsys):
+    """The examples are taken by the parser as they stand."""
+    assert program.COMMANDS.keys() == usage.COMMANDS.keys()
+    with pytest.raises(SystemExit, match="0"):
+        program.main([name, "--help"])
+    told = capsys.readouterr().out
+    sentence, examples, _ = usage.COMMANDS[name]
+    assert " ".join(sentence.split()) in " ".join(told.split())
+    assert len(examples) == 3
+    assert re.findall(r"^  (\d) ", told.partition("exit codes:")[2], flags=re.MULTILINE)[0] == "0"
+    for example, _what in examples:
+        assert f" {example} " in told
+        assert program._parser().parse_args(shlex.split(example)).command
+
+
+def test_what_is_not_asked_for_is_not_loaded():
+    """The list of commands says of each what its own parser says, and loads none of them."""
+    parser = program._parser()
+    (commands,) = [each for each in parser._actions if each.choices]
+    told = {choice.dest: choice.help for choice in commands._choices_actions}
+    assert {name: text for name, (_, text) in program.COMMANDS.items()} == {
+        name: told[name] for name in program.COMMANDS
+    }
+    script = (
+        "import sys; from diagnostics.__main__ import _parser; _parser(['--help']).format_help();"
+        "print([name for name in sys.modules if name.startswith('diagnostics.') or name in ('rich', 're2', 'yaml')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {"diagnostics.__main__", "diagnostics.door", "diagnostics.programs"}
+    assert set(re.findall(r"'([^']+)'", done.stdout)) <= loaded
+
+
+def test_others_than_the_own_environment_are_named(environment, tmp_path, monkeypatch):
+    """The activated one, one nearby, and that of a running Python; where nothing of a run is, it is none."""
+    environment.add("trl", "1.16.0")
+    running = tmp_path / "elsewhere"
+    (running / "lib" / "python3.11" / "site-packages" / "vllm-0.10.2.dist-info").mkdir(parents=True)
+    (tmp_path / "bare" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    monkeypatch.setattr(chosen, "_running", lambda: [str(running), str(tmp_path / "bare")])
+    monkeypatch.chdir(tmp_path)
+    own = SimpleNamespace(prefix=str(tmp_path / "own"))
+    assert chosen.told(own, {"VIRTUAL_ENV": str(environment.prefix)}) == {
+        "unnamed": [str(environment.prefix), str(running)]
+    }
+    # What is judged is no other, and one that lies near is found by its usual name.
+    beside = chosen.told(SimpleNamespace(prefix=str(running)), {})
+    assert beside == {"unnamed": [str(tmp_path / "env")]}
+
+
+def test_a_running_python_is_found_by_how_it_was_started():
+    """This one, at least, where it was started by its whole path."""
+    python = sys.executable
+    child = subprocess.Popen([python, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert str(chosen.Path(python).parent.parent) in chosen._running()
+    finally:
+        child.communicate(b"\n")
