@@ -444,6 +444,23 @@ def test_a_remedy_that_installs_joins_the_one_command(environment):
     assert all("ENV960" not in item.codes for item in plan.steps if item is not packages)
 
 
+def test_what_a_known_issue_s_check_made_out_to_lack_is_installed_once_after_what_was_there_is_kept(
+    environment,
+):
+    """ENV012 beside CMP904: seen in a real environment, the package was installed twice, the first time before that."""
+    environment.add("trl", "1.16.0", requires=["accelerate>=1.4"]).add("pip", "25.3")
+    seen = facts.collect(environment.prefix, {})
+    found = examined(seen, Compat(problem="no table"))
+    lacks = finding("ENV012", Severity.ERROR, actions=(Install(("accelerate>=1.4",)),))
+    report = replace(found, checks=(*found.checks, CheckResult("entry points", "findings", "", (lacks,))))
+    plan = fix_plan(report, seen, Compat(problem="no table"))
+    told = [
+        line for item in plan.steps for line in commands(item) if "accelerate" in line or "before.txt" in line
+    ]
+    assert [("freeze" in line, "install" in line) for line in told] == [(True, False), (False, True)]
+    assert "ENV012" in step(plan, "packages").codes
+
+
 def test_a_remedy_that_forces_stays_a_step_of_its_own(environment):
     """An option is more than a requirement, and removing comes before installing."""
     broken_pair(environment)

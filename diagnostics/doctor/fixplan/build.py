@@ -38,7 +38,7 @@ class PlanCase:
     Attributes:
         known: The catalogue.
         found: All findings; the others are parts of it.
-        own: Those of known issues.
+        own: Those of known issues, but for those among `installs`.
         installs: Those whose remedy is nothing but an installation.
         rest: Those that no part of the plan has under its control.
     """
@@ -114,14 +114,17 @@ def _case(
 ) -> PlanCase:
     found = report.findings
     others = [item for item in found if item.code not in set(known) | PAIR | METADATA | REPAIR]
-    installs = [item for item in others if wants.of_finding(item)]
+    own = [item for item in found if item.code in known]
+    # Where the check itself made out what lacks, that is installed with the rest, after what was there is kept.
+    lacking = [item for item in own if settings.sure(item) and wants.of_finding(item)]
+    installs = [*(item for item in others if wants.of_finding(item)), *lacking]
     return PlanCase(
         environment=environment,
         compat=compat,
         installer=installers.find(environment),
         known=known,
         found=found,
-        own=[item for item in found if item.code in known],
+        own=[item for item in own if item not in lacking],
         installs=installs,
         rest=[item for item in others if item not in installs],
     )

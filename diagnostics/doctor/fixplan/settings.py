@@ -31,7 +31,7 @@ def demands_of(own: list[Finding], known: dict[str, Issue], environment: Environ
     found = [
         demand
         for finding, mitigation in _chosen(own, known, environment)
-        if _sure(finding)
+        if sure(finding)
         for demand in _installs(finding.code, mitigation, environment)
     ]
     return list(dict.fromkeys(found))
@@ -43,12 +43,13 @@ def steps(
     """One step for each change of settings, however many known issues it avoids."""
     merged: dict[tuple[Edit, ...], list[tuple[Finding, Mitigation]]] = {}
     for finding, mitigation in _chosen(own, known, environment):
-        if not (_sure(finding) and _installs(finding.code, mitigation, environment)):
+        if not (sure(finding) and _installs(finding.code, mitigation, environment)):
             merged.setdefault(tuple(_edits(mitigation, environment)), []).append((finding, mitigation))
     return [_step(edits, users, installer) for edits, users in merged.items()]
 
 
-def _sure(finding: Finding) -> bool:
+def sure(finding: Finding) -> bool:
+    """Tells whether it concerns the user; a known issue of a release may never occur."""
     return finding.certainty == "established" or finding.severity >= Severity.ERROR
 
 
