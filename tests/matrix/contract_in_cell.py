@@ -201,6 +201,10 @@ class Core:
         self.sent.append(str(method))
         return []
 
+    def reset_prefix_cache(self, *_: Any, **__: Any) -> bool:
+        """Has no cache; TRL's server sends the answer on to another process."""
+        return True
+
     def __getattr__(self, name: str) -> Any:
         """Answers whatever else it is asked."""
         if name == "engine_core":

@@ -284,7 +284,7 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
 
 def _cell(text: str) -> str:
     """A text as it stands in a table, without the folders of this machine."""
-    return " ".join(re.sub(r"[^\s('\"]*/site-packages/", "", text).replace("|", "\\|").split())
+    return " ".join(re.sub(r"[^\s('\"]*/(?=(?:vllm|trl)/)", "", text).replace("|", "\\|").split())
 
 
 if __name__ == "__main__":

