@@ -83,8 +83,10 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     ]
     for value in strange[:_NAMED]:
         near = known.nearest(value.key, taken)
-        if not near and (not settings.exact or (copied and not hydra)):
-            continue  # an option of the script's own, as far as anybody can tell
+        # Of a script that was read the options are known; of one that was not it may be one of its own.
+        read = bool(settings.own) and value.place.file == settings.place.file
+        if not near and not read and (not settings.exact or (copied and not hydra)):
+            continue
         why = f"no release of {SHOWN[plan.framework]} that was read has this option"
         remedy = f"did you mean {near}?" if near else ""
         found.append(NotJudged(value.key, why, remedy, str(value.place)))

@@ -110,3 +110,32 @@ def test_a_command_of_the_shell_may_be_all_that_a_cells_block_has():
     assert [
         made.items["num_generations"].data for made in reading.read_text(text, "a.ipynb", "", "notebook")
     ] == [8]
+
+
+@pytest.mark.parametrize(
+    ("trl", "file", "expected"),
+    [
+        ("0.18.0", "use_vllm: true\nvllm_device: auto\nnum_generations: 8\n", "warning CFG113"),
+        ("0.19.0", "use_vllm: true\nvllm_device: auto\nnum_generations: 8\n", "error CFG113"),
+        ("0.18.0", "trl grpo --use_vllm true --vllm_device auto --num_generations 8", "error CFG113"),
+    ],
+)
+def test_trl_before_0_19_passes_over_unknown_keys_of_a_file(tmp_path, trl, file, expected):
+    """Its parser was run with both, in 0.15.1, 0.16.1 and 0.19.1; an option of the command it refuses in each."""
+    path = tmp_path / ("run.sh" if file.startswith("trl ") else "run.yaml")
+    path.write_text(file)
+    report = judge.lint([path], versions.collect({"trl": trl}, installed=False))
+    assert expected in {f"{f.severity.word} {f.code}" for f in report.findings}
+
+
+def test_an_option_that_a_script_does_not_declare_is_not_judged(tmp_path):
+    """Of a script that was read, whose parser takes GRPOConfig's."""
+    (tmp_path / "train.py").write_text(
+        "from dataclasses import dataclass\nfrom trl import GRPOConfig, GRPOTrainer, TrlParser\n"
+        "@dataclass\nclass Mine:\n    mine: int = 1\nTrlParser((Mine, GRPOConfig)).parse_args_and_config()\n"
+    )
+    (tmp_path / "run.sh").write_text("python train.py --mine 2 --eos_tokem x --num_generations 8\n")
+    report = judge.lint([tmp_path / "run.sh"], versions.collect({}, installed=False))
+    told = {each.what for check in report.checks for each in check.not_judged}
+    assert "eos_tokem" in told
+    assert "mine" not in told

@@ -10,6 +10,7 @@ from diagnostics.report.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
+    from diagnostics.lint.values import Value
     from diagnostics.lint.versions import Versions
     from diagnostics.report.findings import Finding
 
@@ -48,11 +49,23 @@ def renamed(plan: RunPlan, versions: Versions) -> list[Finding]:
         if value is None or not versions.within(plan.framework, releases):
             continue
         release = versions.known[plan.framework]
+        severity, more = Severity.ERROR, ""
+        if passed_over(plan, value, versions):
+            severity, more = (
+                Severity.WARNING,
+                " In a config file TRL before 0.19 passes over what it does not know.",
+            )
         out += found(
-            plan, "CFG113", Severity.ERROR,
-            f"{plan.framework} {release} has no option {option}.", [value], remedy=f"Instead: {instead}.",
+            plan, "CFG113", severity,
+            f"{plan.framework} {release} has no option {option}.{more}", [value], remedy=f"Instead: {instead}.",
         )  # fmt: skip
     return out
+
+
+def passed_over(plan: RunPlan, value: Value, versions: Versions) -> bool:
+    """Tells whether TRL's parser passes over it: up to 0.18 it did so with keys of a file, never with options."""
+    written = value.place.file.endswith((".yaml", ".yml"))
+    return plan.framework == "trl" and written and versions.within("trl", "<0.19") is True
 
 
 @rule("CFG113", check="options")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import known
 from diagnostics.lint.rules.base import found
-from diagnostics.lint.rules.options import GONE
+from diagnostics.lint.rules.options import GONE, passed_over
 from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
 
@@ -31,7 +31,7 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
     taken = known.names(plan.framework, plan.role)
     told, gone = [], []
     for value in known.options_of(plan.settings):
-        if value.key in GONE.get(plan.framework, {}):
+        if value.key in GONE.get(plan.framework, {}) or passed_over(plan, value, versions):
             continue
         if known.lacks(plan.framework, value.key, release):
             first, last = known.span(plan.framework, value.key) or ("", "")
