@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
         text, code = options.command(options, repros, registry)
     except UsageError as error:
-        print(f"repro: {error}", file=sys.stderr)
+        _say(f"repro: {error}")
         return USAGE
     except KeyboardInterrupt:
         print("repro: interrupted; the processes it started are gone", file=sys.stderr)
@@ -58,18 +58,20 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         if os.environ.get("GRPO_DOCTOR_DEBUG"):
             traceback.print_exception(error)
         said = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        print(
-            f"repro: failed, which is a fault of its own: {said} (GRPO_DOCTOR_DEBUG=1 shows where)",
-            file=sys.stderr,
-        )
+        _say(f"repro: failed, which is a fault of its own: {said} (GRPO_DOCTOR_DEBUG=1 shows where)")
         return USAGE
     with os.fdopen(answer, "w", encoding="utf-8") as out:
-        out.write(text + "\n")
+        out.write(render.visible(text) + "\n")
     return int(code)
 
 
+class _Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(render.visible(message), file)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m repro", description=__doc__)
+    parser = _Parser(prog="python -m repro", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the failures, their triggers and mitigations")
     listing.set_defaults(command=_list)
@@ -295,7 +297,7 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(render.visible(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
@@ -13,9 +14,24 @@ if TYPE_CHECKING:
 
     from repro.base import Attempt, Repro
 
+# Controls but newline and tab, marks of direction, halves of characters: what a terminal obeys, or nobody sees. `##[`
+# and `::` behind nothing but blanks are commands to a CI runner, wherever the text comes from.
+_ACTS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+    r"|(?<=#)#(?=\w{0,32}\[)|(?m:^)(?P<blanks>[^\S\n]*):(?=:)"
+)
 SCHEMA = "grpo-doctor.repro.v1"
 LIST_SCHEMA = "grpo-doctor.repros.v1"
 _SHOWN_MODIFIED = 5
+
+
+def visible(text: str) -> str:
+    r"""The text with what would act spelled out, as JSON writes it: a document stays the same document.
+
+    >>> visible("unknown code '##[error]'")
+    "unknown code '#\\u0023[error]'"
+    """
+    return _ACTS.sub(lambda match: f"{match['blanks'] or ''}\\u{ord(match[0][-1]):04x}", text)
 
 
 def document(

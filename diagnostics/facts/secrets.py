@@ -15,24 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MASK = "<secret>"
+# Where a word may begin: also behind an end of line or a colour that is spelled out, as in the form of a text in a log.
+EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
 # Who issued it shows at its beginning.
 _ISSUED = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
+    rf"{EDGE}(?:"
     r"(?:hf|api_org|gh[oprsu]|github_pat|gl(?:pat|dt|ptt|rt|soat|cbt|ft|oas|sa|c)|xox[a-z]|xapp|sk|rk|gsk|nvapi"
     r"|pypi|npm"
-    r"|r8|dckr_pat|shp(?:at|ss|ca)|dop_v1|doo_v1|wandb_v\d|tskey|lin_api|fw|pplx|xai|ATATT3x\w{4}|GOCSPX|rpa|csk|tvly"
+    r"|r8|dckr_pat|shp(?:at|ss|ca)|dop_v1|doo_v1|(?:wandb|tgp)_v\d|tskey|lin_api|fw|pplx|xai|ATATT3x\w{4}|GOCSPX|rpa|csk|tvly"
     r"|pcsk|lsv2_[a-z]{2}|jina|whsec|HRKU|ntn|figd|PMAK|pscale_tkn|rubygems|KGAT|NRAK|sntrys|nfp)"
     r"[_-][A-Za-z0-9_-]{16,}|(?:secret|sess)[_-](?=[\w-]{0,24}\d)[A-Za-z0-9_-]{24,}"
     r"|(?:hvs|dp\.[a-z]{2}|pat\w{14})\.[A-Za-z0-9_-]{24,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{24,}"
     r"|(?:key-|SK)[0-9a-f]{32}(?![0-9a-f])|v1\.0-[0-9a-f]{24}-[0-9a-f]{64,}|LTAI[A-Za-z0-9]{12,28}(?![A-Za-z0-9])"
     r"|AIza[A-Za-z0-9_-]{20,}|(?:AKIA|ASIA|ABIA|ACCA|AROA)[0-9A-Z]{16}|dapi[0-9a-f]{32}(?:-\d)?"
-    r"|ya29\.[A-Za-z0-9._-]{16,}"
+    r"|1//0[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9._-]{16,}"
     r"|SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,64}|[0-9a-f]{40}(?![A-Za-z0-9])|AGE-SECRET-KEY-1[0-9A-Z]{40,}"
     r"|\$(?:apr1|2[abxy]|[156y]|argon2\w{1,2})\$[\w./$=,+-]{8,256}"
     r"|\d{6,12}:AA[A-Za-z0-9_-]{30,})"
 )
 _JWT = re.compile(
-    r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,4096}\.(?:[A-Za-z0-9_-]{0,8192}(?:\.[A-Za-z0-9_-]{4,4096}){1,3}"
+    rf"{EDGE}eyJ[A-Za-z0-9_-]{{8,4096}}\.(?:[A-Za-z0-9_-]{{0,8192}}(?:\.[A-Za-z0-9_-]{{4,4096}}){{1,3}}"
     r"|[A-Za-z0-9_-]{8,8192})"
 )
 # A revision is what a diagnosis needs, and as long as a key of W&B's; its digits stand behind one of these.
@@ -41,9 +43,12 @@ _REVISION = re.compile(
     re.IGNORECASE,
 )
 _WORDS = (
-    r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|passphrase|pass(?=\s{0,4}[=:])|(?<=[_;-])pwd(?=\s{0,4}[=:])|bindpw"
-    r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle)[ _-]?key"
-    r"|client-(?:key|certificate)-data|wandb[._]key|credential|x-(?:amz|goog|oss)-(?:signature|credential"
+    r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|passphrase|pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
+    r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw"
+    # What is called so alone is mostly the folder that a program runs in.
+    r"|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
+    r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage)"
+    r"[ _-]?key|client-(?:key|certificate)-data|wandb[._]key|credential|x-(?:amz|goog|oss)-(?:signature|credential"
     r"|security-token)"
     r"|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])|contrase\xf1a|mot de passe|\u5bc6\u7801"
     r"|\u5bc6\u94a5|\u53e3\u4ee4"
@@ -51,19 +56,20 @@ _WORDS = (
 )
 # What a value of such a name is when it is none: a switch, a number, what this tool says itself, a call.
 _HARMLESS = r"(?!true\b|false\b|null\b|none\b|\d{1,19}\b|\(not known|\(set;|<)"
+_WHOLE = r"(?:(?<=[^\\]\")(?:[^\"\\\n]|\\[^\n]){4,512}(?=\")|(?<=[^\\]')(?:[^'\\\n]|\\[^\n]|''){4,512}(?='))"
 _VALUE = r"[^\s,;&`'\"\])\\]{4,}"
 # The rest of a name, of which nothing is given back: what goes on with a letter more is none of these.
 _REST = r"(?=(?P<rest>[\w.-]{0,64}))(?P=rest)"
 # What stands between a name and its value: in a list as vLLM prints its arguments, escaped within a text, in bytes.
 _QUOTE = r"(?:\\{0,3}['\"])?"
 _NAMED = re.compile(
-    rf"({_WORDS}{_REST}{_QUOTE}\s{{0,4}}(?:=>|[=:\uff1d\uff1a])\s{{0,4}}(?:["
-    rf"|>\\][+-]?\s{{1,16}})?[\[({{]?b?{_QUOTE}){_HARMLESS}{_VALUE}",
+    rf"({_WORDS}{_REST}{_QUOTE}\]?\s{{0,4}}(?:=>|[=:\uff1d\uff1a])(?:\s{{0,4}}|\s{{5,64}}(?=['\"]))(?:["
+    rf"|>\\][+-]?\s{{1,16}})?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?b?{_QUOTE}){_HARMLESS}(?:{_WHOLE}|{_VALUE})",
     re.IGNORECASE,
 )
 # `password is hunter2`, `password -> hunter2`, `password%3Dhunter2`: only where the value is no word of a sentence.
 _SAID = re.compile(
-    rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|%3[ad]|&#(?:61|58);)\s{{0,4}}"
+    rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
     r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
     rf"{_HARMLESS}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     re.IGNORECASE,
@@ -81,6 +87,16 @@ _ELEMENT = re.compile(
 _FLAG = re.compile(
     rf"((?<![\w-])--(?=([\w.-]{{1,96}}))(?=[\w.-]{{0,64}}?{_WORDS})\2\s{{1,4}}['\"]?){_HARMLESS}(?!-)[^\s,;&`'\"\])]{{4,}}",
     re.IGNORECASE,
+)
+# As Kubernetes and XML write an entry: its name, and what it is beside it.
+_ENTRY = re.compile(
+    rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{0,64}}?{_WORDS})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
+    rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
+    re.IGNORECASE,
+)
+# What is passed on to a program that asks for a password.
+_PIPED = re.compile(
+    r"(\becho\s(?:-n\s)?['\"]?)(?!<)[^\s|'\"]{4,256}(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|sudo -S))"
 )
 # A program that is given a password by a letter of its own.
 _GIVEN = re.compile(
@@ -101,14 +117,20 @@ _OPAQUE = re.compile(
     re.IGNORECASE,
 )
 _OPAQUE_NAME = re.compile(r"(?:key|auth|sess|sid|sk|ak|pat|cred)[a-z_]{0,9}['\"]?\s{0,4}[=:]")
+_OPAQUE_BEGINNING = re.compile(r"(?<![\w-])[\w-]+(?=['\"]?\s{0,4}[=:])")
 # Whatever the scheme, and whatever the cookie: all behind it, up to the quote that closes it.
 _HEADER = re.compile(
-    r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}\\?['\"]?)"
-    r"(?!<secret>)[^\s'\"][^\n'\"]{0,4096}(?:\"[^\"\n]{0,512}\"[^\n'\"]{0,512}){0,32}",
+    r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|x-hub-signature(?:-256)?|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}"
+    r"(?:b(?=['\"]))?\\?['\"]?)"
+    r"(?!<secret>|[\w.]{1,48}\(b?['\"]|[|>][+-]?\n)[^\s'\"][^\n'\"]{0,4096}(?:''[^\n'\"]{0,512}){0,8}"
+    r"(?:\"[^\"\n]{0,512}\"[^\n'\"]{0,512}){0,32}",
     re.IGNORECASE,
 )
 _COOKIES = re.compile(r"(\bcookies\s{0,4}=\s{0,4}\{)(?!<secret>)[^}\n]{1,4096}", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer\s{1,4})(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}", re.IGNORECASE)
+_BASIC = re.compile(
+    r"\b(Basic\s{1,4})(?=[^\s\d]{0,256}\d)(?=[^\sA-Z]{0,256}[A-Z])[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])"
+)
 _PRIVATE = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
     r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)"
@@ -131,7 +153,7 @@ _LOGIN = re.compile(r"(?<![\w:/.+-])[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=
 _LONG = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}")
 # What nobody could say; but names of C++ as compilers write them, hashes of files, folders of uv's cache.
 _RANDOM = re.compile(
-    r"(?<![A-Za-z0-9])(?:_Z\w{1,4096}|sha(?:1|256|512)[=:-][\w+/=-]{1,128}|archive-v\d/[\w-]{1,64}|[A-Za-z0-9]{20,})",
+    rf"{EDGE}(?:_Z\w{{1,4096}}|sha(?:1|256|512)[=:-][\w+/=-]{{1,128}}|archive-v\d/[\w-]{{1,64}}|[A-Za-z0-9]{{20,}})",
 )
 _SWITCH = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 _SPOKEN = re.compile(r"[a-z]{3,}")
@@ -143,7 +165,7 @@ def mask(text: str) -> str:
     >>> mask("Authorization: Digest abc; --hub_token s3cr3tvalue")
     'Authorization: <secret>'
     """
-    return settled(_masked, text)
+    return settled(mask_once, text)
 
 
 def settled(change: Callable[[str], str], text: str) -> str:
@@ -155,7 +177,8 @@ def settled(change: Callable[[str], str], text: str) -> str:
     return text
 
 
-def _masked(text: str) -> str:
+def mask_once(text: str) -> str:
+    """One pass of `mask`, for what goes on until nothing changes itself."""
     for sought, by in _EACH:
         text = sought.sub(by, text)
     return text
@@ -196,12 +219,12 @@ def _long(match: re.Match[str]) -> str:
 
 # What each of the names begins with, and what stands in each of them.
 _BEGINNING = re.compile(
-    r"t(?=oken)|s(?=ecret|ig|k\s{0,4}[=:]|ubscription)|p(?=ass|wd|at\s{0,4}[=:]|rivate|ush)|b(?=indpw)"
+    r"t(?=oken)|s(?=ecret|ig|k\s{0,4}[=:]|ubscription|torage)|p(?=ass|wd?|at\s{0,4}[=:]|rivate|ush)|b(?=indpw)"
     r"|r(?=equirepass)|a(?=pi|ccess|ccount|uth)|e(?=ncryption)|m(?=aster|ot de)|k(?=aggle|ey=)"
     r"|c(?=lient-|redential|ontrase|ookie)|w(?=andb[._]key)|x(?=-(?:amz|goog|oss)-)|_(?=auth)|q(?=-ak)|\u5bc6|\u53e3"
 )
 _STEMS = (
-    "token", "secret", "pass", "pwd", "bindpw", "key", "client-", "credential", "x-amz", "x-goog", "x-oss", "sk", "pat",
+    "token", "secret", "pass", "pw", "bindpw", "key", "client-", "credential", "x-amz", "x-goog", "x-oss", "sk", "pat",
     "_auth", "contrase", "mot de", "\u5bc6", "\u53e3", "sig", "auth=", "q-ak", "cookie",
 )  # fmt: skip
 _EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
@@ -209,9 +232,9 @@ _EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
     (
         Sought(
             _HEADER,
-            (("authorization", "x-api-key", "x-auth-token", "cookie"),),
+            (("authorization", "x-api-key", "x-auth-token", "x-hub-", "cookie"),),
             starts=re.compile(
-                r"a(?=uthorization)|p(?=roxy-auth)|x(?=-api-key|-auth-token)|s(?=et-cookie)|c(?=ookie)"
+                r"a(?=uthorization)|p(?=roxy-auth)|x(?=-api-key|-auth-token|-hub-)|s(?=et-cookie)|c(?=ookie)"
             ),
         ),
         rf"\1{MASK}",
@@ -221,16 +244,28 @@ _EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
     (Sought(_URL, (("://",), ("@",))), f"{MASK}@"),
     (Sought(_ENCODED, (("%3a%2f%2f",), ("%40",))), f"{MASK}@"),
     (Sought(_LOGIN, ((":",), ("@",))), f"{MASK}@"),
-    (Sought(_JWT, (("eyJ",),), starts=re.compile(r"eyJ(?<![A-Za-z0-9]eyJ)[A-Za-z0-9_-]*")), MASK),
+    (
+        Sought(
+            _JWT,
+            (("eyJ",),),
+            starts=re.compile(
+                r"eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrt]eyJ)|(?<=\[\dmeyJ)|(?<=\[\d\dmeyJ))[A-Za-z0-9_-]*"
+            ),
+        ),
+        MASK,
+    ),
     (Sought(_ISSUED), _issued),
     (Sought(_BEARER, (("bearer",),)), rf"\1{MASK}"),
+    (Sought(_BASIC, (("Basic",),)), rf"\1{MASK}"),
+    (Sought(_PIPED, (("echo",),)), rf"\1{MASK}"),
+    (Sought(_ENTRY, (_STEMS, ("value",))), rf"\1{MASK}"),
     (Sought(_NAMED, (_STEMS, ("=", ":", "\uff1d", "\uff1a")), starts=_BEGINNING), rf"\1{MASK}"),
     (Sought(_PAIR, (_STEMS, ("',", '",'))), rf"\1{MASK}"),
     (Sought(_ELEMENT, (_STEMS, ("</",))), rf"\1{MASK}"),
     (Sought(_FLAG, (_STEMS, ("--",))), rf"\1{MASK}"),
     (Sought(_GIVEN, (_PROGRAMS,)), rf"\1{MASK}"),
     (Sought(_SAID, (_STEMS,), starts=_BEGINNING), rf"\1{MASK}"),
-    (Sought(_OPAQUE, needs=_OPAQUE_NAME), _opaque),
+    (Sought(_OPAQUE, needs=_OPAQUE_NAME, starts=_OPAQUE_BEGINNING), _opaque),
     (Sought(_LONG), _long),
     (Sought(_RANDOM), _random),
 )

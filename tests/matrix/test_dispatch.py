@@ -19,6 +19,7 @@ from diagnostics.matrix.run.cluster.placement import RayNode
 from diagnostics.matrix.run.runner import MatrixRun, Options, ordered
 from diagnostics.tables import TableError
 
+STARTED = "2026-01-01T00:00:00Z"
 SMALL = {name: RayNode(name, name, cpus=1.0, memory_gb=8.0, gpus=0.0) for name in ("a", "b")}
 GPU = RayNode("g", "g", cpus=4.0, memory_gb=64.0, gpus=1.0)
 
@@ -73,7 +74,7 @@ class Table:
         (item,) = (it for it in self.due if (it.cell.id, it.layer.name) == (job["cell"], job["layer"]))
         answer = Answer(outcome, f"on {node.name}", item.layer.evidence, log=f"logs/{item.cell.id}/x.log")
         event = Event(
-            item.identity, item.cell.id, item.layer.name, answer, item.inputs, "c", "t", 1.0, job["run"]
+            item.identity, item.cell.id, item.layer.name, answer, item.inputs, "c", STARTED, 1.0, job["run"]
         )
         return {"line": to_line(event), "log": b"said", "notes": []}
 

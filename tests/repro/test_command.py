@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from repro import __main__ as command
 from repro.__main__ import exit_code
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
+from repro.render import visible
 from repro.upstream import WheelProof
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,6 +51,27 @@ def test_what_does_not_exist_is_refused_in_one_line(arguments, message):
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+HOSTILE = "##[error]a\x1b[2J\x9b\n  ::add-mask::b##vso[task.setvariable]\u202e"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", HOSTILE], ["run", "SCH001", "--trigger", HOSTILE], ["imports", HOSTILE], [HOSTILE]]
+)
+def test_what_was_given_is_no_command_to_a_terminal_or_a_ci_runner(arguments):
+    """Neither in a refusal, argparse's own included, nor in an answer."""
+    done = repro(*arguments)
+    for told in (done.stdout, done.stderr):
+        assert not re.search(r"##\w*\[|^\s*::|[\x1b\x9b\u202e]", told, re.MULTILINE)
+    assert "#\\u0023[error]a" in done.stdout + done.stderr
+
+
+def test_a_document_stays_the_same_document():
+    """Whoever reads it gets what was found."""
+    found = {"a": HOSTILE, "b": ["x\n::error::y"]}
+    assert json.loads(visible(json.dumps(found, indent=1))) == found
+    assert json.loads(visible(json.dumps(found, ensure_ascii=False))) == found
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
@@ -33,6 +34,7 @@ _IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 # As cells, layers and their logs are called; a name that begins with a dot is none of ours.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+:-]{0,200}", re.ASCII)
 _IDENTITY = re.compile(r"[\w-]{1,128}", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PAIRS = [[str]]
 _SHAPE = {
@@ -60,6 +62,21 @@ _SHAPE = {
         "log?": str,
     },
 }
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return bool(_TIME.fullmatch(text) and datetime.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+_FORMS = (
+    ("cell", _NAME.fullmatch, "a name"),
+    ("layer", _NAME.fullmatch, "a name"),
+    ("identity", _IDENTITY.fullmatch, "a digest"),
+    ("started", _is_time, "a time as 2026-01-31T12:00:00Z"),
+)
 
 
 class NotTakenError(ValueError):
@@ -94,9 +111,9 @@ def _wrong(value: dict[str, Any]) -> str:
         return f"schema: expected {SCHEMA}"
     if answer["outcome"] not in set(Outcome) or answer["evidence"] not in set(EvidenceLevel):
         return "answer: an outcome or a level of evidence that there is not"
-    for key, form in (("cell", _NAME), ("layer", _NAME), ("identity", _IDENTITY)):
-        if not form.fullmatch(value[key]):
-            return f"{key}: {value[key][:60]!r}: expected a name or a digest"
+    for key, fits, what in _FORMS:
+        if not fits(value[key]):
+            return f"{key}: {value[key][:60]!r}: expected {what}"
     pairs = (*value["inputs"], *answer["ran_with"])
     if any(len(pair) != 2 for pair in pairs) or not all(answer.get("facts", [[1]])):
         return "inputs, ran_with: expected pairs; facts: expected what each is first"

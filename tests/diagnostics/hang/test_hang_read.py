@@ -11,7 +11,8 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.hang.judge.decide import judge
 from diagnostics.hang.read import ReadError, bundle, files
-from diagnostics.hang.snapshot import Process, Snapshot, Socket
+from diagnostics.hang.snapshot import Process, Snapshot, Socket, Thread
+from tests.diagnostics.test_door_out import acting
 
 SPIED = """
 Three ranks of my job, py-spy dump of each:
@@ -220,6 +221,16 @@ def test_a_bundle_has_nothing_personal_and_its_ends_still_meet(tmp_path):
         assert word not in text
     kept = files.read([str(tmp_path / "b.json")])
     assert (kept.sockets[0].local, kept.sockets[0].remote) == (kept.sockets[1].remote, kept.sockets[1].local)
+
+
+def test_a_bundle_holds_nothing_that_acts(tmp_path):
+    """It is looked at with `cat`, and uploaded by jobs: what a process calls itself is spelled out in it."""
+    called = "a\x9b2J\x1b]52;c;x\x07\u202e\x85##[error]b\U000e0041"
+    process = Process(1, title=called, role="trainer", threads=(Thread(1, called),))
+    bundle.write(Snapshot((process,)), tmp_path / "b.json")
+    assert acting((tmp_path / "b.json").read_text(encoding="utf-8")) == []
+    (kept,) = files.read([str(tmp_path / "b.json")]).processes
+    assert (kept.title[:1], kept.title[-2:], len(kept.threads)) == ("a", "b\U000e0041", 1)
 
 
 def test_standard_input_is_read_too(monkeypatch, capsys):
