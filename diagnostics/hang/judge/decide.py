@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
-from diagnostics.hang.judge import advice, dumps, sentences
+from diagnostics.hang.judge import advice, dumps, meetings, sentences
 from diagnostics.hang.judge.sinks import End, end
 from diagnostics.hang.judge.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, HangVerdict
 from diagnostics.hang.link import links
@@ -53,7 +53,7 @@ def judge(snapshot: Snapshot, patience: Patience | None = None) -> JudgedJob:
     for key, stand in index.stands.items():
         if stand.process.role != "helper" and stand.kind != "unseen":
             ends[key] = end(index, edges, key)
-    verdict = _verdict(index, ends, limits)
+    verdict = meetings.told(index, _verdict(index, ends, limits))
     verdict = replace(
         verdict,
         unseen=snapshot.blind,
