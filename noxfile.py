@@ -221,6 +221,17 @@ def peers(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def hangs(session: nox.Session) -> None:
+    """Look at hangs and healthy jobs by `hang`, and print what it took for what. Arguments: -- --only two_locks."""
+    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
+    session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
+    pythons = [build_peers(session), CELLS / TEST_CELLS[-1] / "bin" / "python"]
+    bench = ["python", "-m", "tests.diagnostics.hang.bench", *session.posargs]
+    session.run(*bench)
+    session.run(*bench, "--repros", *(f"--python={python}" for python in pythons))
+
+
+@nox.session(python=PYTHON)
 def fuzz(session: nox.Session) -> None:
     """Fuzz the reference server by its own OpenAPI description. Arguments: the number of requests, 5000 if none."""
     install(session, "--editable", ".[train]", "schemathesis==4.*", torch=True)

@@ -127,6 +127,8 @@ _IDLE: tuple[tuple[str, str], ...] = (
     (r"ray/worker\.py", r"main_loop|_get_next_task\w*|listen_error_messages\w*|print_\w+|import_thread"),
 )
 IDLES = tuple((re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$")) for path, names in _IDLE)
+# With nothing of Python above it this loop of Ray's core only polls, and on a busy machine seems to compute.
+RAYS_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
 THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^<string>"

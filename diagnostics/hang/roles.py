@@ -10,6 +10,7 @@ _TITLES: tuple[tuple[str, str], ...] = (
     (r"^VLLM::Worker|^VllmWorker", "engine worker"),
     (r"^VLLM::|^sglang::", "engine"),
     (r"^ray::IDLE", "idle Ray worker"),
+    (r"^ray::(DashboardAgent|RuntimeEnvAgent)", "Ray's helper"),
     (r"^ray::", "Ray actor"),
     (r"(^|/)raylet\b", "raylet"),
     (r"(^|/)gcs_server\b", "Ray's head service"),
@@ -19,6 +20,8 @@ _TITLES: tuple[tuple[str, str], ...] = (
     (r"torchrun|torch\.distributed\.(run|launch)|accelerate[ .](launch|commands\.launch)|bin/deepspeed\b", "launcher"),
     (r"vllm serve|vllm\.entrypoints|vllm-serve|vllm_serve|sglang\.launch_server|\buvicorn\b", "server"),
 )  # fmt: skip
+# Who serves a job and is no part of it: that it rests, or waits for work, says nothing.
+SERVING = ("helper", "raylet", "Ray's head service", "Ray's helper", "idle Ray worker")
 _WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d+))?|TP(\d+)")
 
 

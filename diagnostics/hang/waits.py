@@ -104,7 +104,9 @@ def of(process: Process, thread: Thread) -> Wait:
         return _by_call(process, thread, place) if thread.syscall or thread.wchan else Wait("unseen")
     found = _by_frames(process, thread, place)
     # Any other wait is none if the thread computes.
-    if _computes(thread, found):
+    if _computes(thread, found) and not frames.RAYS_LOOP.match(
+        f"{thread.frames[0].path}:{thread.frames[0].function}"
+    ):
         return Wait("import" if _imports(thread) else "compute", thread.frames[0], place=place)
     return found or _by_call(process, thread, place)
 

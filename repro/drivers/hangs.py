@@ -16,7 +16,7 @@ from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 from repro.drivers import standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 GUILTY = "GRPO_DOCTOR_GUILTY"
 
@@ -155,16 +155,16 @@ def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, **options)
 
 
-def run_ranks(count: int, run: Callable[[int, int], None]) -> None:
+def run_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> None:
     """Forks ranks as `fork_ranks` does, and waits for their ends."""
-    for child in fork_ranks(count, run):
+    for child in fork_ranks(ranks, run):
         os.waitpid(child, 0)
 
 
-def fork_ranks(count: int, run: Callable[[int, int], None]) -> list[int]:
-    """Forks ranks, each of which is given its rank and a free port, and returns their process ids."""
+def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> list[int]:
+    """Forks so many ranks, or these; each is given its rank and a free port. Returns their process ids."""
     port, made = free_port(), []
-    for rank in range(count):
+    for rank in range(ranks) if isinstance(ranks, int) else ranks:
         child = os.fork()
         if child == 0:
             try:

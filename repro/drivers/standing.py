@@ -19,7 +19,7 @@ from repro.base import Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-READY_S = 400.0  # a whole engine takes minutes to be up where others compute, too
+READY_S = 600.0  # a whole engine takes minutes to be up where others compute, too
 STANDS_S = 12.0
 DESCRIPTOR = "GRPO_DOCTOR_SAY"
 

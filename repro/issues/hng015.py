@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import tempfile
+import time
+from pathlib import Path
 from typing import Any
 
 from repro.drivers import hangs, standing
@@ -20,8 +23,6 @@ def one_too_many(mitigation: str) -> None:
     def rank_of(rank: int, port: int) -> None:
         import torch.distributed as dist
 
-        if rank == missing:
-            return
         standing.say("ready", NAMES[rank])
         if mitigation == "count_them":
             hangs.join_gloo(started.index(rank), port, len(started))
@@ -32,7 +33,7 @@ def one_too_many(mitigation: str) -> None:
 
     standing.say("ready", NAMES[missing])
     standing.say("done", NAMES[missing])  # it is not there: the others stand
-    hangs.run_ranks(RANKS, rank_of)
+    hangs.run_ranks(started, rank_of)
 
 
 def other_port(mitigation: str) -> None:
@@ -56,29 +57,33 @@ def constructor_raised(mitigation: str) -> None:
     """Actors of Ray rendezvous in their constructors; one raised before it came to that, and is dead."""
     ray = hangs.start_ray(RANKS)
     port, one = hangs.free_port(), hangs.guilty_of(0)
+    came = Path(tempfile.mkdtemp(prefix="grpo-doctor-"))
 
     class Worker:
         def __init__(self, rank: int) -> None:
+            (came / str(rank)).touch()
             self.rank = rank
             if rank == one:
                 raise ValueError(rank)
             if mitigation != "meet_after":
                 self.meet()
 
-        def process(self) -> int:
-            return os.getpid()
+        def rank_of(self) -> int:
+            return self.rank
 
         def meet(self) -> None:
             hangs.join_gloo(self.rank, port, RANKS)
 
     workers: list[Any] = [ray.remote(Worker).remote(rank) for rank in range(RANKS)]
+    while len(list(came.iterdir())) < RANKS:
+        time.sleep(0.2)
     standing.say("ready", *DRIVER)
-    try:
-        # All that were started are asked at once, so that the first error would be seen; it is the others that wait.
-        [ray.get(each.process.remote()) for each in workers[::-1]]
+    # One after the other, as drivers do, and here in the order in which the error comes last.
+    others = [worker for rank, worker in enumerate(workers) if rank != one]
+    with contextlib.suppress(ray.exceptions.RayActorError):
+        ray.get([each.rank_of.remote() for each in others])
+        ray.get(workers[one].rank_of.remote())
         ray.get([each.meet.remote() for each in workers])
-    except ray.exceptions.RayActorError:
-        pass
     standing.say("done", *DRIVER)
 
 

@@ -29,7 +29,10 @@ def excluded(index: Index, verdict: HangVerdict) -> tuple[str, ...]:
 def further(index: Index, verdict: HangVerdict) -> tuple[str, ...]:
     """The next commands, where the evidence does not suffice."""
     if verdict.outcome == WAITING:
-        return ("look again in a minute: python -m diagnostics hang",)
+        watch = (
+            "where its wait wakes up now and then, only watching tells how long it lasts: hang --seconds 65"
+        )
+        return ("look again in a minute: python -m diagnostics hang", watch)
     if verdict.outcome == IDLE:
         return ()
     if verdict.outcome == HANG and verdict.cause not in ("native", "elsewhere", "spin_native", "pending"):

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
-from diagnostics.hang.judge import advice, dumps, sentences
+from diagnostics.hang.judge import advice, dumps, meetings, sentences
 from diagnostics.hang.judge.sinks import End, end
 from diagnostics.hang.judge.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, HangVerdict
 from diagnostics.hang.link import links
 from diagnostics.hang.link.graph import Index
+from diagnostics.hang.roles import SERVING
 
 if TYPE_CHECKING:
     from diagnostics.hang.link.graph import Edge
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
+# Waits that the kernel knows the length of: one that is short is another one each time.
+_ASKS = ("http", "socket")
 # Below this a wait is one that any job has all the time.
 _LEVELS = {"gone": 0, "cycle": 1, "stuck": 2, "busy": 3, "quiet": 4}
 
@@ -51,9 +54,10 @@ def judge(snapshot: Snapshot, patience: Patience | None = None) -> JudgedJob:
     limits = patience or Patience()
     ends: dict[str, End] = {}
     for key, stand in index.stands.items():
-        if stand.process.role != "helper" and stand.kind != "unseen":
+        serves = stand.process.role in SERVING and stand.kind not in ("stopped", "dead", "kernel")
+        if not serves and stand.kind != "unseen":
             ends[key] = end(index, edges, key)
-    verdict = _verdict(index, ends, limits)
+    verdict = meetings.told(index, _verdict(index, ends, limits))
     verdict = replace(
         verdict,
         unseen=snapshot.blind,
@@ -130,14 +134,16 @@ def _alone(index: Index, key: str, one: End) -> bool:
     return stand.kind != "dead"
 
 
-def _rank(index: Index, one: End, waiting: dict[str, End]) -> tuple[int, int, int, int]:
+def _rank(index: Index, one: End, waiting: dict[str, End]) -> tuple[int, int, int, bool, bool, int]:
     """The most telling end first; among equals the one that most wait for, then the longest chain."""
     same = sum(1 for other in waiting.values() if other.culprits == one.culprits)
     known = 0 if index.stands.keys() & set(one.culprits) else 1
     level = _LEVELS[one.level]
     if one.cause in ("native", "poll") and level == 2:
         level = 3  # what is least understood is the last to be held up as the cause
-    return level, known, -same, -len(one.chain)
+    # That somebody is not in a collective says less than what it was asked for, and a launcher's wait least of all.
+    launcher = bool(one.chain) and one.chain[0].kind == "child"
+    return level, known, -same, one.cause == "absent" or not one.chain, launcher, -len(one.chain)
 
 
 def _waited(index: Index, one: End, keys: tuple[str, ...]) -> float | None:
@@ -162,7 +168,9 @@ def _waited(index: Index, one: End, keys: tuple[str, ...]) -> float | None:
             if stand.asleep_s is not None and stand.kind not in waits.IDLE:
                 known.append(stand.asleep_s)
             known += [s.received_s for _, s in index.asked(process) if s.received_s is not None]
-    if index.snapshot.source == "live":
+    # Who stood there in each sample may have asked again and again; many waits are loops themselves, as for a file.
+    asks = any(index.stands[key].kind in _ASKS for key in one.culprits if key in index.stands)
+    if index.snapshot.source == "live" and not (asks and known):
         known.append(index.snapshot.seconds)
     return max(known) if known else None
 

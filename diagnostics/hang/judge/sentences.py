@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
@@ -138,6 +139,18 @@ def calm(index: Index, busy: list[str]) -> str:
         return f"Nothing hangs: {names}."
     count = f"{len(index.stands)} process{'es' if len(index.stands) != 1 else ''}"
     return f"Nothing hangs: {count} at rest, and nobody waits for an answer."
+
+
+def unmet(index: Index, verdict: HangVerdict, waiting: tuple[str, ...]) -> str:
+    """Where ranks wait at a rendezvous for one that was not seen: who waits is not the cause."""
+    who = _upper(_victims(index, replace(verdict, victims=waiting)))
+    verb = "waits" if len(waiting) == 1 else "wait"
+    since = f" (for {_span(verdict.waited_s)})" if verdict.waited_s and verdict.waited_s >= 1 else ""
+    begin = "Too early to say: " if verdict.outcome == WAITING else ""
+    return (
+        f"{begin}{who} {verb} at the rendezvous for ranks that do not come, and who is missing is not among the "
+        f"{len(index.stands)} processes that were seen{since}."
+    )
 
 
 def together(index: Index, keys: tuple[str, ...]) -> str:

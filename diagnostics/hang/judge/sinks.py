@@ -93,7 +93,8 @@ def end(index: Index, edges: dict[str, list[Edge]], key: str, path: tuple[Edge, 
         else:
             found.append(end(index, edges, edge.target, line))
     order = _ALL if outgoing[0].needs == "all" else _ANY
-    best = min(found, key=lambda one: order.index(one.level))
+    # Among equals the longest: a server that stands beside the ranks is waited for by the one that asked it.
+    best = min(found, key=lambda one: (order.index(one.level), -len(one.chain)))
     if best.cause == "absent" and index.stands[best.culprits[0]].kind == "between":
         # Of whom it is said that they have not come: all of them.
         away = [one.culprits for one in found if (one.cause, one.level) == ("absent", best.level)]

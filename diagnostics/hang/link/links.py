@@ -169,6 +169,11 @@ def _ray(index: Index, stand: Stand, _: Thread) -> list[Edge]:
     ]
     near = {p.key for _, s in index.open_sockets(process) for p in index.peers(process, s)}
     chosen = [p for p in running if p.key in near] or running
+    # Whose loop has nothing to do awaits another one.
+    stuck = [p for p in chosen if index.stands[p.key].kind not in waits.IDLE]
+    if stand.loop_blocked and not stuck:
+        return []  # whatever it asked for can't be answered to a loop that stands
+    chosen = stuck or chosen
     return [
         ends.edge(
             stand,

@@ -187,9 +187,11 @@ def score(
     pids = {int(key.rpartition("/")[2]) for key in verdict.culprits if key.rpartition("/")[2].isdigit()}
     hang = verdict.outcome == HANG
     guilty = named.get(case.guilty, set())
+    # Of who is not there nobody may be named.
+    named_right = hang and bool(pids or case.guilty == "nobody") and pids <= guilty
     return {
         "case": case.name, "outcome": verdict.outcome, "cause": verdict.cause, "expected": list(case.causes),
-        "right_process": hang and bool(pids) and pids <= guilty if not case.healthy else not hang,
+        "right_process": named_right if not case.healthy else not hang,
         "right_cause": hang and verdict.cause in case.causes if not case.healthy else not hang,
         "victim_named": hang and bool(pids & (named.get("victim", set()) - guilty)),
         "healthy": case.healthy, "sentence": verdict.sentence,
@@ -235,6 +237,26 @@ def table(rows: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
+def page(rows: list[dict[str, object]]) -> str:
+    """The same as tables in Markdown: what was taken for what, and each program with its runs."""
+    pairs = Counter(
+        ("/".join(row["expected"]) or "none", row["cause"] if row["outcome"] == HANG else row["outcome"])
+        for row in rows
+    )
+    lines = ["| right | said | runs |", "|---|---|---|"]
+    lines += [f"| {expected} | {said} | {number} |" for (expected, said), number in sorted(pairs.items())]
+    lines += ["", "| program | runs | process right | cause right | victim named |", "|---|---|---|---|---|"]
+    names = {re.sub(r"-\d+(of\d+)?$", "", row["case"]): [] for row in rows}
+    for row in rows:
+        names[re.sub(r"-\d+(of\d+)?$", "", row["case"])].append(row)
+    for name, some in names.items():
+        counts = [
+            sum(bool(row[key]) for row in some) for key in ("right_process", "right_cause", "victim_named")
+        ]
+        lines.append(f"| {name} | {len(some)} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Runs what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -243,6 +265,7 @@ def main() -> int:
     parser.add_argument("--save", type=Path)
     parser.add_argument("--from", dest="kept", type=Path)
     parser.add_argument("--repros", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--python", action="append", default=[])
     options = parser.parse_args()
     rows = []
@@ -274,7 +297,7 @@ def main() -> int:
             rows.append(row)
             word = "ok   " if row["right_process"] and row["right_cause"] else "WRONG"
             print(f"{word} {name:<28} {row['outcome']} {row['cause']}: {row['sentence']}", flush=True)
-    print(table(rows))
+    print(page(rows) if options.markdown else table(rows))
     return 0
 
 

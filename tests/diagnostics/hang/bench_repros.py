@@ -63,9 +63,9 @@ _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
     "HNG013": {"answer_before_weights": (("deadlock",), 0), "actors": (("deadlock",), 0)},
     "HNG014": {"inner_task": (("pool",), 0)},
     "HNG015": {
-        "one_too_many": (("missing", "rendezvous"), 3),
+        "one_too_many": (("rendezvous",), 3),
         "other_port": (("rendezvous",), 3),
-        "constructor_raised": (("rendezvous", "dead", "missing"), 0),
+        "constructor_raised": (("rendezvous",), 3),
     },
     "HNG016": {
         "worker_gone": (("lost_message",), 0),
@@ -75,6 +75,8 @@ _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
         "group_pending": (("pending",), 0),
     },
 }  # fmt: skip
+# Who holds the others up is no process any more, or never was.
+_NOT_THERE = ("one_too_many", "constructor_raised")
 READY_S = 420.0
 # Nothing of a job runs any more when it used less than this share of a processor for so long.
 CALM_S, CALM_SHARE, CALM_LIMIT_S = 3.0, 0.03, 60.0
@@ -105,7 +107,8 @@ def cases() -> list[ReproCase]:
         for trigger in REPROS[code].triggers:
             causes, ranks = _RIGHT[code][trigger.name]
             turns = range(ranks) if ranks else (None,)
-            found += [ReproCase(code, trigger.name, causes, rank) for rank in turns]
+            guilty = "nobody" if trigger.name in _NOT_THERE else "culprit"
+            found += [ReproCase(code, trigger.name, causes, rank, guilty) for rank in turns]
     return found
 
 
