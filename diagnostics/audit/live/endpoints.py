@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from diagnostics.audit.errors import AuditError, NotAskedError
+from diagnostics.audit.live.client import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,22 +195,30 @@ class TrlServe:
             "ids": "the server's /tokenize, which vllm serve has",
             "cache": "a cache_salt, which vllm serve has",
         }
+        told = client.tried("/openapi.json")
+        paths = told.get("paths", {}) if isinstance(told, dict) else {}
+        if "/get_sequence_logprobs/" not in paths:
+            self.why_not["scores"] = "its /get_sequence_logprobs/, which not every release has, or vllm serve"
 
     def settings(self) -> dict[str, Any]:
-        """It tells nothing; its log-probs are processed ones."""
-        return {"logprobs_mode": "processed_logprobs"}
+        """It tells nothing; whether its log-probs are raw depends on the release."""
+        return {}
 
     def score(self, ids: Sequence[int], salt: str = "") -> list[float]:
         """By /get_sequence_logprobs/."""
         del salt
-        body = {"sequences": [list(ids)], "prompt_lengths": [1], "top_logprobs": 1}
+        body = {"sequences": [list(ids)], "prompt_lengths": [1], "top_logprobs": 1, "response_format": "json"}
         told = self.client.post("/get_sequence_logprobs/", body)
         self.client.tokens += len(ids)
-        values = told.get("actual_logprobs") or told.get("logprobs") if isinstance(told, dict) else None
-        if not values or len(values[0]) < len(ids) - 1:
+        told = told if isinstance(told, dict) else {}
+        rows, names = told.get("logprobs"), told.get("logprob_token_ids")
+        if not rows or not names or len(rows[0]) != len(ids) - 1:
             raise AuditError(f"{self.client.address}/get_sequence_logprobs/: no log-prob for each id")
-        flat = [one[0] if isinstance(one, list) else one for one in values[0]]
-        return [float(one) for one in flat[-(len(ids) - 1) :]]
+        # Of each place the likeliest ids, the given one among them, by rank.
+        return [
+            float(row[list(beside).index(token)])
+            for row, beside, token in zip(rows[0], names[0], ids[1:], strict=True)
+        ]
 
     def draw(
         self, prompts: Sequence[Sequence[int]], tokens: int, law: dict[str, Any], copies: int = 1
@@ -218,7 +227,14 @@ class TrlServe:
         body = {"prompts": [list(each) for each in prompts], "n": copies, "max_tokens": tokens, **law}
         if body.get("top_k") == 0:
             body["top_k"] = -1
-        told = self.client.post("/generate/", body)
+        try:
+            told = self.client.post("/generate/", body)
+        except RefusedError as error:
+            if error.status != 422:
+                raise
+            raise AuditError(
+                f"{self.client.address}/generate/: it takes no ids: TRL 0.29.1 and newer do"
+            ) from error
         self.client.tokens += sum(len(each) + copies * tokens for each in prompts)
         told = told if isinstance(told, dict) else {}
         ids, values = told.get("completion_ids"), told.get("logprobs")

@@ -24,8 +24,8 @@ ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6}
 OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3}
 _LEAST_FLOOR = 2e-6
 _SURE = 4.0
-# Parts are looked for of so many checkpoints: each takes a forward for every group of tensors.
-_PARTLY = 2
+# Of larger models parts are looked for of the nearest checkpoint alone: each takes a forward for every group.
+_LARGE = 60_000_000
 
 
 @dataclass
@@ -220,7 +220,8 @@ def _unknown(
     slopes = sorted((pair for pair in slopes if pair[0].apart > 0), key=lambda pair: pair[0].left)
     second = min([best.off, *(found.left for found, _ in slopes)])
     part: tuple[versions.Share, Reference] | None = None
-    for _, other in slopes[:_PARTLY]:
+    weighty = sum(one.numel() for one in reference.state.values()) > _LARGE
+    for other in others[: 1 if weighty else len(others)]:
         shared = versions.share(reference, other, sequences, engine, best.dtype, limit)
         if shared and shared.stale and shared.left < (part[0].left if part else min(limit, best.off)):
             part = (shared, other)
