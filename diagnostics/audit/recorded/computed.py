@@ -89,9 +89,14 @@ class Places:
         }
         return Places(**both, rows=self.rows + other.rows, left_out=self.left_out + other.left_out)
 
-    def laws(self) -> list[Law]:
-        """The best law of each kind, the likeliest first."""
-        found = [self._best(kind) for kind in _KINDS]
+    def laws(self, expected: float = 1.0) -> list[Law]:
+        """The best law of each kind, the likeliest first.
+
+        Args:
+            expected: A temperature at which the cut is taken, where the text does not speak against it: what was cut
+                depends on it.
+        """
+        found = [self._best(kind, expected) for kind in _KINDS]
         plain = found[0][0]
         made = [
             Law(kind, temperature, error, value, likelihood - plain, outliers, fits)
@@ -101,7 +106,7 @@ class Places:
         ]
         return sorted(made, key=lambda law: law.gain - (0 if law.kind == "whole" else _CUT), reverse=True)
 
-    def _best(self, kind: str) -> tuple[float, float, float, float, int, float]:
+    def _best(self, kind: str, expected: float) -> tuple[float, float, float, float, int, float]:
         """Likelihood, temperature, its error, value, outliers, fit: over the grid, then between its points."""
         told = [self._at(kind, place) for place in range(len(BETAS))]
         best = max(range(1, len(BETAS) - 1), key=lambda place: told[place][0])
@@ -114,9 +119,15 @@ class Places:
         near = best if abs(shift) < 0.5 else best + (1 if shift > 0 else -1)
         _, value, outliers = told[near]
         if kind == "top_p":
-            other = best + (1 if shift > 0 else -1)
-            value = told[best][1] + abs(shift) * (told[other][1] - told[best][1])
+            asked = abs(1 / beta - expected) < 3 * error
+            value = self._mass_at(told, 1 / expected if asked else beta)
         return b, 1 / beta, error, value, outliers, self._fit(kind, near, value)
+
+    def _mass_at(self, told: list[tuple[float, float, int]], beta: float) -> float:
+        """The cut between two points of the grid."""
+        along = min(len(BETAS) - 1.001, max(0.0, math.log(beta / BETAS[0]) / math.log(BETAS[1] / BETAS[0])))
+        low = int(along)
+        return told[low][1] + (along - low) * (told[low + 1][1] - told[low][1])
 
     def _at(self, kind: str, place: int) -> tuple[float, float, int]:
         """Log-likelihood of the texts at one temperature under the best cut of a kind, its value, its outliers."""

@@ -37,9 +37,8 @@ FAULTS: dict[str, str] = {
     "masks/most_filtered": "only {rows} of {count} samples have a token in the loss",
     "streams/shifted": "the engine's log-probs stand {shift:+d} places beside the trainer's"
     " (correlation {found:.3f} there)",
-    "streams/temperature": "the trainer's log-probs are {slope:.3f} times the engine's: one of them"
-    " leaves the temperature"
-    " out",
+    "streams/temperature": "the trainer's log-probs are about {slope:.2f} times the engine's: one of them leaves the"
+    " temperature out",
     "streams/nucleus": "the engine's log-probs are above the trainer's ({above:.0%} of tokens, none"
     " below): it samples"
     " within a cut distribution (top-p, top-k or min-p)",

@@ -112,7 +112,7 @@ def _judged(found: Places, asked: Mapping[str, float]) -> Iterator[ProbeAnswer]:
         "top_p": asked.get("top_p", 1.0),
         "top_k": asked.get("top_k", 0),
     }
-    laws = found.laws()
+    laws = found.laws(wanted["temperature"])
     law, second = laws[0], laws[1]
     facts = (
         Fact("text_read", {"count": found.count, "rows": found.rows, "left_out": found.left_out}),

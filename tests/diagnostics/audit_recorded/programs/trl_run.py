@@ -39,7 +39,10 @@ def main():
     } | {key: json.loads(value) for key, _, value in (each.partition("=") for each in more)}
     letters = "abcdefghijklm"
     prompts = [f"{a} {b}" for a in letters for b in letters if a < b]
-    made = tiny_trl.trainer(spread, Quiet(), prompts=prompts, held=tiny_trl.model(int(seed)), **settings)
+    held = tiny_trl.model(int(seed))
+    # A random model is flat; one whose logits are scaled is as sure as a trained one.
+    held.lm_head.weight.data.mul_(settings.pop("peak", 1.0))
+    made = tiny_trl.trainer(spread, Quiet(), prompts=prompts, held=held, **settings)
     made.args.output_dir = folder
     (Path(folder) / "completions").mkdir(parents=True, exist_ok=True)
     made.train()

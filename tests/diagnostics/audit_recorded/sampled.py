@@ -1,0 +1,112 @@
+"""Samples of a model under a known law, with the log-probs that engine and trainer would report: computed, not guessed.
+
+The model is a tiny Llama whose logits are scaled, so that it is as sure as a trained one. The engine's log-prob is that
+of the law that it samples by; the trainer's that of its own temperature over the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from diagnostics.audit.recorded.rows import Row, Tokens
+
+
+def model(seed=0, vocabulary=64, peak=20.0):
+    """A Llama of two layers with random weights and sharp logits."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=256, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    made = LlamaForCausalLM(config).eval()
+    made.lm_head.weight.data.mul_(peak)
+    return made
+
+
+def law(logits, ids, *, temperature=1.0, top_p=1.0, top_k=0, repetition=1.0):
+    """Log-probs after a penalty, a temperature and a cut, in vLLM's order."""
+    if repetition != 1.0:
+        for row, seen in zip(logits, ids, strict=True):
+            places = torch.tensor(sorted(set(seen)))
+            row[places] = torch.where(row[places] > 0, row[places] / repetition, row[places] * repetition)
+    logits = logits / temperature
+    if top_k:
+        least = logits.topk(top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p < 1:
+        ordered, places = logits.sort(dim=-1, descending=True)
+        chances = ordered.softmax(-1)
+        cut = chances.cumsum(-1) - chances > top_p
+        logits = logits.masked_fill(torch.zeros_like(cut).scatter(-1, places, cut), -torch.inf)
+    return logits.log_softmax(-1)
+
+
+@torch.inference_mode()
+def rows(
+    made, *, seed=0, groups=32, size=4, length=32, trainer=1.0, raw=False, step=1, sampler=None, **sampling
+):
+    """Groups of samples; `trainer` is its temperature, `raw` reports log-probs of the logits as they are.
+
+    `sampler` is another model, which samples and reports; `made` is then the trainer's alone.
+    """
+    drawn = torch.Generator().manual_seed(seed)
+    prompts = torch.randint(3, made.config.vocab_size, (groups, 6), generator=drawn)
+    ids = prompts.repeat_interleave(size, 0)
+    engine, mine = [], []
+    for _ in range(length):
+        logits = (sampler or made)(ids).logits[:, -1].float()
+        own = made(ids).logits[:, -1].float() if sampler else logits
+        told = law(logits.clone(), ids.tolist(), **sampling)
+        # Drawn again where a special one comes, so that every completion has the same length.
+        chances = told.exp()
+        chances[:, :3] = 0
+        taken = torch.multinomial(chances, 1, generator=drawn)
+        engine.append((logits.log_softmax(-1) if raw else told).gather(1, taken))
+        mine.append((own / trainer).log_softmax(-1).gather(1, taken))
+        ids = torch.cat([ids, taken], 1)
+    engine, mine = torch.cat(engine, 1).tolist(), torch.cat(mine, 1).tolist()
+    none = (None,) * 6
+    return [
+        Row(
+            step, " ".join(map(str, own[:6])), "", reward=float(sum(own) % 7), group=str(place // size),
+            tokens=Tokens(
+                tuple(own), 6, (False,) * 6 + (True,) * length, (*none, *engine[place]), (*none, *mine[place])
+            ),
+        )
+        for place, own in enumerate(ids.tolist())
+    ]  # fmt: skip
+
+
+def saved(made, folder):
+    """The model with a tokenizer whose words are `t3`, `t4`, …, as transformers loads it."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {
+        f"t{place}": place for place in range(3, made.config.vocab_size)
+    }
+    held = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    held.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=held, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(folder)
+    made.save_pretrained(folder)
+    return folder
+
+
+def as_texts(found):
+    """The same samples as a text dump has them: no ids, no log-probs."""
+    return [
+        replace(
+            row,
+            prompt=" ".join(f"t{each}" for each in row.tokens.ids[:6]),
+            completion=" ".join(f"t{each}" for each in row.tokens.ids[6:]),
+            tokens=None,
+            advantage=None,
+        )
+        for row in found
+    ]
