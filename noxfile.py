@@ -133,6 +133,13 @@ def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
 
 
 @nox.session(python=PYTHON)
+def dist(session: nox.Session) -> None:
+    """Build sdist and wheel twice, compare their bytes, try the wheel; -- --release TAG: the version is its tag's."""
+    install(session, "packaging", "hatchling>=1.27")
+    session.run("python", "tests/dist.py", *session.posargs)
+
+
+@nox.session(python=PYTHON)
 def docs(session: nox.Session) -> None:
     """Build the documents' site: a page for each code and command, searched without a server; every link is checked."""
     install(session, "--editable", ".[matrix]", "--group", "docs")

@@ -32,6 +32,26 @@ COMMANDS = {
 }
 
 
+class _Formatter(argparse.HelpFormatter):
+    """The usual one; left to itself it loads four modules of archives to learn how wide the terminal is."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            wide = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size(1).columns
+        except (ValueError, OSError):
+            wide = 0
+        super().__init__(prog, width=(wide or 80) - 2)
+
+
+class _Version(argparse.Action):
+    """Prints the release, which is looked up where it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """As argparse calls it."""
+        print(f"{programs.NAME} {version()}")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -64,7 +84,7 @@ def _refusal(error: Exception) -> str:
     """What was given and can't be used, in words for the user; empty for any other error."""
     # Late: what an answer without a refusal needs none of.
     from diagnostics.catalogue.loader import CatalogueError
-    from diagnostics.facts.environment import NoEnvironmentError
+    from diagnostics.facts.names import NoEnvironmentError
     from diagnostics.facts.secrets import mask
     from diagnostics.report.filters import BaselineError
 
@@ -78,8 +98,10 @@ def _refusal(error: Exception) -> str:
 def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; given arguments, those that they don't name are there by their names alone."""
     program = programs.called()
-    parser = argparse.ArgumentParser(prog=program, description="Diagnosis of GRPO runs on vLLM.")
-    parser.add_argument("--version", action="version", version=f"{programs.NAME} {version()}")
+    parser = argparse.ArgumentParser(
+        prog=program, description="Diagnosis of GRPO runs on vLLM.", formatter_class=_Formatter
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="the installed release")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     asked = None if arguments is None else next((word for word in arguments if word in COMMANDS), "")
     for name, (module, text) in COMMANDS.items():

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -169,6 +168,8 @@ def opened() -> Iterator[None]:
 
 
 def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    import traceback
+
     stream = Door(behind(sys.stderr))
     stream.writelines(traceback.format_exception(kind, error, trace))
     stream.flush()

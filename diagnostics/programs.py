@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import runpy
 import sys
-import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,6 +60,8 @@ def failed(error: Exception, program: str) -> int:
         print(f"{program}: {line}", file=sys.stderr)
         return 2
     if os.environ.get(DEBUG):
+        import traceback
+
         traceback.print_exception(error)
     from diagnostics.facts.secrets import mask
 
@@ -78,6 +77,10 @@ def start(name: str, arguments: Sequence[str]) -> int:
         name: of the command, a key of PROGRAMS.
         arguments: those behind it.
     """
+    # Here: a command that starts no program needs neither.
+    import importlib.util
+    import runpy
+
     module, before, _ = PROGRAMS[name]
     # The matrix reads and writes the project's own files, and a wheel has neither them nor it.
     if importlib.util.find_spec(module) is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix.build.uv import find_uv, uv_environment
+from tests import dist
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
@@ -40,6 +41,23 @@ def built(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(built) -> Path:
     return next(built.glob("*.whl"))
+
+
+def test_what_is_built_twice_is_the_same(built, tmp_path):
+    """To the last bit, sdist and wheel: who builds a tag again can compare."""
+    arguments = ("--no-build-isolation", "--python", sys.executable, "--out-dir", tmp_path, ROOT)
+    uv("build", "--quiet", *arguments)
+    archives = {path.name: path.read_bytes() for path in built.iterdir() if path.suffix in {".whl", ".gz"}}
+    assert {name: (tmp_path / name).read_bytes() == data for name, data in archives.items()} == dict.fromkeys(
+        archives, True
+    )
+    assert len(archives) == 2
+
+
+@pytest.mark.parametrize("tag", ["v0.0.7", "0.1.0"])
+def test_a_tag_that_is_no_release_is_refused(tag):
+    """Nothing is published under a tag that is not the version, or without a day in the changelog."""
+    assert any(f"the tag {tag} is not v" in line for line in dist.unready(tag))
 
 
 class Installed:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue.entries import CODE, check_of, issue_of
+from diagnostics.catalogue.kept import kept
 from diagnostics.tables import Table, TableError, TableSource, close_matches
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from diagnostics.catalogue import model
 
 FOLDER = Path(__file__).parent / "issues"
@@ -31,12 +34,32 @@ def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
         CatalogueError: The first entry that can't be used, with file, line, key and what was expected.
     """
     issues: dict[str, model.Issue] = {}
-    for path in sorted(folder.glob("*.toml")):
-        issue = load_file(path)
+    paths = sorted(folder.glob("*.toml"))
+    read = _documents(paths) if folder == FOLDER else {}
+    for path in paths:
+        issue = _of_document(path, read[path.stem]) if path.stem in read else load_file(path)
         issues[issue.code] = issue
     if not issues:
         raise CatalogueError(f"{folder}: expected at least one entry, a file CODE.toml")
     return issues
+
+
+def holding(key: str, but: Container[str] = ()) -> list[model.Issue]:
+    """The shipped entries that have a key, and no others made of what is read.
+
+    Args:
+        key: Such as `config`.
+        but: Codes to leave out.
+    """
+    paths = sorted(FOLDER.glob("*.toml"))
+    read = _documents(paths)
+    if not read:
+        return [issue for issue in load().values() if getattr(issue, key) and issue.code not in but]
+    return [
+        _of_document(path, read[path.stem])
+        for path in paths
+        if read[path.stem].get(key) and path.stem not in but
+    ]
 
 
 def find(code: str, folder: Path = FOLDER) -> model.Issue:
@@ -83,6 +106,27 @@ def load_file(path: Path) -> model.Issue:
         return issue_of(path, _read(path))
     except TableError as error:
         raise CatalogueError(str(error)) from None
+
+
+def _documents(paths: list[Path]) -> dict[str, Any]:
+    """What the shipped files hold, by name; nothing where one of them can't be read, which is said of it then."""
+
+    def parsed() -> dict[str, Any]:
+        return {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+    try:
+        found: dict[str, Any] = kept("issues", paths, parsed)
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _of_document(path: Path, document: dict[str, Any]) -> model.Issue:
+    """An entry out of what its file holds; one that is refused is read again, to say where."""
+    try:
+        return issue_of(path, Table(TableSource(path, ""), (), document))
+    except TableError:
+        return load_file(path)
 
 
 def _read(path: Path) -> Table:

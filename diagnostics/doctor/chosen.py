@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import given
-from diagnostics.facts.environment import NoEnvironmentError
+from diagnostics.facts.names import NoEnvironmentError
 from diagnostics.facts.search_path import own_folders, release_of
 from diagnostics.frameworks import ENGINES, TRAINERS
 from diagnostics.report.findings import CheckResult, NotJudged

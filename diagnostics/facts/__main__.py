@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from diagnostics.facts.collection import collect
-from diagnostics.facts.environment import NoEnvironmentError
+from diagnostics.facts.names import NoEnvironmentError
 
 
 def main() -> int:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.facts import environment, machine
-from diagnostics.facts.environment import Environment, names_a_package
+from diagnostics.facts.environment import Environment  # noqa: TC001 - the same
 from diagnostics.facts.machine import Machine  # noqa: TC001 - `plain.decode` reads the types
+from diagnostics.facts.names import names_a_package
 from diagnostics.facts.plain import FactsError, decode, encode
 
 if TYPE_CHECKING:

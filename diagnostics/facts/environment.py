@@ -17,6 +17,7 @@ from diagnostics import frameworks, given
 from diagnostics.facts import extensions, installed_files, modules, search_path, variables
 from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
 from diagnostics.facts.modules import EntryPoint, Shadow
+from diagnostics.facts.names import NoEnvironmentError, names_a_package
 from diagnostics.facts.search_path import SearchPath
 
 if TYPE_CHECKING:
@@ -27,14 +28,6 @@ _MOST_REQUIRED = 5_000
 # Longer lines in the head of a package's metadata are nobody's name, version or requirement.
 _LONGEST_LINE = 4096
 _REQUIRED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# As the packaging specifications have them (names; PEP 440). A node has no `packaging` to ask.
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,253}[a-z0-9])?", re.IGNORECASE | re.ASCII)
-_VERSION = re.compile(
-    r"v?(?:\d{1,9}!)?\d{1,19}(?:\.\d{1,19}){0,19}(?:[-_.]?(?:alpha|beta|preview|pre|rc|a|b|c)[-_.]?\d{0,19})?"
-    r"(?:-\d{1,19}|[-_.]?(?:post|rev|r)[-_.]?\d{0,19})?(?:[-_.]?dev[-_.]?\d{0,19})?"
-    r"(?:\+[a-z0-9]{1,64}(?:[-_.][a-z0-9]{1,64}){0,19})?",
-    re.IGNORECASE | re.ASCII,
-)
 # Packages that are judged by what their own metadata asks for; parsing everybody's would cost more than the rest.
 JUDGED = {
     *frameworks.ENGINES,
@@ -47,10 +40,6 @@ JUDGED = {
 }
 # What an environment has of itself, whatever it is for.
 INSTALLERS = {"pip", "setuptools", "wheel"}
-
-
-class NoEnvironmentError(ValueError):
-    """Raised when there is no Python environment where one was said to be; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -347,15 +336,6 @@ def _misfits(prefix: Path, search: SearchPath, *, own: bool) -> tuple[tuple[str,
     return tuple(found)
 
 
-def names_a_package(name: str, version: str) -> bool:
-    """Whether both are what the packaging specifications allow.
-
-    >>> names_a_package("trl", "1.16.0.dev1+g0a1"), names_a_package("trl", "1.16.0';curl x|sh;'")
-    (True, False)
-    """
-    return bool(_NAME.fullmatch(name) and _VERSION.fullmatch(version))
-
-
 def _package(distribution: metadata.Distribution, name: str, version: str, place: str, head: str) -> Package:
     installer = (distribution.read_text("INSTALLER") or "").strip()
     if name not in JUDGED:
@@ -477,12 +457,3 @@ def _gigabytes(path: Path) -> float | None:
         return round(shutil.disk_usage(path).free / 1e9, 1)
     except OSError:
         return None
-
-
-def redact(text: str) -> str:
-    """Takes the user's home folder and the machine's name out of a text that may be shared."""
-    home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be replaced in strings
-    if len(home) > 1:
-        text = text.replace(home, "~")
-    host = platform.node()
-    return text.replace(host, "<host>") if len(host) > 3 else text

@@ -6,9 +6,9 @@ its length (Python's own engine, since nodes have nothing else, and 3.10's, whic
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from diagnostics.facts import late as re
 from diagnostics.facts.sought import Sought
 
 if TYPE_CHECKING:

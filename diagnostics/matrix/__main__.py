@@ -292,6 +292,7 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     workflow = commands_.add_parser(
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"
     )
+    workflow.add_argument("--release", action="store_true", help="that of a release, which has no cells")
     workflow.add_argument("--cpu", default=ci.CPU, metavar="LABEL", help="runner of the cells")
     workflow.add_argument(
         "--gpu", default=ci.GPU, metavar="LABELS", help="of the runner with a GPU; '' for none"

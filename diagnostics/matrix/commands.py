@@ -293,9 +293,17 @@ def check(options: argparse.Namespace) -> int:
 
 def _stale_workflow(matrix: Matrix) -> list[str]:
     path = ci.committed(matrix)
-    if path is None or path.read_text(encoding="utf-8") == ci.usual(matrix):
+    if path is None:
         return []
-    return [f"{path}: is not what the matrix file makes: `nox -s matrix -- {ci.MAKES}` makes it"]
+    made = (
+        (path, ci.usual(matrix), ci.MAKES),
+        (path.with_name("release.yml"), ci.release(), ci.MAKES_RELEASE),
+    )
+    return [
+        f"{each}: is not what the matrix file makes: `nox -s matrix -- {command}` makes it"
+        for each, text, command in made
+        if each.is_file() and each.read_text(encoding="utf-8") != text
+    ]
 
 
 def found(options: argparse.Namespace) -> int:
@@ -350,7 +358,7 @@ def workflow(options: argparse.Namespace) -> int:
     workplace = _workplace(options)
     cells = selection.cells(workplace.matrix, options.cells, options.profile or "full")
     gpu = [label.strip() for label in options.gpu.split(",") if label.strip()]
-    text = ci.workflow(workplace.matrix, cells, cpu=options.cpu, gpu=gpu)
+    text = ci.release() if options.release else ci.workflow(workplace.matrix, cells, cpu=options.cpu, gpu=gpu)
     if options.output is None:
         print(text, end="")
         return 0

@@ -10,9 +10,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostics import door
-from diagnostics.facts.environment import names_a_package
+from diagnostics.facts.names import names_a_package
 from diagnostics.facts.secrets import mask
-from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +38,9 @@ def shareable(value: T, *, places: bool = True) -> T:
         value: A report, a plan, a document.
         places: Whether evidence's places are cleaned, too.
     """
+    # Late: what goes to a terminal needs none of its many patterns.
+    from diagnostics.report.personal import strip
+
     cleaned: T = _walk(value, strip, strip, frozenset() if places else frozenset(_PLACES))
     return cleaned
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
-from diagnostics.report.personal import strip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,6 +87,8 @@ def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
 
     if tool == "triage":
         return hashlib.sha256(json.dumps([finding["code"]]).encode()).hexdigest()[:32]
+    from diagnostics.report.personal import strip
+
     # A report has nothing personal in it, and what is compared to it has.
     evidence = sorted((strip(item["text"]), _file(item["place"])) for item in finding["evidence"])
     return hashlib.sha256(json.dumps([finding["code"], evidence]).encode()).hexdigest()[:32]

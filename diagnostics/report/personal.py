@@ -6,10 +6,10 @@ No text takes longer than its length: a repetition ends, or begins where no othe
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable
 
-from diagnostics.facts.environment import redact
+from diagnostics.facts import late as re
+from diagnostics.facts.names import redact
 from diagnostics.facts.secrets import EDGE, mask_once, settled
 from diagnostics.facts.sought import Sought
 from diagnostics.frameworks import FRAMEWORKS

@@ -6,10 +6,10 @@ that the run ended makes it clean.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics.facts import late as re
 from diagnostics.triage import facts
 from diagnostics.triage.reading import envelopes
 from diagnostics.triage.reading.prefixes import clean

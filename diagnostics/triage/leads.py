@@ -6,12 +6,12 @@ repeats, a symptom in the metrics. Each is a hypothesis, and says what would set
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.catalogue import anchors
 from diagnostics.catalogue.model import CONFIRMATION
+from diagnostics.facts import late as re
 from diagnostics.triage import triggers
 from diagnostics.triage.seen import Hit
 from diagnostics.triage.tracebacks import short_path

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics.facts import late as re
 from diagnostics.triage.reading.prefixes import clean
 
 if TYPE_CHECKING:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue import anchors
+from diagnostics.catalogue import FOLDER, anchors, load
+from diagnostics.catalogue.kept import kept
 from diagnostics.triage import facts
 from diagnostics.triage.leads import Fragments
 from diagnostics.triage.nearest import Index
@@ -57,8 +59,9 @@ class Rules:
                 if any(_in_a_warning(sample) for sample in issue.signature.samples if sample.matches):
                     self.warned.add(code)
         self.set = anchors.PatternSet([rule.pattern for rule in self.rules])
+        known = _known()
         for index, rule in enumerate(self.rules):
-            for text in anchors.required(rule.code, rule.pattern):
+            for text in known.get(rule.pattern) or anchors.required(rule.code, rule.pattern):
                 self.by_anchor.setdefault(anchors.plainest(text), []).append(index)
         self.anchors = [
             *sorted(map(_quoted, self.by_anchor)),
@@ -80,6 +83,25 @@ class Rules:
     def index(self) -> Index:
         """The entries by their words, made when a log first needs them."""
         return Index(self.issues)
+
+
+def _known() -> dict[str, list[str]]:
+    """Of each pattern of the shipped entries the texts that a first look searches for; found once, as it takes time."""
+
+    def made() -> dict[str, tuple[str, ...]]:
+        signatures = [issue.signature for issue in load().values() if issue.signature]
+        patterns = dict.fromkeys(one for each in signatures for one in (*each.any, *each.all, *each.none))
+        found = {pattern: anchors.literals(pattern) for pattern in patterns}
+        return {
+            pattern: texts
+            for pattern, texts in found.items()
+            if texts and min(map(len, texts)) >= anchors.SHORTEST
+        }
+
+    known: dict[str, list[str]] = kept(
+        "anchors", [Path(anchors.__file__), *sorted(FOLDER.glob("*.toml"))], made
+    )
+    return known
 
 
 def _in_a_warning(sample: LogSample) -> bool:

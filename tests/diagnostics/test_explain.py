@@ -65,7 +65,8 @@ def test_words_find_what_is_near(explain, words, code):
     for asked in ([words], words.split()):
         _, out, _ = explain(*asked)
         assert out.splitlines()[0] == f"{words}: no code; near it by words"
-        assert re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)[0] == code
+        # Which of the near ones is first depends on what other entries there are.
+        assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(

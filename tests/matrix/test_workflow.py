@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from diagnostics.matrix.report import ci
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"
+RELEASE = COMMITTED.with_name("release.yml")
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,8 @@ def test_the_committed_workflow_is_the_one_that_is_made(capsys):
     """A cell added to the matrix file is a job as soon as the file is made again, and this test says when."""
     assert cli.main(["workflow"]) == 0
     assert capsys.readouterr().out == COMMITTED.read_text()
+    assert cli.main(["workflow", "--release"]) == 0
+    assert capsys.readouterr().out == RELEASE.read_text()
 
 
 def test_every_cell_has_a_job_that_may_last(matrix):
@@ -85,18 +89,62 @@ def test_without_a_gpu_runner_there_is_no_such_job(matrix):
     assert '["self-hosted", "a b"]' in ci.workflow(matrix, (), cpu="c", gpu=("self-hosted", "a b"))
 
 
-def test_a_linter_of_workflows_finds_nothing():
+def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
+    """What publishes may ask for its own identity and nothing else; what builds may not even do that."""
+    build, publish = RELEASE.read_text().split("  publish:")
+    assert "id-token" not in build
+    assert publish.count("permissions:\n      id-token: write\n    steps:") == 1
+    assert "secrets." not in build + publish
+    matrix_s = set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
+    assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_s
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"),
+    [
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/a-run-died.yml"),
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/a-fault-of-the-tool.yml"),
+        ("github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
+        ("citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_forms_and_citation_are_valid(schema, file):
+    """By their schemas; every form asks for what triage says, in the format without names and addresses."""
+    pytest.importorskip("check_jsonschema")
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.{schema}",
+        str(ROOT / file),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (ROOT / file).read_text()
+    assert schema != "github-issue-forms" or re.search(r"triage \S+ --format markdown", text)
+
+
+def test_the_citation_is_of_this_version():
+    """As pyproject.toml has it."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize("workflow", [COMMITTED, RELEASE], ids=lambda path: path.stem)
+def test_a_linter_of_workflows_finds_nothing(workflow):
     """zizmor, offline: actions named by hash, no credentials left, no expression in a script, rights named."""
     zizmor = Path(sys.executable).with_name("zizmor")
     if not zizmor.exists():
         pytest.skip("zizmor is not installed beside this Python")
-    done = subprocess.run([zizmor, "--offline", str(COMMITTED)], capture_output=True, text=True, check=False)
+    done = subprocess.run([zizmor, "--offline", str(workflow)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_it_is_a_valid_workflow():
+@pytest.mark.parametrize("workflow", [COMMITTED, RELEASE], ids=lambda path: path.stem)
+def test_it_is_a_valid_workflow(workflow):
     """By the schema of GitHub's workflows, as check-jsonschema ships it."""
     pytest.importorskip("check_jsonschema")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    done = subprocess.run([*command, str(COMMITTED)], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, str(workflow)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

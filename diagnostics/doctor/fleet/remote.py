@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.facts import collection
-from diagnostics.facts.environment import NoEnvironmentError
+from diagnostics.facts.names import NoEnvironmentError
 
 SCHEMA = "grpo-doctor.node.v1"
 MOST_MODELS = 200

@@ -32,12 +32,7 @@ def entry_of(code: str) -> model.Issue:
 @cache
 def with_config() -> tuple[model.Issue, ...]:
     """The entries with a [[config]], but not those that have a rule in its place; the rest is not parsed."""
-    own = replaced()
-    return tuple(
-        entry_of(path.stem)
-        for path in sorted(catalogue.FOLDER.glob("*.toml"))
-        if path.stem not in own and "[[config]]" in path.read_text(encoding="utf-8")
-    )
+    return tuple(catalogue.holding("config", replaced()))
 
 
 def found(

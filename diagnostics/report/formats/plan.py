@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnostics import door
-from diagnostics.facts.environment import redact
+from diagnostics.facts.names import redact
 from diagnostics.report import clean, wording
 from diagnostics.report.formats.markdown import _block as block
 from diagnostics.report.formats.markdown import text_of as prose

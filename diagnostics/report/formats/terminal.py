@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnostics import door
-from diagnostics.facts.environment import redact
+from diagnostics.facts.names import redact
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
 from diagnostics.report.remedies import Explain

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnostics import door
-from diagnostics.facts.environment import redact
+from diagnostics.facts.names import redact
 from diagnostics.report.formats.terminal import write_finding
 
 if TYPE_CHECKING:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jinja2 import Environment
+
     from diagnostics.matrix.plan.cells import Cell, Matrix
 
 TEMPLATE = Path(__file__).with_name("workflow.yml.j2")
+RELEASE = Path(__file__).with_name("release.yml.j2")
 # The command that makes the committed file.
 MAKES = "workflow --output .github/workflows/matrix.yml"
+MAKES_RELEASE = "workflow --release --output .github/workflows/release.yml"
 CPU, GPU = "ubuntu-latest", "self-hosted,gpu"
 # GitHub ends a job after six hours.
 LONGEST_MINUTES = 360
@@ -33,23 +38,7 @@ def workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str, gpu: Sequence[s
         cpu: label of the runner of cells, as 'ubuntu-latest'.
         gpu: labels of a self-hosted runner with a GPU, all of which it must have; none: no such job.
     """
-    from jinja2 import Environment, StrictUndefined
-
-    # GitHub's own expressions have the braces that Jinja uses otherwise.
-    environment = Environment(
-        autoescape=False,  # noqa: S701 - YAML, and every value goes through tojson
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        variable_start_string="[[",
-        variable_end_string="]]",
-        block_start_string="[%",
-        block_end_string="%]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        keep_trailing_newline=True,
-    )
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    template = _environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
     listed = [
         {
             "id": cell.id,
@@ -70,6 +59,33 @@ def workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str, gpu: Sequence[s
         gpu_minutes=min(LONGEST_GPU_MINUTES, _TESTS_MINUTES + whole),
     )
     return text
+
+
+def release() -> str:
+    """Returns the workflow of a release: built twice, published by the index's trust in it, with the same actions."""
+    named = re.findall(r"uses: ((\S+)@\S+ # \S+)", TEMPLATE.read_text(encoding="utf-8"))
+    template = _environment().from_string(RELEASE.read_text(encoding="utf-8"))
+    text: str = template.render(makes=MAKES_RELEASE, uses={name: whole for whole, name in named})
+    return text
+
+
+def _environment() -> Environment:
+    """Jinja's, with other braces than those of GitHub's own expressions."""
+    from jinja2 import Environment, StrictUndefined
+
+    return Environment(
+        autoescape=False,  # noqa: S701 - YAML, and every value goes through tojson
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        comment_start_string="[#",
+        comment_end_string="#]",
+        keep_trailing_newline=True,
+    )
 
 
 def usual(matrix: Matrix) -> str:

@@ -1,0 +1,68 @@
+"""`python tests/dist.py [--release TAG]`: builds sdist and wheel twice, and says whether they are the same.
+
+For a release the tag must be the version, and the changelog must have a part for it with its day. What was built lies
+in `dist/`, with the digests on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# One moment for all files in the archives; the day of the first commit would do as well.
+EPOCH = "1767225600"
+
+
+def main() -> int:
+    """Returns 0, or 1 with a line for each thing that is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--release", metavar="TAG", help="as v0.1.0")
+    tag = parser.parse_args().release
+    wrong = unready(tag) if tag else []
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        first, second = build(Path(one)), build(Path(two))
+        wrong += [
+            f"{name}: built twice, it is not the same" for name in first if second.get(name) != first[name]
+        ]
+        if not wrong:
+            shutil.rmtree(ROOT / "dist", ignore_errors=True)
+            shutil.copytree(one, ROOT / "dist")
+            print("\n".join(f"{digest}  dist/{name}" for name, digest in first.items()))
+    for line in wrong:
+        print(f"dist: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def build(folder: Path) -> dict[str, str]:
+    """Builds an sdist, and a wheel; returns the SHA-256 of each by its name."""
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def unready(tag: str) -> list[str]:
+    """What keeps a tag from being a release."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    wrong = [] if tag == f"v{version}" else [f"the tag {tag} is not v{version}, which pyproject.toml has"]
+    head = re.search(
+        rf"^## {re.escape(version)} \((.+)\)$",
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    if head is None or not re.fullmatch(r"\d{4}-\d\d-\d\d", head[1]):
+        wrong.append(f"CHANGELOG.md: expected `## {version} (YYYY-MM-DD)`")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
