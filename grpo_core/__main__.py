@@ -165,10 +165,10 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
 
 
 def _in_words(document: dict[str, Any]) -> str:
-    from grpo_core.metrics import read_metrics
     from grpo_core.show.curves import terminal_curve
 
-    curve = [entry["reward/mean"] for entry in read_metrics(Path(document["metrics"]))]
+    lines = Path(document["metrics"]).read_text(encoding="utf-8").splitlines()
+    curve = [json.loads(line)["reward/mean"] for line in lines]
     colour = os.isatty(1) and not os.environ.get("NO_COLOR")
     drawn = terminal_curve(curve, width=min(shutil.get_terminal_size().columns, 110), colour=colour)
     return "\n".join(
