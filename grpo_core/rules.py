@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import LOOPBACK, ConfigError, LossConfig
@@ -32,6 +33,17 @@ def check(config: Config, sources: dict[str, str] | None = None) -> None:
                 f"{key} = {_value(config, key)!r} ({(sources or {}).get(key, 'default')})" for key in keys
             )
             raise ConfigError(f"{', '.join(places)}: {remedy}")
+
+
+def check_folders(config: Config) -> None:
+    """Refuses models that are not there: before anything heavy is imported, and not when records are read elsewhere.
+
+    Raises:
+        ConfigError: Names the key and the folder.
+    """
+    for key in ("model.path", "reward.model"):
+        if (folder := _value(config, key)) and not Path(folder).is_dir():
+            raise ConfigError(f"{key} = {folder!r}: no such folder; expected a transformers checkpoint")
 
 
 def ignored(config: Config) -> list[tuple[str, str]]:
