@@ -58,7 +58,7 @@ def main() -> None:
 
     print(f"{TOKENS} tokens x {VOCABULARY} ids, float32, one thread; chunked / naive, median [95 %]")
     for backward, name in enumerate(GOALS):
-        for chunk in (256, 1024):
+        for chunk in (16,) if TOY else (256, 1024):
             pairs = [
                 (child("chunked", chunk, backward=bool(backward)), child("naive", 0, backward=bool(backward)))
                 for _ in range(1 if TOY else 3)

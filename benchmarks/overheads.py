@@ -56,10 +56,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder), (24, 40), prompts=64)
         for name, (options, goal) in CASES.items():
+            ours = (sys.executable, "-m", "benchmarks.programs.ours", folder)
             sides = [
-                Program(
-                    sys.executable, "-m", "benchmarks.programs.ours", folder, f"--output.name={place}", *extra
-                )
+                Program(*ours, f"--output.name={name}, {place}", *extra)
                 for place, extra in enumerate(([], options))
             ]
             found = pairs(*sides, PAIRS)

@@ -124,6 +124,7 @@ _COMMANDS: dict[str, Command] = {"train": _train, "serve": _serve, "probe": _pro
 
 
 def _understood(arguments: list[str]) -> tuple[Command, Config]:
+    from grpo_core.rules import check_folders
     from grpo_core.settings import load
 
     name, *rest = arguments or [""]
@@ -140,9 +141,8 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
             print(f"grpo_core: {note}", file=sys.stderr)
 
     config = load(path, rest, warn)
-    for key, folder in (("model.path", config.model.path), ("reward.model", config.reward.model)):
-        if folder and not Path(folder).is_dir():  # told before anything heavy is imported
-            raise ConfigError(f"{key} = {folder!r}: no such folder; expected a transformers checkpoint")
+    if name != "serve":  # which looks at its address first
+        check_folders(config)
     return _COMMANDS[name], config
 
 
@@ -165,10 +165,10 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
 
 
 def _in_words(document: dict[str, Any]) -> str:
-    from grpo_core.metrics import read_metrics
     from grpo_core.show.curves import terminal_curve
 
-    curve = [entry["reward/mean"] for entry in read_metrics(Path(document["metrics"]))]
+    lines = Path(document["metrics"]).read_text(encoding="utf-8").splitlines()
+    curve = [json.loads(line)["reward/mean"] for line in lines]
     colour = os.isatty(1) and not os.environ.get("NO_COLOR")
     drawn = terminal_curve(curve, width=min(shutil.get_terminal_size().columns, 110), colour=colour)
     return "\n".join(

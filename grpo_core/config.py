@@ -19,7 +19,7 @@ class RecordError(RuntimeError):
     """Raised when a recorded step is missing, torn, altered or not in the format."""
 
 
-def _key(default: Any, *, low: float | None = None, above: float | None = None, choices: Any = None) -> Any:
+def key(default: Any, *, low: float | None = None, above: float | None = None, choices: Any = None) -> Any:
     """A field with its default and the values that are allowed: at least `low`, greater than `above`."""
     return field(default=default, metadata={"low": low, "above": above, "choices": choices})
 
@@ -28,13 +28,13 @@ def _key(default: Any, *, low: float | None = None, above: float | None = None, 
 class TaskConfig:
     """The task: rows made on the spot, with a reward computed from the text."""
 
-    kind: str = _key("repeat", choices=("repeat", "reverse"))
+    kind: str = key("repeat", choices=("repeat", "reverse"))
     """What is asked of a word: write it again, or write it backwards. Not used where data.path is set."""
-    letters: str = _key("abcdefghij")
+    letters: str = key("abcdefghij")
     """The letters words are made of."""
-    min_length: int = _key(3, low=1)
+    min_length: int = key(3, low=1)
     """Shortest word."""
-    max_length: int = _key(3, low=1)
+    max_length: int = key(3, low=1)
     """Longest word."""
 
 
@@ -42,20 +42,20 @@ class TaskConfig:
 class DataConfig:
     """The user's own prompts, instead of the shipped task's."""
 
-    path: str = _key("")
+    path: str = key("")
     """A file of JSON lines, a Parquet file, or a folder that Hugging Face datasets wrote with `save_to_disk`;
     empty: the shipped task."""
-    split: str = _key("")
+    split: str = key("")
     """The split of a folder that holds several."""
-    prompt: str = _key("prompt")
+    prompt: str = key("prompt")
     """The column that is the prompt: a text, or a list of chat messages. All others go to reward functions."""
-    template: str = _key("auto", choices=("auto", "chat", "none"))
+    template: str = key("auto", choices=("auto", "chat", "none"))
     """Whether prompts go through the tokenizer's chat template; `auto`: lists of messages do, texts don't."""
-    max_prompt_tokens: int = _key(0, low=0)
+    max_prompt_tokens: int = key(0, low=0)
     """Longest prompt; 0: what model.max_length leaves beside sampling.max_tokens."""
-    over_limit: str = _key("drop", choices=("drop", "truncate", "error"))
+    over_limit: str = key("drop", choices=("drop", "truncate", "error"))
     """A longer prompt is dropped, loses its first tokens, or ends the run; how many is counted."""
-    shuffle: bool = _key(default=True)
+    shuffle: bool = key(default=True)
     """Draw rows in a new order each epoch, seeded by train.seed; false: in the file's order."""
 
 
@@ -63,17 +63,17 @@ class DataConfig:
 class RewardConfig:
     """What a completion is worth: a weighted sum of functions, and penalties."""
 
-    functions: tuple[str, ...] = _key(())
+    functions: tuple[str, ...] = key(())
     """Names of built-in functions, or `file.py:function`; empty: the shipped task's own."""
-    weights: tuple[float, ...] = _key(())
+    weights: tuple[float, ...] = key(())
     """One a function; empty: 1 each."""
-    model: str = _key("")
+    model: str = key("")
     """A folder with a sequence classification model, whose score is one more function; empty: none."""
-    overlong_buffer: int = _key(0, low=0)
+    overlong_buffer: int = key(0, low=0)
     """Soft overlong penalty (DAPO): the last tokens before sampling.max_tokens cost linearly more; 0: none."""
-    overlong_penalty: float = _key(1.0, low=0)
+    overlong_penalty: float = key(1.0, low=0)
     """What a completion of full length costs."""
-    threads: int = _key(1, low=1)
+    threads: int = key(1, low=1)
     """Functions that are called at the same time, each in a thread of its own; 1: one after another."""
 
 
@@ -81,21 +81,21 @@ class RewardConfig:
 class ModelConfig:
     """The model that is trained."""
 
-    path: str = _key("")
+    path: str = key("")
     """A folder with a transformers checkpoint and tokenizer; empty: a tiny Llama is made, seeded, in a second."""
-    hidden_size: int = _key(64, low=32)
+    hidden_size: int = key(64, low=32)
     """Width of the tiny model; heads are 32 wide (vLLM's CPU kernels refuse 16), so a multiple of 32."""
-    layers: int = _key(1, low=1)
+    layers: int = key(1, low=1)
     """Layers of the tiny model."""
-    max_length: int = _key(256, low=4)
+    max_length: int = key(256, low=4)
     """Longest prompt and completion together, in tokens."""
-    lora_rank: int = _key(0, low=0)
+    lora_rank: int = key(0, low=0)
     """Train low-rank adapters of this rank (by peft) instead of the weights; 0: the weights."""
-    lora_alpha: float = _key(16.0, above=0)
+    lora_alpha: float = key(16.0, above=0)
     """Adapters count alpha / rank times."""
-    lora_targets: tuple[str, ...] = _key(("all-linear",))
+    lora_targets: tuple[str, ...] = key(("all-linear",))
     """Names of the layers that get adapters."""
-    gradient_checkpointing: bool = _key(default=False)
+    gradient_checkpointing: bool = key(default=False)
     """Compute activations again in the backward pass instead of keeping them."""
 
 
@@ -103,42 +103,42 @@ class ModelConfig:
 class RolloutConfig:
     """Where completions come from."""
 
-    mode: str = _key("colocate", choices=("colocate", "async", "server"))
+    mode: str = key("colocate", choices=("colocate", "async", "server"))
     """`colocate`: trainer and engine take turns in this process. `async`: the engine works ahead in its own
     process. `server`: the engine is behind HTTP."""
-    engine: str = _key("transformers", choices="engines")
+    engine: str = key("transformers", choices="engines")
     """What samples; in server mode, what the server that is started for the run samples with."""
-    max_staleness: int = _key(1, low=0)
+    max_staleness: int = key(1, low=0)
     """Async only: by how many policy versions a token may be older than the policy it trains. 0 waits for
     every update and gives the same numbers as colocate."""
-    server: str = _key("auto", choices=("auto", "grpo-core", "vllm", "trl"))
+    server: str = key("auto", choices=("auto", "grpo-core", "vllm", "trl"))
     """Server mode: what answers there: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`; anything else is
     refused by name. `auto`: whichever it is."""
-    host: str = _key("127.0.0.1")
+    host: str = key("127.0.0.1")
     """Server mode: the server's host."""
-    port: int = _key(0, low=0)
+    port: int = key(0, low=0)
     """Server mode: the port of a running server; 0 starts one on a free port of this machine, for this run.
     Of `serve`: the port to listen at, 0 for a free one."""
-    token_file: str = _key("")
+    token_file: str = key("")
     """A file with the server's token, where GRPO_CORE_TOKEN is not set; `serve` makes it if it is not there. Empty:
     a server on loopback keeps its token in the user's cache, where a trainer of the same user finds it."""
-    timeout_s: float = _key(120.0, above=0)
+    timeout_s: float = key(120.0, above=0)
     """Seconds an engine in another process, or a server, may take to start or to answer one call."""
-    device: str = _key("cpu")
+    device: str = key("cpu")
     """Where the engine's model lives (a torch device)."""
-    max_batch: int = _key(256, low=1)
+    max_batch: int = key(256, low=1)
     """Completions that the embedded engine samples at one time."""
-    partial_tokens: int = _key(0, low=0)
+    partial_tokens: int = key(0, low=0)
     """Async only: a completion that isn't finished after this many tokens goes on under the next policy version;
     0: each is finished under the version it began with."""
-    on_update: str = _key("wait", choices=("wait", "abort"))
+    on_update: str = key("wait", choices=("wait", "abort"))
     """Of `serve`: when weights arrive while a call samples, the update waits for its end, or ends it (`abort`)."""
-    sync: str = _key("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
+    sync: str = key("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
     """How weights go to the engine; `auto`: the fastest way that the engine has. See docs/sync.md, and for other
     servers docs/servers.md."""
-    reconnect_s: float = _key(0.0, low=0)
+    reconnect_s: float = key(0.0, low=0)
     """Server mode: for how long a server of its own address that went away is looked for again."""
-    sync_tolerance: float = _key(1e-3, above=0)
+    sync_tolerance: float = key(1e-3, above=0)
     """Largest difference of a log-prob between engine and trainer, on a probe after each weight update, that
     counts as rounding."""
 
@@ -147,17 +147,17 @@ class RolloutConfig:
 class SamplingConfig:
     """How completions are sampled."""
 
-    group_size: int = _key(16, low=2)
+    group_size: int = key(16, low=2)
     """Completions per prompt: what an advantage is relative to."""
-    max_tokens: int = _key(6, low=1)
+    max_tokens: int = key(6, low=1)
     """Longest completion, in tokens."""
-    temperature: float = _key(1.0, low=0.01)
+    temperature: float = key(1.0, low=0.01)
     """Logits are divided by it, when sampling and when training."""
-    dynamic: bool = _key(default=False)
+    dynamic: bool = key(default=False)
     """Dynamic sampling (DAPO): groups whose rewards are all equal are replaced by groups of further prompts."""
-    max_resample_times: int = _key(3, low=1)
+    max_resample_times: int = key(3, low=1)
     """Further batches of prompts that a step may sample; then it is filled with groups without a signal."""
-    overlong_filter: bool = _key(default=False)
+    overlong_filter: bool = key(default=False)
     """Completions cut off at max_tokens get a reward, but no gradient."""
 
 
@@ -165,99 +165,106 @@ class SamplingConfig:
 class TrainConfig:
     """The optimizer and what it is fed."""
 
-    steps: int = _key(300, low=1)
+    steps: int = key(300, low=1)
     """Rollout batches to train on."""
-    prompts_per_step: int = _key(16, low=1)
+    prompts_per_step: int = key(16, low=1)
     """Prompts in a rollout batch."""
-    micro_batch: int = _key(256, low=1)
+    micro_batch: int = key(256, low=1)
     """Completions in one forward and backward pass; gradients add up over a batch."""
-    iterations: int = _key(1, low=1)
+    iterations: int = key(1, low=1)
     """Optimizer updates on each rollout batch."""
-    learning_rate: float = _key(1.5e-3, above=0)
+    learning_rate: float = key(1.5e-3, above=0)
     """Of AdamW, after the warm-up."""
-    warmup_updates: int = _key(10, low=0)
+    warmup_updates: int = key(10, low=0)
     """Updates over which the learning rate rises linearly to its value."""
-    weight_decay: float = _key(0.0, low=0)
+    weight_decay: float = key(0.0, low=0)
     """Weight decay of AdamW."""
-    max_grad_norm: float = _key(1.0, above=0)
+    max_grad_norm: float = key(1.0, above=0)
     """Gradients are scaled down to this norm."""
-    seed: int = _key(0, low=0)
+    seed: int = key(0, low=0)
     """Of the tiny model, the task's rows and every sample."""
-    threads: int = _key(1, low=1)
+    threads: int = key(1, low=1)
     """Threads of torch, in the trainer and in an engine; part of what makes runs bit-identical."""
-    device: str = _key("cpu")
+    device: str = key("cpu")
     """Where the trained model lives (a torch device)."""
-    logprob_chunk: int = _key(256, low=1)
+    logprob_chunk: int = key(256, low=1)
     """Positions whose logits exist at one time."""
-    sharding: str = _key("replicate", choices=("replicate", "fsdp2"))
+    sharding: str = key("replicate", choices=("replicate", "fsdp2"))
     """Under torchrun: every process holds the whole policy, or its share of it (PyTorch's FSDP2)."""
-    stall_s: float = _key(0.0, low=0)
+    stall_s: float = key(0.0, low=0)
     """Nothing done for so long: the stacks of all threads are written to stalls.txt; 0: not watched."""
-    stall_look: bool = _key(default=False)
+    stall_look: bool = key(default=False)
     """Then `grpo-doctor hang` looks from outside, too, at the run and all below it; it writes to hang.txt."""
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates on each rollout batch, all iterations together."""
+        return self.iterations
 
 
 @dataclass(frozen=True)
 class LossConfig:
     """The loss; see `grpo_core.learn.loss`."""
 
-    dialect: str = _key("")
+    wide = False  # the class in grpo_core/wide.py has more keys
+
+    dialect: str = key("")
     """Another trainer's loss, as verl-0.9.1/grpo (see grpo_core/learn/dialects.py): the keys of this section that are
     not set have its values."""
-    advantage_baseline: str = _key("group", choices=("group", "leave_one_out", "batch", "none"))
+    advantage_baseline: str = key("group", choices=("group", "leave_one_out", "batch", "none"))
     """What is subtracted from a reward: the mean of its group, of the others of its group, of the batch, or 0."""
-    advantage_scale: str = _key("group", choices=("group", "leave_one_out", "batch", "none"))
+    advantage_scale: str = key("group", choices=("group", "leave_one_out", "batch", "none"))
     """What the difference is divided by: the standard deviation of the rewards of its group, of the others of its
     group, of the batch, or 1. Rewards that don't deviate divide by 1, too."""
-    advantage_ddof: int = _key(1, choices=(0, 1))
+    advantage_ddof: int = key(1, choices=(0, 1))
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
-    advantage_epsilon: float = _key(1e-4, low=0)
+    advantage_epsilon: float = key(1e-4, low=0)
     """Added to the deviation."""
-    ratio: str = _key("token", choices=("token", "sequence"))
+    ratio: str = key("token", choices=("token", "sequence"))
     """Ratio current / proximal of each token, or the geometric mean over a sequence's tokens (GSPO)."""
-    surrogate: str = _key("clip", choices=("clip", "cispo", "sapo"))
+    surrogate: str = key("clip", choices=("clip", "cispo", "sapo"))
     """`clip`: PPO's clipped ratio. `cispo`: the ratio, clipped and without gradient, times the log-prob. `sapo`: a
     sigmoid of the ratio."""
-    clip_low: float = _key(0.2, low=0)
+    clip_low: float = key(0.2, low=0)
     """The ratio current / proximal is clipped at 1 minus this; 1: not from below."""
-    clip_high: float = _key(0.2, low=0)
+    clip_high: float = key(0.2, low=0)
     """The ratio current / proximal is clipped at 1 plus this."""
-    ratio_cap: float = _key(0.0, low=0)
+    ratio_cap: float = key(0.0, low=0)
     """Cap of the ratio where it is not clipped (TRL's delta); 0: none."""
-    dual_clip: float = _key(0.0, low=0)
+    dual_clip: float = key(0.0, low=0)
     """A token of negative advantage A costs at most this times -A; above 1, or 0: no bound."""
-    log_ratio_limit: float = _key(0.0, low=0)
+    log_ratio_limit: float = key(0.0, low=0)
     """The log of the ratio is clamped to plus or minus this before it is exponentiated; 0: not."""
-    sapo_temperature_positive: float = _key(1.0, above=0)
+    sapo_temperature_positive: float = key(1.0, above=0)
     """SAPO's temperature where the advantage is positive."""
-    sapo_temperature_negative: float = _key(1.05, above=0)
+    sapo_temperature_negative: float = key(1.05, above=0)
     """SAPO's temperature elsewhere."""
-    kl_coefficient: float = _key(0.0, low=0)
+    kl_coefficient: float = key(0.0, low=0)
     """Weight of the KL to the model before training; 0 keeps no reference model."""
-    kl_placement: str = _key("loss", choices=("loss", "reward"))
+    kl_placement: str = key("loss", choices=("loss", "reward"))
     """The KL is added to the loss, or its sum over a completion is taken off the reward."""
-    kl_estimator: str = _key("k3", choices=("k1", "k2", "k3"))
+    kl_estimator: str = key("k3", choices=("k1", "k2", "k3"))
     """Schulman's estimators."""
-    kl_importance: bool = _key(default=False)
+    kl_importance: bool = key(default=False)
     """Multiply the KL estimate by the ratio, which unbiases its gradient after the first update of a step."""
-    kl_log_ratio_limit: float = _key(0.0, low=0)
+    kl_log_ratio_limit: float = key(0.0, low=0)
     """The log of reference / current is clamped to plus or minus this before KL is estimated; 0: not."""
-    kl_limit: float = _key(0.0, low=0)
+    kl_limit: float = key(0.0, low=0)
     """A token's KL estimate is clamped to plus or minus this; 0: not."""
-    entropy_quantile: float = _key(0.0, low=0)
+    entropy_quantile: float = key(0.0, low=0)
     """The share of the step's tokens, those of lowest entropy, that get no gradient but that of the KL; below 1,
     0: none."""
-    aggregation: str = _key("token", choices=("token", "sequence", "sequence_sum", "constant"))
+    aggregation: str = key("token", choices=("token", "sequence", "sequence_sum", "constant"))
     """What weighs the same: every token of the batch, every sequence's mean, every sequence's sum, or every place
     up to max_tokens."""
-    correction: str = _key("truncate", choices=("none", "truncate", "mask"))
+    correction: str = key("truncate", choices=("none", "truncate", "mask"))
     """Importance correction for the mismatch between trainer and engine, and for staleness: weights out of bounds
     are moved to the bound, or set to 0."""
-    correction_level: str = _key("token", choices=("token", "sequence"))
+    correction_level: str = key("token", choices=("token", "sequence"))
     """The correction's weight of each token, or the product over a sequence's tokens."""
-    correction_cap: float = _key(2.0, low=1)
+    correction_cap: float = key(2.0, low=1)
     """Upper bound of the correction's weights."""
-    correction_floor: float = _key(0.0, low=0)
+    correction_floor: float = key(0.0, low=0)
     """Lower bound of the correction's weights; 0: none."""
 
 
@@ -265,13 +272,13 @@ class LossConfig:
 class EvalConfig:
     """Evaluation during training, pinned to one policy version."""
 
-    every: int = _key(0, low=0)
+    every: int = key(0, low=0)
     """Every this many steps, before the step trains; 0: never."""
-    prompts: int = _key(64, low=1)
+    prompts: int = key(64, low=1)
     """Prompts, the same each time, one completion each."""
-    temperature: float = _key(1.0, low=0.01)
+    temperature: float = key(1.0, low=0.01)
     """Of these completions."""
-    path: str = _key("")
+    path: str = key("")
     """A data set of its own, read like data.path; empty: rows of the shipped task that training never draws. Of a
     folder that save_to_disk wrote with several splits, name the split's own folder."""
 
@@ -280,9 +287,9 @@ class EvalConfig:
 class CheckpointConfig:
     """What makes a killed run go on, exactly."""
 
-    every: int = _key(1, low=0)
+    every: int = key(1, low=0)
     """Every this many steps (and at the last) everything is saved; 0: never."""
-    keep: int = _key(1, low=1)
+    keep: int = key(1, low=1)
     """Newest checkpoints kept."""
 
 
@@ -290,26 +297,28 @@ class CheckpointConfig:
 class OutputConfig:
     """What is written down."""
 
-    dir: str = _key("runs")
+    dir: str = key("runs")
     """Folder of all runs."""
-    name: str = _key("")
+    name: str = key("")
     """Folder of this run below it; empty: the rollout mode and the time. A run of this name that has made a
     step is gone on with (--resume) or refused, never overwritten."""
-    completions_every: int = _key(10, low=0)
+    completions_every: int = key(10, low=0)
     """The completions of the first step, of every so many behind it, and of the last are written; 0: none."""
-    record_every: int = _key(0, low=0)
+    record_every: int = key(0, low=0)
     """The first step's rollout, every so many behind it, and the last are recorded in full, for `replay`; 0: none."""
-    tensorboard: bool = _key(default=False)
+    tensorboard: bool = key(default=False)
     """Write metrics for TensorBoard, too."""
-    wandb: bool = _key(default=False)
+    wandb: bool = key(default=False)
     """Write metrics for Weights & Biases, too, offline."""
-    page: bool = _key(default=False)
+    page: bool = key(default=False)
     """Without effect: no page is written any more. The key is read, as settings of earlier runs have it."""
 
 
 @dataclass(frozen=True)
 class Config:
     """All settings of a run."""
+
+    wide = False
 
     task: TaskConfig = field(default_factory=TaskConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.metrics import JsonLines, completion_entry
@@ -30,10 +29,6 @@ class RunFiles:
             from grpo_core.extras import extra
 
             self._loggers = extra("loggers").build_loggers(config, folder)
-        if not kept:  # rollouts and checkpoints of an earlier run of this name are not this run's
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            shutil.rmtree(folder / "rollouts", ignore_errors=True)
-            (folder / "rollouts.jsonl").unlink(missing_ok=True)
 
     def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
         """Writes one step down; `step` counts from 1."""

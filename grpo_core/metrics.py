@@ -82,11 +82,3 @@ def deviation(values: Sequence[float]) -> float:
         return 0.0
     centre = mean(values)
     return float((sum((value - centre) ** 2 for value in values) / (len(values) - 1)) ** 0.5)
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file, none if there is no file; a last line cut off by a kill is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]

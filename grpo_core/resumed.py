@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.history import read_metrics
 from grpo_core.learn.resumed import go_on, put_back
 from grpo_core.machine.restore import completion_from, load
-from grpo_core.metrics import read_metrics
 from grpo_core.publish import Proof
 from grpo_core.trainer import Trainer
 
@@ -29,6 +31,10 @@ class ResumedTrainer(Trainer):
             ConfigError: As `Trainer`.
         """
         found = load(folder / "checkpoints")
+        if found is None and os.environ.get("RANK", "0") == "0":  # what was begun there is begun again
+            for name in ("checkpoints", "rollouts"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / "rollouts.jsonl").unlink(missing_ok=True)
         super().__init__(config, folder, report, found)
         if found is None:
             return

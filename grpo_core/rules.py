@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import LOOPBACK, ConfigError, LossConfig
@@ -21,12 +22,28 @@ def check(config: Config, sources: dict[str, str] | None = None) -> None:
     Raises:
         ConfigError: Says which keys, and how to mend it.
     """
-    for keys, wrong, remedy in _contradictions(config):
+    found = _contradictions(config)
+    if config.wide:
+        from grpo_core.wide import contradictions
+
+        found += contradictions(config)
+    for keys, wrong, remedy in found:
         if wrong:
             places = (
                 f"{key} = {_value(config, key)!r} ({(sources or {}).get(key, 'default')})" for key in keys
             )
             raise ConfigError(f"{', '.join(places)}: {remedy}")
+
+
+def check_folders(config: Config) -> None:
+    """Refuses models that are not there: before anything heavy is imported, and not when records are read elsewhere.
+
+    Raises:
+        ConfigError: Names the key and the folder.
+    """
+    for key in ("model.path", "reward.model"):
+        if (folder := _value(config, key)) and not Path(folder).is_dir():
+            raise ConfigError(f"{key} = {folder!r}: no such folder; expected a transformers checkpoint")
 
 
 def ignored(config: Config) -> list[tuple[str, str]]:
@@ -77,7 +94,7 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
         (("sampling.max_tokens", "task.max_length"), not data.path and sampling.max_tokens <= task.max_length,
          "the longest word and the end token don't fit; raise sampling.max_tokens"),
         (("rollout.partial_tokens", "rollout.max_staleness", "train.iterations"),
-         ahead and rollout.partial_tokens > 0 and rollout.max_staleness < 2 * train.iterations,
+         ahead and rollout.partial_tokens > 0 and rollout.max_staleness < 2 * train.updates,
          "a completion that goes on under a later version is at least 2 * train.iterations versions old in the "
          "end; raise max_staleness to that, or set partial_tokens to 0"),
         (("data.max_prompt_tokens", "sampling.max_tokens", "model.max_length"),
@@ -99,7 +116,7 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
         (("loss.correction_floor", "loss.correction_cap"), loss.correction_floor > loss.correction_cap,
          "the lower bound of the weights must not be above the upper one"),
         (("loss.dual_clip",), 0 < loss.dual_clip <= 1, "expected a number above 1, or 0 for no bound"),
-        (("rollout.max_staleness", "train.iterations"), ahead and 0 < rollout.max_staleness < train.iterations,
+        (("rollout.max_staleness", "train.iterations"), ahead and 0 < rollout.max_staleness < train.updates,
          "one step ahead is already train.iterations versions old; set max_staleness to at least that, or to 0"),
         (("rollout.server", "rollout.port"), starts and rollout.server in ("vllm", "trl"),
          "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port"),

@@ -83,11 +83,10 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
-    first = os.environ.get("RANK", "0") == "0"  # the others come after it, perhaps behind its first step
-    if first and not resume and any(file.stat().st_size for file in folder.glob("metrics.jsonl")):
-        raise ConfigError(
-            f"output.name = {name!r}: {folder} holds a run; go on with it by --resume, or give another name"
-        )
+    # Of several processes the first asks: the others come after it, perhaps behind its first step.
+    fine = resume or os.environ.get("RANK", "0") != "0"
+    if not fine and any(file.stat().st_size for file in folder.glob("metrics.jsonl")):
+        raise ConfigError(f"output.name = {name!r}: {folder} holds a run; --resume it, or give another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if resume and path.exists():

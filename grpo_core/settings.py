@@ -13,7 +13,7 @@ from grpo_core.config import Config, ConfigError
 from grpo_core.rules import check, ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _COMMAND_LINE, _OF_A_DIALECT = "command line", "of the dialect"
@@ -30,6 +30,19 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     Raises:
         ConfigError: The file can't be read, a key is unknown, a value is not allowed, or two contradict.
     """
+    try:
+        return _load(path, overrides, warn, Config)
+    except (
+        ConfigError
+    ):  # of the core alone: perhaps it is one of the settings beside it, and else they have the last word
+        from grpo_core.wide import WideConfig
+
+        return _load(path, overrides, warn, WideConfig)
+
+
+def _load(
+    path: Path | None, overrides: list[str], warn: Callable[[str], None], whole: type[Config]
+) -> Config:
     entries: list[tuple[str, str, Any]] = []  # (where it was set, section.key, value)
     if path is not None:
         for section, table in _read_toml(path).items():
@@ -41,7 +54,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     entries += [(_COMMAND_LINE, key, value) for key, value in _pairs(overrides, warn)]
     found: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
-    known = fields()
+    known = fields(whole)
     for source, dotted, value in entries:
         if dotted not in known:
             raise ConfigError(f"{source}: {dotted}: unknown key{_suggestion(dotted, list(known))}")
@@ -49,8 +62,8 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
         found.setdefault(section, {})[key] = _converted(source, dotted, value, *known[dotted])
         sources[dotted] = source
     if found.get("loss", {}).get("dialect"):
-        _take_dialect(found["loss"], sources)
-    config = Config(**{name: sections()[name](**values) for name, values in found.items()})
+        _take_dialect(found["loss"], sources, known)
+    config = whole(**{name: sections(whole)[name](**values) for name, values in found.items()})
     check(config, sources)
     for key, why in ignored(config):
         if key in sources and not sources[key].startswith(_OF_A_DIALECT):
@@ -59,7 +72,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     return config
 
 
-def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
+def _take_dialect(loss: dict[str, Any], sources: dict[str, str], known: Mapping[str, Any]) -> None:
     """Puts a dialect's values where nothing was set."""
     from grpo_core.learn.dialects import dialect
 
@@ -69,8 +82,10 @@ def _take_dialect(loss: dict[str, Any], sources: dict[str, str]) -> None:
     except ConfigError as error:
         raise ConfigError(f"{source}: loss.dialect: {error}") from error
     for key, value in values.items():
+        if f"loss.{key}" not in known:
+            raise ConfigError(f"{source}: loss.dialect: it has the key {key}")
         if key not in loss:
-            loss[key] = value
+            loss[key] = _converted(source, f"loss.{key}", value, *known[f"loss.{key}"])
             sources[f"loss.{key}"] = f"{_OF_A_DIALECT} {loss['dialect']}"
 
 
@@ -108,20 +123,20 @@ def _pairs(arguments: list[str], warn: Callable[[str], None]) -> list[tuple[str,
     return pairs
 
 
-def sections() -> dict[str, type]:
+def sections(whole: type[Config] = Config) -> dict[str, type]:
     """By name."""
-    return typing.get_type_hints(Config)
+    return typing.get_type_hints(whole)
 
 
 def _sections_text() -> str:
     return "sections are " + ", ".join(f"[{name}]" for name in sections())
 
 
-def fields() -> dict[str, tuple[type, dataclasses.Field[Any]]]:
+def fields(whole: type[Config] = Config) -> dict[str, tuple[type, dataclasses.Field[Any]]]:
     """`section.key` -> its type and field."""
     return {
         f"{section}.{field.name}": (typing.get_type_hints(cls)[field.name], field)
-        for section, cls in sections().items()
+        for section, cls in sections(whole).items()
         for field in dataclasses.fields(cls)
     }
 

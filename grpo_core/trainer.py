@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.files import RunFiles
-from grpo_core.learn.advantages import judged
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy, is_plain
 from grpo_core.learn.pool import Pool
@@ -100,7 +99,12 @@ class Trainer:
             from grpo_core.evaluation import Evaluation
 
             self._evaluation = Evaluation(config, self.tokenizer, self._judge)
-        self._updater = Updater(self.policy, config, self.world)
+        if config.wide:
+            from grpo_core.learn.forms.update import updater_for
+
+            self._updater = updater_for(self.policy, config, self.world)
+        else:
+            self._updater = Updater(self.policy, config, self.world)
         self.interrupts = Interrupts()
         self.proofs: list[Proof] = []
         self.step, self._round = 0, 0
@@ -196,7 +200,7 @@ class Trainer:
                 from grpo_core.learn.kl import priced
 
                 groups, penalty = priced(groups, self.policy, self.config, self.world)
-            samples = [sample for group in judged(groups, loss) for sample in group.samples]
+            samples = [sample for group in self._updater.judged(groups) for sample in group.samples]
             batch = make_batch(samples, self.policy.device)
             look = recorder.begin(self.step + 1, self.policy) if recorder else None
             updated = self._updater.update(batch, look)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from grpo_core import config as schema
+from grpo_core import config, wide
 from grpo_core.settings import allowed, fields, sections
 
 USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
@@ -26,9 +26,10 @@ Settings and their defaults:
 
 def help_text() -> str:
     """Every key with its default and the documentation that stands below it in config.py."""
-    tree = ast.parse(Path(str(schema.__file__)).read_text(encoding="utf-8"))
+    files = [Path(str(module.__file__)) for module in (config, wide)]
+    nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
     documented: dict[str, dict[str, str]] = {}
-    for node in tree.body:
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             # A string that stands alone below a field documents it.
             documented[node.name] = {
@@ -40,10 +41,13 @@ def help_text() -> str:
                 and isinstance(text.value, ast.Constant)
             }
     lines = []
-    for dotted, (_, field) in fields().items():
+    beside, within = sections(wide.WideConfig), sections()
+    for dotted, (_, field) in fields(wide.WideConfig).items():
         section, key = dotted.split(".")
         choices = allowed(field)
         shown = f" [{', '.join(map(str, choices))}]" if choices else ""
         lines.append(f"  --{dotted} {field.default!r}{shown}")
-        lines.append(f"      {documented[sections()[section].__name__][key]}")
+        names = [kinds[section].__name__ for kinds in (within, beside)]
+        texts = dict.fromkeys(documented[name][key] for name in names if key in documented[name])
+        lines.append(f"      {' '.join(texts)}")
     return "\n".join(lines)

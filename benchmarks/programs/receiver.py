@@ -89,7 +89,8 @@ def http(engine: Engine) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from grpo_core.rollout.serve.uploads import Staging, http_protocol, uploaded
+    from grpo_core.rollout.serve.connections import http_protocol
+    from grpo_core.rollout.serve.uploads import Staging, uploaded
 
     app, staging = FastAPI(), Staging()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from grpo_core.config import LossConfig
+    from grpo_core.config import Config, LossConfig
     from grpo_core.types import Group
 
     Rewards = Sequence[Sequence[float]]  # of each group's samples
@@ -40,12 +40,12 @@ def group_advantages(
     >>> group_advantages([[0.0, 1.0, 1.0]], baseline="leave_one_out", scale="none")
     ((-1.0, 0.5, 0.5),)
     """
-    means = _per_sample(rewards, baseline, _mean)
-    deviations = _per_sample(rewards, scale, lambda peers: _deviation(peers, ddof))
+    means = by_peers(rewards, baseline, _mean)
+    deviations = by_peers(rewards, scale, lambda peers: deviation(peers, ddof))
     return tuple(
         tuple(
-            (reward - mean) / (deviation + epsilon if deviation else 1.0)
-            for reward, mean, deviation in zip(*row, strict=True)
+            (reward - mean) / (spread + epsilon if spread else 1.0)
+            for reward, mean, spread in zip(*row, strict=True)
         )
         for row in zip(rewards, means, deviations, strict=True)
     )
@@ -56,27 +56,21 @@ def configured(options: LossConfig) -> dict[str, Any]:
     return {key: getattr(options, f"advantage_{key}") for key in ("baseline", "scale", "ddof", "epsilon")}
 
 
-def judged(groups: Sequence[Group], options: LossConfig) -> list[Group]:
+def judged(groups: Sequence[Group], config: Config) -> list[Group]:
     """The groups with the advantages that these settings make of their rewards."""
-    advantages = group_advantages([group.rewards for group in groups], **configured(options))
+    advantages = group_advantages([group.rewards for group in groups], **configured(config.loss))
     return [group.having("advantage", row) for group, row in zip(groups, advantages, strict=True)]
 
 
-def _per_sample(
+def by_peers(
     rewards: Rewards, peers: str, statistic: Callable[[Sequence[float]], float]
 ) -> list[list[float]]:
     """The statistic of each sample's peers, in the shape of the rewards; 0 without peers."""
-    if peers == "none":
-        return [[0.0] * len(group) for group in rewards]
-    if peers == "batch":
-        whole = statistic([reward for group in rewards for reward in group])
-        return [[whole] * len(group) for group in rewards]
     if peers == "group":
         return [[statistic(group)] * len(group) for group in rewards]
-    return [
-        [statistic([*group[:place], *group[place + 1 :]] or group) for place in range(len(group))]
-        for group in rewards
-    ]
+    from grpo_core.learn.baselines import per_sample
+
+    return per_sample(rewards, peers, statistic)
 
 
 # Added up by fsum: the same bits in any order, and in any Python (sum is compensated from 3.12 on). Compared before
@@ -85,7 +79,8 @@ def _mean(rewards: Sequence[float]) -> float:
     return rewards[0] if min(rewards) == max(rewards) else fsum(rewards) / len(rewards)
 
 
-def _deviation(rewards: Sequence[float], ddof: int) -> float:
+def deviation(rewards: Sequence[float], ddof: int) -> float:
+    """The standard deviation; 0, exactly, of rewards that are all equal."""
     if len(rewards) == 1 or min(rewards) == max(rewards):  # one that is NaN does not equal itself
         return 0.0
     mean = _mean(rewards)

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_core.config import ConfigError, LossConfig
+from grpo_core.config import ConfigError
+from grpo_core.wide import loss_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from grpo_core.config import LossConfig
 
 Evidence = Literal["executed", "static", "declared"]
 Settings = dict[str, Any]
@@ -54,7 +57,7 @@ class Dialect:
     @property
     def loss(self) -> LossConfig:
         """All settings of the loss."""
-        return LossConfig(**self.settings)
+        return loss_config(dict(self.settings))
 
 
 def dialect(name: str) -> Dialect:
@@ -102,10 +105,11 @@ DIALECTS: Mapping[str, Dialect] = (
     _records(
         "trl-1.16.0",
         {"correction": "mask", "correction_level": "sequence", "correction_cap": 3.0, "kl_importance": True},
-        _LOSS_TYPES, _TRL_SOURCE,
+        _LOSS_TYPES | {"vespo": {"surrogate": "vespo", "correction_level": "token"}}, _TRL_SOURCE,
         "bnpo's token count and the entropy threshold are a micro-batch's, and change with how a step is split. "
-        "A completion that no reward function scored is left out of its group. Not expressed: off-policy sequence "
-        "masking, the entropy bonus, normalize_then_sum.", "executed",
+        "A completion that no reward function scored is left out of its group. vespo asks for the correction by token. "
+        "The entropy bonus is a mean over tokens whatever the loss_type, ours weighs as the loss does: the same for "
+        "dapo and vespo. Not expressed: its adaptive coefficient.", "executed",
     )
     | _records(
         "trl-0.17.0", {"kl_coefficient": 0.04, **_NO_CORRECTION},
@@ -123,7 +127,7 @@ DIALECTS: Mapping[str, Dialect] = (
     )
     | _records(
         "verl-0.9.1", _VERL,
-        {"grpo": {"dual_clip": 3.0}, "gspo": {"ratio": "sequence", "log_ratio_limit": 10.0},
+        {"grpo": {"dual_clip": 3.0}, "gspo": {"ratio": "sequence_token", "log_ratio_limit": 10.0},
          "cispo": {"surrogate": "cispo"}, "sapo": {"surrogate": "sapo", "aggregation": "sequence"}},
         "verl/trainer/ppo/core_algos.py: compute_policy_loss_vanilla (gspo, cispo, sapo), agg_loss, kl_penalty, "
         "compute_grpo_outcome_advantage",
@@ -167,14 +171,22 @@ DIALECTS: Mapping[str, Dialect] = (
         "limited together with the KL. Token counts have 1e-8 added. Not expressed: seq-mask-tis.",
     )
     | _records(
-        "prime-rl-0.8.0", {"advantage_scale": "none", "clip_low": 1.0, "clip_high": 1e9},
-        {"default": {"correction_cap": 1e9}},
+        "prime-rl-0.8.0", {"advantage_scale": "none"},
+        {"default": {"surrogate": "moved", "correction": "none", "quadratic": 0.001}},
         "src/prime_rl/trainer/rl/loss.py: default_loss_fn; src/prime_rl/orchestrator/algo/grpo.py",
-        "The ratio is current / behaviour. Not expressed: a token is dropped where its probability moved by more "
-        "than 0.2 the way its advantage points, and 0.001 (current - behaviour)^2 is added.",
+        "The ratio is current / behaviour.",
     )
 )  # fmt: skip
 
+# What is asked for by these names is refused by them.
+_NO_PI_SQUARED = (
+    "its baseline weighs by the sum of squared probabilities at each place, which no engine here sends"
+)
 NOT_EXPRESSIBLE: Mapping[str, str] = {
-    "trl-1.16.0/vespo": "a gamma weight of the ratio's product over a sequence takes the place of the clip"
+    "verl-0.9.1/optimal_token_baseline": _NO_PI_SQUARED,
+    "verl-0.9.1/tir_optimal_token_baseline": _NO_PI_SQUARED,
+    "verl-0.9.1/gae": "it needs a value model",
+    "verl-0.9.1/remax": "its baseline is a greedy completion of each prompt, which no rollout here has",
+    "ms-swift-4.6.0/real": "a softmax over the completions of a group takes the place of the ratio",
+    "ms-swift-4.6.0/fipo": "a token's advantage is weighed by the KL of the tokens behind it",
 }

@@ -75,6 +75,21 @@ def masked_kl(
     )
 
 
+def added(
+    per_token: torch.Tensor,
+    current: torch.Tensor,
+    reference: torch.Tensor,
+    ratio: torch.Tensor,
+    mask_BT: torch.Tensor,
+    options: LossConfig,
+) -> tuple[torch.Tensor, float]:
+    """A loss per token with the KL to the reference, and the KL's sum."""
+    kl = masked_kl(current, reference, mask_BT, options)
+    if options.kl_placement == "loss":
+        per_token = per_token + options.kl_coefficient * (kl * ratio if options.kl_importance else kl)
+    return per_token, float((kl * mask_BT).sum().detach())
+
+
 def priced(
     groups: list[Group], policy: Policy, config: Config, world: World
 ) -> tuple[list[Group], dict[str, float]]:

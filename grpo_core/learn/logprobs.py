@@ -53,10 +53,10 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk = temperature, chunk
-        memory = _memory(hidden, weight, chunk)
+        memory = logits_memory(hidden, weight, chunk)
         values = memory.new_empty(2, len(ids))
         for part in slices(len(ids), chunk):
-            everything, spare = _logprobs_of_chunk(hidden[part], weight, temperature, memory)
+            everything, spare = logprobs_of_chunk(hidden[part], weight, temperature, memory)
             values[0, part] = everything.gather(-1, ids[part, None])[:, 0]
             torch.sum(torch.exp(everything, out=spare).mul_(everything), -1, out=values[1, part])
         ctx.mark_non_differentiable(entropy := -values[1])
@@ -67,10 +67,10 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        memory = _memory(hidden, weight, ctx.chunk)
+        memory = logits_memory(hidden, weight, ctx.chunk)
         for part in slices(len(ids), ctx.chunk):
             # d logprob[id] / d logits = (1 at the id, else 0) - probabilities, over the temperature
-            grad = _logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)[0].exp_()
+            grad = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)[0].exp_()
             grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
             grad = grad.mul_(-upstream[part, None] / ctx.temperature).to(weight.dtype)
             if hidden_grad is not None:
@@ -80,13 +80,13 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
         return hidden_grad, weight_grad, None, None, None
 
 
-def _memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
+def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
     """For the logits of a chunk, twice."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
     return hidden.new_empty(2, min(chunk, len(hidden)), len(weight), dtype=dtype)
 
 
-def _logprobs_of_chunk(
+def logprobs_of_chunk(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: float, memory: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs of every id at each position, and memory of the same size, both in `memory`."""
@@ -120,6 +120,7 @@ def completion_logprobs(
     *,
     temperature: float,
     chunk: int,
+    head: Any = chunked_logprobs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs and entropies of the completions in `ids_BL`, by one forward pass.
 
@@ -131,6 +132,7 @@ def completion_logprobs(
         completion_lengths_B: Tokens of each completion.
         temperature: As in sampling.
         chunk: See `chunked_logprobs`.
+        head: What makes log-probs of hidden states.
 
     Returns:
         Two tensors [B, T] with T the longest completion; zero behind a completion's end.
@@ -146,9 +148,7 @@ def completion_logprobs(
     else:
         hidden_NH = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows_N, places_N]
     head_VH, asked_N = model.get_output_embeddings().weight, ids_BL[rows_N, places_N + 1]
-    logprobs_N, entropies_N = chunked_logprobs(
-        hidden_NH, head_VH, asked_N, temperature=temperature, chunk=chunk
-    )
+    logprobs_N, entropies_N = head(hidden_NH, head_VH, asked_N, temperature=temperature, chunk=chunk)
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)
 

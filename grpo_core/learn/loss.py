@@ -55,7 +55,7 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
     Args:
         mask_BT: True at real tokens.
         aggregation: `token`: all tokens weigh the same. `sequence`: all sequences do. `sequence_sum`: a token
-            weighs 1 / B. `constant`: a token weighs 1 / (B * max_tokens), whatever the lengths.
+            weighs 1 / B. `constant`: a token weighs 1 / (B * max_tokens), whatever the lengths. `token_sum`: 1.
         max_tokens: The longest completion that was allowed.
     """
     mask = mask_BT.to(torch.get_default_dtype())
@@ -64,13 +64,13 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
         return mask / mask.sum().clamp(min=1)
     if aggregation == "sequence":
         return mask / (mask.sum(1, keepdim=True).clamp(min=1) * samples)
-    if aggregation == "sequence_sum":
-        return mask / samples
+    if aggregation in ("sequence_sum", "token_sum"):
+        return mask / (samples if aggregation == "sequence_sum" else 1)
     return mask / (samples * max_tokens)
 
 
-# Replaced before any exp, not multiplied away after it: 0 * inf is NaN, in the gradient too.
-def _kept(stream: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def kept(stream: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """A stream with zeros where masked: replaced before any exp, as 0 * inf is NaN, in the gradient too."""
     return torch.where(mask_BT, stream, torch.zeros_like(stream))
 
 
@@ -93,11 +93,10 @@ def ratios(
 ) -> torch.Tensor:
     """Importance ratio current / proximal: of each token [B, T], or a sequence's geometric mean [B, 1] (GSPO)."""
     log_ratio = current - proximal
-    if options.ratio == "sequence":
-        tokens = mask_BT.sum(1, keepdim=True).clamp(min=1)
-        log_ratio = (log_ratio * mask_BT).sum(1, keepdim=True) / tokens
-    if options.log_ratio_limit:
-        log_ratio = log_ratio.clamp(-options.log_ratio_limit, options.log_ratio_limit)
+    if options.ratio != "token" or options.log_ratio_limit:
+        from grpo_core.learn.surrogates import limited
+
+        log_ratio = limited(log_ratio, current, mask_BT, options)
     return log_ratio.exp()
 
 
@@ -139,24 +138,21 @@ def policy_loss(
         advantages_B: One a sample.
         mask_BT: True at real tokens; what stands elsewhere has no influence, be it NaN.
         weights_BT: This part's rows of the whole step's `token_weights`.
-        options: Ratio, surrogate, KL and correction.
+        options: Ratio, surrogate, KL and correction; those of `grpo_core.wide` are read in `forms.loss` alone.
         learned_BT: True where the surrogate counts, of the whole step's `entropy_mask`; None: at all real tokens. The
             others still count in `weights_BT`, in a sequence's ratio and in the KL, as in TRL 1.16.0.
     """
-    current, proximal = _kept(current_BT, mask_BT), _kept(streams.proximal, mask_BT)
+    current, proximal = kept(current_BT, mask_BT), kept(streams.proximal, mask_BT)
     ratio = ratios(current, proximal, mask_BT, options)
     gain, cut = surrogate(ratio, advantages_B[:, None], current, options)
     if options.correction != "none":
-        gain = gain * importance_weights(proximal, _kept(streams.behaviour, mask_BT), mask_BT, options)
+        gain = gain * importance_weights(proximal, kept(streams.behaviour, mask_BT), mask_BT, options)
     per_token = -gain if learned_BT is None else -gain * learned_BT
     kl_sum = 0.0
     if streams.reference is not None:
-        from grpo_core.learn.kl import masked_kl
+        from grpo_core.learn.kl import added
 
-        kl = masked_kl(current, streams.reference, mask_BT, options)
-        kl_sum = float((kl * mask_BT).sum().detach())
-        if options.kl_placement == "loss":
-            per_token = per_token + options.kl_coefficient * (kl * ratio if options.kl_importance else kl)
+        per_token, kl_sum = added(per_token, current, streams.reference, ratio, mask_BT, options)
     return PolicyLoss(
         value=(per_token * weights_BT).sum(),
         kl_sum=kl_sum,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from grpo_core.learn.logprobs import completion_logprobs
+from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.tasks import model
 
@@ -26,14 +26,13 @@ class _Scorer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, causal: Any, chunk: int) -> None:
         super().__init__()
-        self.causal, self._chunk = causal, chunk
+        self.causal, self._chunk, self.head = causal, chunk, chunked_logprobs
 
     def forward(
         self, ids_BL: torch.Tensor, prompts_B: torch.Tensor, lengths_B: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return completion_logprobs(
-            self.causal, ids_BL, prompts_B, lengths_B, temperature=temperature, chunk=self._chunk
-        )
+        how: dict[str, Any] = {"temperature": temperature, "chunk": self._chunk, "head": self.head}
+        return completion_logprobs(self.causal, ids_BL, prompts_B, lengths_B, **how)
 
 
 class Policy:

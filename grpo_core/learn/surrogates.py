@@ -34,4 +34,20 @@ def sapo(ratio: torch.Tensor, advantages: torch.Tensor, current: torch.Tensor, o
     return gate * advantages, torch.zeros_like(gate, dtype=torch.bool)
 
 
+def limited(
+    log_ratio: torch.Tensor, current: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
+) -> torch.Tensor:
+    """The log-ratio, as configured: a sequence's mean (GSPO), clamped.
+
+    `sequence_token` has the value of `sequence`, and the gradient of each token's own log-prob.
+    """
+    if options.ratio != "token":
+        tokens = mask_BT.sum(1, keepdim=True).clamp(min=1)
+        log_ratio = (log_ratio * mask_BT).sum(1, keepdim=True) / tokens
+    if options.ratio == "sequence_token":
+        log_ratio = current - current.detach() + log_ratio.detach()
+    limit = options.log_ratio_limit
+    return log_ratio.clamp(-limit, limit) if limit else log_ratio
+
+
 SURROGATES: dict[str, Surrogate] = {"cispo": cispo, "sapo": sapo}

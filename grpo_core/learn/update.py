@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grpo_core.learn.advantages import judged
 from grpo_core.learn.logprobs import slices
-from grpo_core.learn.loss import Streams, policy_loss, token_weights
+from grpo_core.learn.loss import PolicyLoss, Streams, policy_loss, token_weights
 from grpo_core.learn.policy import whole
 from grpo_core.types import RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from grpo_core.config import Config
     from grpo_core.learn.batch import Batch
     from grpo_core.learn.policy import Policy
     from grpo_core.machine.world import World
+    from grpo_core.types import Group
 
 
 class NotFiniteError(RunError):
@@ -57,13 +59,17 @@ class Updater:
         Raises:
             NotFiniteError: The loss or the gradient's norm is not finite.
         """
-        window = self._window(batch)
-        for iteration in range(self._config.train.iterations):
-            value, sums = self._accumulate(window)
-            loss = self._world.sums([value])[0]
-            if look is not None and not iteration:
-                look(self._policy, loss)
-            norm = self._step(loss)
+        windows = self._windows(batch)
+        window = [part for one in windows for part in one]
+        for _ in range(self._config.train.iterations):
+            sums: list[tuple[float, float, float]] = []
+            for one in windows:
+                value, found = self._accumulate(one)
+                loss = self._world.sums([value])[0]
+                if look is not None:
+                    look(self._policy, loss)
+                look, norm = None, self._step(loss)
+                sums += found
         tokens = int(batch.lengths_B.sum())
         kl, clipped, ratio = (sum(column) / tokens for column in zip(*sums, strict=True))
         entropy = sum(float(part.entropy_BT.sum()) for part in window) / tokens
@@ -76,9 +82,13 @@ class Updater:
             **self._mismatch(window),
         }
 
+    def judged(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups with their advantages."""
+        return judged(groups, self._config)
+
     def gradients(self, batch: Batch) -> float:
         """The loss of a step's first update, whose gradients the policy then has, before the clip."""
-        return self._world.sums([self._accumulate(self._window(batch))[0]])[0]
+        return self._world.sums([self._accumulate(self._windows(batch)[0])[0]])[0]
 
     def state(self) -> dict[str, torch.Tensor]:
         """AdamW's state, whole, as `parameter|entry`: the same for one process and for many."""
@@ -88,28 +98,35 @@ class Updater:
             for key, value in self.optimizer.state[parameter].items()
         }
 
-    def _window(self, batch: Batch) -> list[_Part]:
+    def _windows(self, batch: Batch) -> list[list[Part]]:
+        """What each update of an iteration sees: one update, and all of the batch."""
+        kept_BT = self._kept(batch)
+        return [self._window(batch, kept_BT, self._weights(kept_BT))]
+
+    def _kept(self, batch: Batch) -> torch.Tensor:
+        return batch.mask_BT & batch.trained_B[:, None]
+
+    def _weights(self, kept_BT: torch.Tensor) -> torch.Tensor:
+        return token_weights(kept_BT, self._config.loss.aggregation, self._config.sampling.max_tokens)
+
+    def _window(self, batch: Batch, kept_BT: torch.Tensor, weights_BT: torch.Tensor) -> list[Part]:
         """This process's micro-batches of an accumulation window, with the weights they have in the whole of it."""
         loss, share = self._config.loss, self._world.share(len(batch.lengths_B))
-        kept_BT = batch.mask_BT & batch.trained_B[:, None]
-        weights_BT = token_weights(kept_BT, loss.aggregation, self._config.sampling.max_tokens)
         mine, kept_BT, weights_BT = batch.rows(share), kept_BT[share], weights_BT[share]
         window = []
         for part in slices(len(mine.lengths_B), self._config.train.micro_batch):
             rows = mine.rows(part)
             width = rows.behaviour_BT.shape[1]
-            window.append(_Part(rows, kept_BT[part, :width], weights_BT[part, :width]))
+            window.append(Part(rows, kept_BT[part, :width], weights_BT[part, :width]))
         if loss.entropy_quantile:
             from grpo_core.learn.entropy import above_quantile
 
-            found = ((self._logprobs(part.rows)[1], part.kept_BT) for part in window)
-            learned = above_quantile(found, loss.entropy_quantile, self._world)
-            window = [
-                replace(part, learned_BT=mask_BT) for part, mask_BT in zip(window, learned, strict=True)
-            ]
+            found = ((self.logprobs(part.rows)[1], part.kept_BT) for part in window)
+            for one, learned_BT in zip(window, above_quantile(found, loss.entropy_quantile, self._world)):  # noqa: B905
+                one.learned_BT = learned_BT
         return window
 
-    def _accumulate(self, window: list[_Part]) -> tuple[float, list[tuple[float, float, float]]]:
+    def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
         """Gradients of the whole window; the first pass also sets the proximal log-probs.
 
         Kept per micro-batch, so that the ratio of the first update is exactly 1, in bits.
@@ -122,18 +139,22 @@ class Updater:
         for part in window:
             rows = part.rows
             with self._policy.gradients_kept(last=part is window[-1]):
-                current_BT, entropy_BT = self._logprobs(rows)
+                current_BT, entropy_BT = self.logprobs(rows)
                 if part.proximal_BT is None:
                     part.proximal_BT, part.entropy_BT = current_BT.detach(), entropy_BT.detach()
                 reference = self._reference and self._reference.logprobs(rows, self._temperature)
                 streams = Streams(rows.behaviour_BT, part.proximal_BT, reference)
-                tokens = (part.kept_BT, part.weights_BT, self._config.loss, part.learned_BT)
-                loss = policy_loss(current_BT, streams, rows.advantages_B, *tokens)
+                loss = self._loss(part, streams, current_BT, entropy_BT)
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
             value += float(loss.value.detach())
             sums.append((loss.kl_sum, float(loss.clipped), loss.ratio_sum))
         return value, sums
+
+    def _loss(self, part: Part, streams: Streams, current_BT: Any, _: Any) -> PolicyLoss:
+        """Of a micro-batch, whose entropies come last."""
+        tokens = (part.kept_BT, part.weights_BT, self._config.loss, part.learned_BT)
+        return policy_loss(current_BT, streams, part.rows.advantages_B, *tokens)
 
     def _step(self, loss: float) -> float:
         """Clips the gradient, checks it and moves the policy; returns the norm, before the clip."""
@@ -145,17 +166,22 @@ class Updater:
                 f"update {self.updates + 1}: loss {loss}, gradient norm {norm}; the update was not made. "
                 "Lower train.learning_rate, or look for extreme log-probs in completions.jsonl"
             )
-        warm = min((self.updates + 1) / max(options.warmup_updates, 1), 1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = options.learning_rate * warm
+            group["lr"] = self._rate()
         self.optimizer.step()
         self.updates += 1
         return norm
 
-    def _logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _rate(self) -> float:
+        """The learning rate of the next update."""
+        options = self._config.train
+        return options.learning_rate * min((self.updates + 1) / max(options.warmup_updates, 1), 1.0)
+
+    def logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of the policy now, and entropies; with a gradient where gradients are enabled."""
         return self._policy.logprobs(rows, self._temperature)
 
-    def _mismatch(self, window: list[_Part]) -> dict[str, float]:
+    def _mismatch(self, window: list[Part]) -> dict[str, float]:
         """How far the trainer's log-probs are from the engine's: staleness, and everything else."""
         found = torch.cat([(part.proximal_BT - part.rows.behaviour_BT)[part.rows.mask_BT] for part in window])
         distance, ratio = found.abs(), found.exp()
@@ -170,7 +196,7 @@ class Updater:
 
 
 @dataclass
-class _Part:
+class Part:
     """A micro-batch of what an optimizer step sees.
 
     Attributes:

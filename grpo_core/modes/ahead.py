@@ -109,7 +109,7 @@ class Ahead:
     def _may_start(self, updates_before: int) -> bool:
         """Admission: a token sampled now must not be too old when it is trained on."""
         options = self._trainer.config
-        return updates_before * options.train.iterations <= options.rollout.max_staleness
+        return updates_before * options.train.updates <= options.rollout.max_staleness
 
     def _under_way(self) -> State:
         if not self._flight:

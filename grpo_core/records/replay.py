@@ -11,8 +11,8 @@ from grpo_core.config import ConfigError
 from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.equipped import EquippedPolicy
+from grpo_core.learn.forms.update import updater_for
 from grpo_core.learn.resumed import put_back
-from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
 from grpo_core.records import given
@@ -70,7 +70,7 @@ def replay(
     samples = _samples(recorded, config.loss) if judged else recorded.samples
     batch = make_batch(samples, held.device)
     then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
-    loss = Updater(held, config, World()).gradients(batch)
+    loss = updater_for(held, config, World()).gradients(batch)
     gradient = gradient_digest(held, str(then["gradient"] or EXACT))
     digest = fingerprint_like(str(then["policy"] or EXACT), held.tensors(), 0)
     now = {"policy": digest, "loss": loss, "gradient": gradient}

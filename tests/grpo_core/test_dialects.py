@@ -12,8 +12,10 @@ import torch
 from grpo_core.config import ConfigError, LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS, NOT_EXPRESSIBLE, dialect
+from grpo_core.learn.forms.loss import any_policy_loss
 from grpo_core.learn.kl import completion_kl
-from grpo_core.learn.loss import Streams, policy_loss, token_weights
+from grpo_core.learn.loss import Streams, token_weights
+from grpo_core.wide import loss_config
 
 LONGEST = 5
 # Two groups of three; log-probs of each token: current, proximal, behaviour, reference.
@@ -54,6 +56,23 @@ def sapo(token):
     """A sigmoid takes the clip's place."""
     heat = 1.0 if token.advantage > 0 else 1.05
     return -4 / heat / (1 + math.exp(-heat * (token.ratio - 1))) * token.advantage
+
+
+def vespo(token):
+    """A gamma weight of the whole sequence's ratio, its correction included, is a number; the log-prob is trained."""
+    power, rate = (2.0, 3.0) if token.advantage >= 0 else (3.0, 2.0)
+    log_w = token.policy + sum(x if x <= math.log(3.0) else math.log(1e-8) for x in token.apart)
+    log_w = min(max(log_w, math.log(1e-8)), 20.0)
+    phi = math.exp(rate + power * log_w - rate * math.exp(log_w))
+    return -phi * token.advantage * token.current
+
+
+def moved(token):
+    """The ratio to the engine, unless the probability moved by more than 0.2 the way the advantage points."""
+    by = math.exp(token.current) - math.exp(token.behaviour)
+    out = by > 0.2 if token.advantage > 0 else by < -0.2
+    apart = token.current - token.behaviour
+    return (0.0 if out else -token.advantage * math.exp(apart)) + 0.001 * apart**2
 
 
 def k3(token, limit=math.inf):
@@ -141,6 +160,7 @@ FORMULAS = {
     "trl-1.16.0/luspo": (TRL, trl(clip), by_sum),
     "trl-1.16.0/cispo": (TRL, trl(capped), by_token),
     "trl-1.16.0/sapo": (TRL, trl(sapo), by_sequence),
+    "trl-1.16.0/vespo": (TRL, vespo, by_token),
     "trl-0.17.0/grpo": (TRL, with_kl(clip, 0.04), by_sequence),
     "trl-0.17.0/bnpo": (TRL, with_kl(clip, 0.04), by_token),
     "trl-0.17.0/dr_grpo": (TRL, with_kl(clip, 0.04), by_place),
@@ -179,7 +199,7 @@ FORMULAS = {
     ),
     "prime-rl-0.8.0/default": (
         centred,
-        lambda token: -token.advantage * math.exp(token.current - token.behaviour),
+        moved,
         by_token,
     ),
 }
@@ -205,6 +225,8 @@ def expected_loss(name: str) -> float:
                         sequence_ratio=math.exp(policy / len(sample)),
                         weight=math.exp(proximal - behaviour),
                         sequence_weight=math.exp(engine),
+                        policy=policy,
+                        apart=[proximal - behaviour for _, proximal, behaviour, _ in sample],
                     )
                 )
                 for current, proximal, behaviour, reference in sample
@@ -237,7 +259,11 @@ def loss_function(options: LossConfig):
     advantages = torch.tensor(found).flatten()
     weights = token_weights(mask, options.aggregation, LONGEST)
     streams = Streams(behaviour, proximal, reference if options.kl_coefficient else None)
-    return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current
+    return lambda values: any_policy_loss(values, streams, advantages, mask, weights, options).value, current
+
+
+# What weighs the log-prob has no gradient.
+DETACHED = ("cispo", "vespo")
 
 
 def test_every_dialect_has_a_formula():
@@ -252,17 +278,17 @@ def test_closed_form(name):
     assert math.isclose(ours(current).item(), expected_loss(name), rel_tol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form != "cispo"])
+@pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form not in DETACHED])
 def test_gradient_is_that_of_the_value(name):
-    """Against finite differences; CISPO's is not meant to be."""
+    """Against finite differences; CISPO's and VESPO's are not meant to be."""
     ours, current = loss_function(DIALECTS[name].loss)
     assert torch.autograd.gradcheck(ours, (current.clone().requires_grad_(),))
 
 
-@pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form == "cispo"])
+@pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form in DETACHED])
 def test_cispos_gradient_is_that_of_the_log_prob(name):
     """The policy's part of the value is linear in the log-prob: times it, the gradient gives the value back."""
-    ours, current = loss_function(LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0}))
+    ours, current = loss_function(loss_config({**DIALECTS[name].settings, "kl_coefficient": 0.0}))
     current = current.clone().requires_grad_()
     value = ours(current)
     value.backward()
@@ -285,7 +311,7 @@ def test_an_unknown_dialect_names_the_nearest():
 @pytest.mark.parametrize("name", NOT_EXPRESSIBLE)
 def test_what_cannot_be_expressed_says_why(name):
     """Asked for by name, it is refused with the reason."""
-    with pytest.raises(ConfigError, match="can't be said in settings of grpo_core: a gamma weight"):
+    with pytest.raises(ConfigError, match=f"can't be said in settings of grpo_core: {NOT_EXPRESSIBLE[name]}"):
         dialect(name)
 
 
@@ -305,7 +331,7 @@ def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
     current = torch.tensor([[-1.0]], requires_grad=True)
     still = current.detach()
     mask = torch.tensor([[True]])
-    loss = policy_loss(
+    loss = any_policy_loss(
         current,
         Streams(still, still, still + difference),
         torch.zeros(1),
@@ -336,7 +362,7 @@ def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
     proximal, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
     weights = token_weights(mask, options.aggregation, 1)
     streams = Streams(proximal, proximal)
-    loss = policy_loss(proximal + log_ratio, streams, torch.tensor([advantage]), mask, weights, options)
+    loss = any_policy_loss(proximal + log_ratio, streams, torch.tensor([advantage]), mask, weights, options)
     assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
 
 
@@ -356,7 +382,7 @@ def test_limits_of_the_kl(name, difference, expected):
     options, same, mask = DIALECTS[name].loss, torch.tensor([[-1.0]]), torch.tensor([[True]])
     weights = token_weights(mask, options.aggregation, 1)
     streams = Streams(same, same, same + difference)
-    loss = policy_loss(same, streams, torch.zeros(1), mask, weights, options)
+    loss = any_policy_loss(same, streams, torch.zeros(1), mask, weights, options)
     assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
 
 
@@ -370,5 +396,5 @@ def test_kl_in_the_reward_is_a_sum_over_the_completion():
     torch.testing.assert_close(found, torch.tensor([0.75, 0.25]), rtol=1e-12, atol=0)
     weights = token_weights(mask, "token", 2)
     streams = Streams(proximal, proximal, reference)
-    loss = policy_loss(proximal, streams, torch.tensor([1.0, 1.0]), mask, weights, options)
+    loss = any_policy_loss(proximal, streams, torch.tensor([1.0, 1.0]), mask, weights, options)
     assert (loss.value.item(), loss.kl_sum) == (-1.0, 1.0)

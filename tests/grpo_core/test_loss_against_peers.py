@@ -12,13 +12,26 @@ from grpo_core.learn.dialects import DIALECTS
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "peer_programs"
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+FORMS = ("dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov", "geo_mean")
+REJECTIONS = {
+    f"{level}_{estimator}"
+    for level in ("token", "seq_sum", "seq_mean", "seq_max")
+    for estimator in ("k1", "k2", "k3")
+} - {"seq_max_k1"}
 # Program -> the version it must have met, the cases of the loss, those of the advantages.
 EXPECTED = {
     "verl_loss.py": (
         "0.9.1",
-        {f"{loss} {mode}" for loss in ("vanilla", "gspo", "cispo", "gpg") for mode in MODES}
+        {f"{loss} {mode}" for loss in ("vanilla", "gspo", "cispo", "gpg") for mode in (*MODES, "token-sum")}
         | {"sapo seq-mean-token-mean"},
         {"grpo", "grpo no std", "grpo vectorized", "grpo vectorized no std", "rloo", "rloo vectorized"},
+    ),
+    "verl_forms.py": (
+        "0.9.1",
+        {f"{form} {correction}" for form in FORMS for correction in (None, "truncate", "mask")}
+        | {f"reject {option}" for option in REJECTIONS}
+        | {f"entropy {mode}" for mode in (*MODES, "token-sum")},
+        {"opo", "pass@k", "pass@k no std", "reinforce++", "reinforce++ baseline", "gdpo"},
     ),
     "verl_050_loss.py": ("0.5.0", set(MODES[:3]), {"grpo", "grpo no std", "rloo"}),
     "openrlhf_loss.py": (
@@ -28,8 +41,16 @@ EXPECTED = {
     ),
     "swift_loss.py": (
         "4.6.0",
-        {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"},
-        {"grpo", "grpo no std", "rloo"},
+        {
+            "grpo",
+            "bnpo",
+            "dr_grpo",
+            "dapo",
+            "cispo",
+            "sapo",
+            *(f"off-policy {loss}" for loss in ("grpo", "dapo", "sapo")),
+        },
+        {"grpo", "grpo no std", "rloo", "gdpo"},
     ),
 }
 # Whose dialects a program runs as they are recorded.
@@ -39,7 +60,9 @@ RECORDS = {
     "swift_loss.py": "ms-swift-4.6.0/",
 }
 # The peer itself computes these in float32, whatever it is given.
-SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std"}
+SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std", "gdpo"}
+# Here it adds 1e-8 to a count, or to a variance, which ours does not.
+SINGLE |= {"reinforce++", "reinforce++ baseline", *(f"geo_mean {c}" for c in (None, "truncate", "mask"))}
 
 
 def run(program, stage):

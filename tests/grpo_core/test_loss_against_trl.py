@@ -35,8 +35,8 @@ def oldest() -> Path:
             newest,
             "1.16.0",
             "trl_loss.py",
-            2520,
-            {"grpo", "bnpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo"},
+            2880,
+            {"grpo", "bnpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo", "vespo"},
         ),
         (oldest, "0.17.0", "trl_017_loss.py", 144, {"grpo", "bnpo", "dr_grpo"}),
     ],
@@ -50,5 +50,8 @@ def test_loss_gradient_advantages_and_defaults_are_trls(python, release, program
     assert set(seen["worst"]["float64"]) == set(seen["worst"]["float32"]) == types
     assert max(seen["worst"]["float64"].values()) < 1e-12, seen["worst"]
     assert max(seen["worst"]["float32"].values()) < 1e-6, seen["worst"]
+    beside = seen.get("beside", {})
+    assert len(beside) == (7 if release == "1.16.0" else 0)
+    assert max(beside.values(), default=0.0) < 1e-12, beside
     assert max(seen["advantages"].values()) < 1e-12, seen["advantages"]
     assert seen["defaults"] == []

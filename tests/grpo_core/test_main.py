@@ -91,7 +91,7 @@ def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("key", ["model.path", "reward.model"])
-@pytest.mark.parametrize("command", ["train", "serve", "probe"])
+@pytest.mark.parametrize("command", ["train", "probe"])
 def test_a_folder_that_is_not_there_is_told_before_torch_is_imported(key, command):
     """It is told at once, not after the seconds that torch and transformers take."""
     say = f"print(main([{command!r}, '--{key}', 'nowhere']), 'torch' in sys.modules)"

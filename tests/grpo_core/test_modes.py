@@ -142,7 +142,9 @@ def without_times(config) -> tuple[list[dict], str]:
 def test_evaluation_is_pinned_and_changes_nothing(short_run, mode):
     """It has the version that the step trains, comes from one owner between two rollouts, and moves no parameter."""
     plain, parameters = without_times(short_run(mode))
-    entries, evaluated = without_times(short_run(mode, **{"eval.every": 2, "eval.prompts": 6}))
+    entries, evaluated = without_times(
+        short_run(mode, **{"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"})
+    )
     assert evaluated == parameters
     kept = [{k: v for k, v in entry.items() if not k.startswith("eval/")} for entry in entries]
     assert kept == plain

@@ -101,7 +101,9 @@ def test_the_overlong_filter_takes_gradient_from_what_was_cut_off(short_run):
     """With every completion cut off there is no gradient, and no NaN either; rewards are still given."""
     settings = {"sampling.max_tokens": 4, "task.max_length": 3, "train.steps": 1}
     plain = metrics_of(short_run(**settings))[0]
-    filtered = metrics_of(short_run(**settings, **{"sampling.overlong_filter": "true"}))[0]
+    filtered = metrics_of(
+        short_run(**settings, **{"sampling.overlong_filter": "true", "output.name": "filtered"})
+    )[0]
     assert plain["reward/mean"] == filtered["reward/mean"]
     assert filtered["completions/filtered"] == plain["completions/truncated"] > 0
     assert plain["completions/filtered"] == 0

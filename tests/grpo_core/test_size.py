@@ -19,16 +19,16 @@ ROOT = Path(grpo_core.__file__).parent
 # Code lines, where a reader begins and how much there is: what the way of a number takes, room by room.
 CORE = {
     "types.py versions.py": 80,
-    "config.py settings.py rules.py usage.py": 405,
-    "tasks": 661,
+    "config.py settings.py rules.py usage.py": 440,  # 35 for settings beside the core, and notes
+    "tasks": 667,
     "learn/advantages.py": 46,
-    "learn/loss.py learn/kl.py learn/reference.py learn/entropy.py": 206,
+    "learn/loss.py learn/kl.py learn/reference.py learn/entropy.py": 209,
     "learn/logprobs.py learn/batch.py learn/sharing.py": 196,
     "learn/policy.py learn/equipped.py learn/adapters.py learn/memory.py learn/parallel.py learn/resumed.py": 211,
-    "learn/update.py": 125,
+    "learn/update.py": 140,  # several updates on one rollout, and what `forms` puts in place of its parts
     "learn/pool.py learn/dynamic.py learn/staleness.py": 82,
     "publish.py": 64,
-    "trainer.py resumed.py evaluation.py": 274,
+    "trainer.py resumed.py evaluation.py": 282,
     "modes": 287,
     "machine run.py files.py metrics.py": 463,
     "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 218,
@@ -36,8 +36,9 @@ CORE = {
     "__main__.py": 147,
 }
 # Of what a run in colocate mode has read when it ends, with the embedded engine, on the shipped task: called from
-# Python, and by its command, which reads settings, checks them and shows how far it is.
-RUN, COMMAND = 2000, 2465
+# Python, and by its command, which reads settings, checks them and shows how far it is. 20 of the latter: what is given
+# twice is noted, a folder that is not there is told before torch, settings beside the core are looked for.
+RUN, COMMAND = 2000, 2485
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
 CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 22}
 PROGRAMS = {
@@ -90,7 +91,7 @@ def test_the_core_is_small():
     """All that a number passes through, beside the engines that are somewhere else."""
     found = {file for names in CORE for file in files(names)}
     # 36 of these are imports of what stands in files of its own since a plain run has to load no more than RUN.
-    assert sum(map(code_lines, found)) <= 3663
+    assert sum(map(code_lines, found)) <= 3720
 
 
 @pytest.mark.parametrize(("kind", "most"), [("run", RUN), ("command", COMMAND)])

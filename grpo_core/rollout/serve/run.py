@@ -23,6 +23,7 @@ from grpo_core.machine.determinism import settle
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.http.identify import PROTOCOL
 from grpo_core.rollout.serve.credentials import TOKEN_VARIABLE, given_token, kept_token
+from grpo_core.rules import check_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,7 @@ def serve(
     listener = _bind(
         config.rollout.host, config.rollout.port, has_token=bool(token or config.rollout.token_file)
     )
+    check_folders(config)
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"serve needs {' and '.join(missing)} in this environment; install them there")

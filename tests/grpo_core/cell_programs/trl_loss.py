@@ -27,7 +27,10 @@ import torch
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.entropy import entropy_mask
-from grpo_core.learn.loss import Streams, policy_loss, token_weights
+from grpo_core.learn.forms.advantages import wide_advantages
+from grpo_core.learn.forms.loss import any_policy_loss, wide_policy_loss
+from grpo_core.learn.loss import Streams, token_weights
+from grpo_core.wide import WideLossConfig, loss_config
 
 LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: cut off, and masked by mask_truncated_completions
 LONGEST = 12
@@ -121,7 +124,7 @@ def correction_weights(data, correction):
     return names["vllm_importance_sampling_ratio"]
 
 
-def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy):
+def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy, off_policy=None, bonus=0.0):
     from trl import GRPOTrainer
 
     current = data.current.clone().requires_grad_()
@@ -132,10 +135,15 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy):
         steps_per_generation=1,
         sapo_temperature_pos=1.0,
         sapo_temperature_neg=1.05,
+        vespo_k_pos=2.0,
+        vespo_lambda_pos=3.0,
+        vespo_k_neg=3.0,
+        vespo_lambda_neg=2.0,
     )
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (current, data.entropy, None),
-        _entropy_bonus_enabled=False,
+        _entropy_bonus_enabled=bool(bonus),
+        entropy_coef=bonus,
         _metrics={"train": defaultdict(list)},
         accelerator=Accelerator(),
         args=args,
@@ -148,12 +156,14 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy):
         loss_type=loss_type,
         max_completion_length=LONGEST,
         model=SimpleNamespace(training=True),
-        off_policy_mask_threshold=None,
+        off_policy_mask_threshold=off_policy,
         top_entropy_quantile=1.0 - entropy,
         use_adaptive_entropy=False,
         use_vllm=correction is not None,
         vllm_importance_sampling_correction=correction is not None,
     )
+    trainer.get_gamma_weights = GRPOTrainer.get_gamma_weights
+    trainer.get_off_policy_mask = GRPOTrainer.get_off_policy_mask
     trainer.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, trainer)
     ids = torch.zeros(mask.shape, dtype=torch.long)
     inputs = {
@@ -174,12 +184,13 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy):
     return loss.detach(), current.grad
 
 
-def ours(data, options, entropy=0.0):
+def ours(data, options, entropy=0.0, bonus=None):
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
     weights = token_weights(data.mask, options.aggregation, LONGEST)
     learned = entropy_mask(data.entropy, data.mask, entropy)
-    loss = policy_loss(current, streams, data.advantages, data.mask, weights, options, learned).value
+    given = (current, streams, data.advantages, data.mask, weights, options, learned)
+    loss = (any_policy_loss(*given) if bonus is None else wide_policy_loss(*given, bonus)).value
     loss.backward()
     return loss.detach(), current.grad
 
@@ -234,7 +245,56 @@ def losses(types):
     return {"worst": worst, "cases": cases}
 
 
-def their_advantages(rewards, weights, scale, group):
+def beside():
+    """Worst differences of what stands beside the loss types: off-policy masks, the entropy bonus, a reward each."""
+    torch.set_default_dtype(torch.float64)
+    usual = {
+        "level": "token",
+        "beta": 0.0,
+        "delta": None,
+        "bias": False,
+        "correction": ("token", "truncate"),
+        "entropy": 0,
+    }
+    worst = {}
+    for loss_type, limit, seed in itertools.product(("grpo", "dapo", "sapo", "cispo"), (0.02, 0.1), range(3)):
+        case, data = {"loss_type": loss_type, **usual}, tensors(seed)
+        options = replace(wide(options_for(**case)), off_policy_limit=limit)
+        pair = (ours(data, options), theirs(data, **case, off_policy=limit))
+        name = f"off-policy {loss_type}"
+        worst[name] = max(worst.get(name, 0.0), differences([pair]))
+    for loss_type, seed in itertools.product(("dapo", "vespo"), range(3)):
+        case, data = {"loss_type": loss_type, **usual}, tensors(seed)
+        options = replace(wide(options_for(**case)), entropy_coefficient=0.01)
+        mine, other = (data.entropy.clone().requires_grad_() for _ in range(2))
+        data.entropy = other
+        their = theirs(data, **case, bonus=0.01)
+        our = ours(data, options, bonus=mine)
+        worst[f"entropy {loss_type}"] = max(
+            differences([(our, their)]),
+            relative(mine.grad, other.grad),
+            worst.get(f"entropy {loss_type}", 0.0),
+        )
+    return {"beside": worst | {"normalize_then_sum": each_reward()}}
+
+
+def wide(options):
+    return loss_config({**vars(options), "off_policy_limit": 0.0})
+
+
+def each_reward():
+    """GDPO as TRL has it: each reward over its group's deviation, then the sum over the batch's."""
+    rewards = torch.randn(12, 2, generator=torch.Generator().manual_seed(1))
+    rewards[4:8, 0] = 0.1
+    weights = (1.0, 0.5)
+    their = their_advantages(rewards, torch.tensor(weights), "group", 4, "normalize_then_sum")
+    scores = [(weight, rewards[:, place].view(-1, 4).tolist()) for place, weight in enumerate(weights)]
+    options = WideLossConfig(advantage_rewards="each")
+    our = wide_advantages([[0.0] * 4] * 3, [[1] * 4] * 3, options, scores)
+    return float((torch.tensor(our).flatten() - their).abs().max())
+
+
+def their_advantages(rewards, weights, scale, group, aggregated="sum_then_normalize"):
     from trl import GRPOTrainer
     from trl.trainer.utils import nanstd
 
@@ -243,7 +303,10 @@ def their_advantages(rewards, weights, scale, group):
     )
     names = {
         "self": SimpleNamespace(
-            multi_objective_aggregation="sum_then_normalize", scale_rewards=scale, reward_weights=weights
+            multi_objective_aggregation=aggregated,
+            scale_rewards=scale,
+            reward_weights=weights,
+            reward_funcs=(None,) * rewards.shape[1],
         ),
         "torch": torch,
         "nanstd": nanstd,
@@ -291,6 +354,9 @@ def defaults():
         if name.startswith("trl-1.16.0/")
         and fields[setting].default != ours_of(record.loss)
         and not (setting == "epsilon" and record.form == "cispo")  # it has no lower bound
+        and not (
+            setting == "vllm_importance_sampling_mode" and record.form == "vespo"
+        )  # it refuses the default
     ]
 
 
@@ -302,6 +368,7 @@ def main() -> None:
     scales = {scale: scale for scale in ("group", "batch", "none")}
     seen = {
         **losses(types),
+        **beside(),
         "advantages": advantages(scales, their_advantages, (4, 2, 1)),
         "defaults": defaults(),
     }

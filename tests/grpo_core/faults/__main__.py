@@ -109,7 +109,7 @@ class Bench:
         whole, _ = self.train("whole")
         assert whole["outcome"] == "ok", whole["error"]
         self.counts, self._passed = self.proxy.seen, list(self.proxy.passed)
-        self._start, self._second = 0, False
+        self._start, self._second, self._seconds = 0, False, 0
         self._check_the_judge()
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
@@ -130,8 +130,10 @@ class Bench:
 
     def second_trainer(self) -> None:
         """Another run, of the same settings but for its seed, begins beside the first."""
-        self._second = True
-        arguments = self.arguments("second", **{"train.seed": 1, "rollout.reconnect_s": LOOKING_S})
+        self._second, self._seconds = True, self._seconds + 1
+        arguments = self.arguments(
+            f"second {self._seconds}", **{"train.seed": 1, "rollout.reconnect_s": LOOKING_S}
+        )
         (self.folder / "second.json").unlink(missing_ok=True)
         self.servers.train(arguments, self.folder / "second.json")
 

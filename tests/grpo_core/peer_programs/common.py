@@ -13,10 +13,11 @@ from types import SimpleNamespace
 
 import torch
 
-from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.loss import Streams, policy_loss, token_weights
+from grpo_core.learn.forms.loss import any_policy_loss
+from grpo_core.learn.loss import Streams, token_weights
+from grpo_core.wide import loss_config
 
 LENGTHS = (9, 4, 1, 7, 2, 9)
 LONGEST = 12
@@ -41,9 +42,9 @@ def tensors(seed):
     )
 
 
-def ours(data, settings, length_epsilon=0.0):
+def ours(data, settings, length_epsilon=0.0, parts=PARTS):
     """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
-    options = LossConfig(**settings)
+    options = loss_config(settings)
     current = data.current.clone().requires_grad_()
     weights = token_weights(data.mask, options.aggregation, LONGEST)
     if options.aggregation == "sequence":
@@ -51,10 +52,10 @@ def ours(data, settings, length_epsilon=0.0):
         weights = weights * (lengths / (lengths + length_epsilon))
     reference = data.reference if options.kl_coefficient else None
     total = torch.zeros(())
-    for rows in PARTS:
+    for rows in parts:
         kept = None if reference is None else reference[rows]
         streams = Streams(data.behaviour[rows], data.proximal[rows], kept)
-        part = policy_loss(
+        part = any_policy_loss(
             current[rows], streams, data.advantages[rows], data.mask[rows], weights[rows], options
         )
         part.value.backward()

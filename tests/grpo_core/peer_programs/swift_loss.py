@@ -23,6 +23,9 @@ from common import (
     tensors,
 )
 
+from grpo_core.learn.forms.advantages import wide_advantages
+from grpo_core.wide import WideLossConfig
+
 CAP = 1.6
 # ms-swift's loss types, as settings of ours.
 LOSSES = {
@@ -44,7 +47,9 @@ class Accelerator:
         return values
 
 
-def theirs(data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None):
+def theirs(
+    data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None, off_policy=None
+):
     from swift.rl_core.data import GRPOBatch
     from swift.rlhf_trainers.grpo_trainer import GRPOTrainer
 
@@ -68,7 +73,7 @@ def theirs(data, *, loss, level="token", beta=0.04, delta=None, correction=None,
         max_completion_length=LONGEST,
         model=SimpleNamespace(training=True),
         model_accepts_loss_kwargs=False,
-        off_policy_sequence_mask_delta=None,
+        off_policy_sequence_mask_delta=off_policy,
         overlong_filter=False,
         rollout_importance_sampling_mode=correction,
         rollout_importance_sampling_threshold=CAP,
@@ -104,7 +109,11 @@ def theirs(data, *, loss, level="token", beta=0.04, delta=None, correction=None,
 def losses():
     worst = Worst()
     for loss, level, beta, delta, correction in itertools.product(
-        LOSSES, ("token", "sequence"), (0.0, 0.04), (None, 1.5), (None, "token_truncate", "token_mask")
+        LOSSES,
+        ("token", "sequence", "sequence_token"),
+        (0.0, 0.04),
+        (None, 1.5),
+        (None, "token_truncate", "token_mask"),
     ):
         if beta and correction:  # its correction weighs the KL, too
             continue
@@ -121,6 +130,11 @@ def losses():
             data = tensors(seed)
             their = theirs(data, loss=loss, level=level, beta=beta, delta=delta, correction=correction)
             worst.add(loss, *zip(ours(data, settings), their, strict=True))
+    for loss, limit, seed in itertools.product(("grpo", "dapo", "sapo"), (0.02, 0.1), SEEDS):
+        data = tensors(seed)
+        settings = {"clip_high": 0.28, "correction": "none", "off_policy_limit": limit, **LOSSES[loss]}
+        their = theirs(data, loss=loss, beta=0.0, off_policy=limit)
+        worst.add(f"off-policy {loss}", *zip(ours(data, settings), their, strict=True))
     return worst
 
 
@@ -138,6 +152,14 @@ def advantages():
             ("rloo", centred * 3 / 2, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
         ):
             worst.add(name, (our, compute_advantages(rewards, torch.ones(1), 3, **options)[0]))
+        second, weights = reward_groups(seed + 100), torch.tensor([1.0, 0.5])
+        both = torch.stack([rewards[:, 0], torch.tensor(second).flatten()], 1)
+        options = WideLossConfig(advantage_rewards="each", advantage_epsilon=1e-8)
+        our = wide_advantages(groups, [[1] * 3] * len(groups), options, [(1.0, groups), (0.5, second)])
+        worst.add(
+            "gdpo",
+            (torch.tensor(our).flatten(), compute_advantages(both, weights, 3, scale_rewards="gdpo")[0]),
+        )
     return worst
 
 

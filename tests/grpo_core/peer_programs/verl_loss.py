@@ -37,11 +37,12 @@ AGGREGATIONS = {
     "seq-mean-token-mean": "sequence",
     "seq-mean-token-sum": "sequence_sum",
     "seq-mean-token-sum-norm": "constant",
+    "token-sum": "token_sum",
 }
 # verl's policy losses, as settings of ours.
 LOSSES = {
     "vanilla": {"dual_clip": 3.0, "log_ratio_limit": 20.0},
-    "gspo": {"ratio": "sequence", "log_ratio_limit": 10.0},
+    "gspo": {"ratio": "sequence_token", "log_ratio_limit": 10.0},
     "sapo": {"surrogate": "sapo", "log_ratio_limit": 20.0},
     "cispo": {"surrogate": "cispo", "log_ratio_limit": 20.0},
     "gpg": {"surrogate": "cispo", "clip_high": 0.0},
@@ -112,10 +113,7 @@ def losses():
     for loss, aggregation, kl, correction, level in itertools.product(
         LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence")
     ):
-        # verl's SAPO is always a mean of means; its GSPO has a gradient for each token, which a token's weight changes.
-        if (loss == "sapo" and aggregation != "seq-mean-token-mean") or (
-            loss == "gspo" and correction and level == "token"
-        ):
+        if loss == "sapo" and aggregation != "seq-mean-token-mean":  # verl's is always a mean of means
             continue
         settings = {
             "clip_high": 0.28,
