@@ -107,6 +107,9 @@ def tests(session: nox.Session) -> None:
         gpu_tests(session) if marked == ["gpu"] else tests_of_cells(session, session.posargs)
         return
     paths, options = chosen_by(session)
+    # Who added an entry or a line of a table waits for no trainer: `nox -s tests` runs those that need one.
+    light = [] if any(word.endswith(".py") for word in session.posargs) else lighter(session, paths)
+    paths = light or paths
     if not paths or needs_torch(paths):
         install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     else:
@@ -155,14 +158,20 @@ def quick(session: nox.Session) -> None:
     if not session.posargs:
         session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalogue/issues/SCH001.toml")
     paths, options = chosen_by(session, near=True)
-    light = [path for path in paths if not needs_torch([path])]
-    if left := [str(path.relative_to(ROOT)) for path in paths if path not in light]:
-        session.log(f"need torch, so they are for `nox -s tests`: {' '.join(left)}")
+    light = lighter(session, paths)
     if not light:
         session.error("no test without torch rests on that; nox -s tests -- FILE")
     install(session, "--editable", ".[matrix]", "--group", "test-light")
     wanted = f"({WITHOUT_CELLS}) and not slow"
     session.run("python", "-m", "pytest", "-n", "2", "-m", wanted, *options, *map(str, light))
+
+
+def lighter(session: nox.Session, paths: Sequence[Path]) -> list[Path]:
+    """Those of some tests that need no torch; the others are named."""
+    light = [path for path in paths if not needs_torch([path])]
+    if left := [str(path.relative_to(ROOT)) for path in paths if path not in light]:
+        session.log(f"need torch, so they are for `nox -s tests`: {' '.join(left)}")
+    return light
 
 
 def chosen_by(session: nox.Session, *, near: bool = False) -> tuple[list[Path], list[str]]:

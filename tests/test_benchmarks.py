@@ -12,6 +12,8 @@ import pytest
 from tests.cells import ROOT, cell_python
 
 SMALL = {
+    "answers": ["--repeats=1"],
+    "audit_recorded": ["--runs=1", "--models=1", "--seconds=1"],
     "doctor": ["--prefix", sys.prefix, "--repeats=1"],
     "efficiency": ["--toy"],
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],

@@ -139,7 +139,9 @@ def test_a_file_that_is_broken_is_no_crash_of_ours(tmp_path, capsys):
     assert command.main(["lint", str(path)]) == 3
     told = capsys.readouterr().out
     assert told.startswith("lint: nothing was judged; 1 file could not be read\n")
-    assert f"unread  reading {path}: {path}:2:" in told.replace("\n", " ").replace("  reading", "  reading")
+    assert f"unreadreading{path}:{path}:2:" in "".join(
+        told.split()
+    )  # however long the path is, and where it is broken
     assert "crash" not in told.lower()
 
 

@@ -148,7 +148,8 @@ def test_its_own_fault_is_a_line_in_the_report(session, monkeypatch):
         raise RuntimeError("a fault\nof its own")
 
     monkeypatch.setattr(command, "triage", broken)
-    result = run(session, "--grpo-doctor", "-W", "error")
+    # The plugin is imported here already, of which pytest warns.
+    result = run(session, "--grpo-doctor", "-W", "error", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     result.assert_outcomes(**OUTCOMES)
     line = "warning: it could not look at this failure: RuntimeError: a fault of its own\n"
     assert set(sections(result).values()) == {line}

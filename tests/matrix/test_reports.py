@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from diagnostics.facts.compat import Compat
 from diagnostics.matrix import report
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Grid, Outcome
@@ -96,7 +97,9 @@ def test_the_page_fetches_and_runs_nothing(make):
         ran_with=((HOSTILE, HOSTILE),),
         log=HOSTILE,
     )
-    text = html.render(make({"resolve": "pass", "install": "pass", "import": hostile}), "today")
+    text = html.render(
+        make({"resolve": "pass", "install": "pass", "import": hostile}), "today", published=Compat()
+    )
     page = Page(text)
     script = (html.PAGE / "page.js").read_text()
     named = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -5,7 +5,6 @@ A pair stands for what was shown of it, strongest first; what was only read is p
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics.matrix.report import publish
+from diagnostics.report.wording import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -130,8 +130,8 @@ def _of_cell(cell: Mapping[str, Any], *, here: bool) -> Pair:
     device = ("cpu" if "CPU" in with_what else "gpu") if state == "ran" else ""
     pins = [("vllm", cell["vllm"]), ("trl", cell["trl"])]
     pins += [(name, cell[name]) for name in ("transformers", "torch") if cell.get(name)]
-    install = shlex.join(["uv", "pip", "install", *(f"{name}=={version}" for name, version in pins)])
-    again = shlex.join(["nox", "-s", "matrix", "--", "--cells", cell["id"], "--fresh"])
+    install = quoted(["uv", "pip", "install", *(f"{name}=={version}" for name, version in pins)])
+    again = quoted(["nox", "-s", "matrix", "--", "--cells", cell["id"], "--fresh"])
     told = (
         tuple(ran),
         tuple(against),
@@ -160,7 +160,7 @@ def _of_read(vllm: str, trl: str, read: Read) -> Pair:
         "pass": "none" if read.resolve == "unresolvable" else "read",
     }
     state = states.get(read.contract or "", "none" if read.resolve == "unresolvable" else "open")
-    install = shlex.join(["uv", "pip", "install", f"vllm=={vllm}", f"trl=={trl}"]) if state == "read" else ""
+    install = quoted(["uv", "pip", "install", f"vllm=={vllm}", f"trl=={trl}"]) if state == "read" else ""
     return Pair(vllm, trl, state, against=tuple(against), install=install)
 
 
