@@ -109,6 +109,7 @@ def settings(command: Command, file: str, nested: Callable[[Word], list[Settings
         made.gaps.append(NotJudged(name, why, "lint it where that file is", str(Place(file, word.line))))
     made.environ = {**command.environ, **_given(command.words[slice(*found.launcher)], file)}
     made.launch = _launch(command.words[slice(*found.launcher)], file)
+    _of_the_job(made)
     for key, text in found.extra.items():
         made.set(key, Value(scalar(text), made.place))
     reader = _flags if found.style == "flags" else _overrides
@@ -118,6 +119,16 @@ def settings(command: Command, file: str, nested: Callable[[Word], list[Settings
 
         scripts.join(made, file, module=not found.about.endswith(".py"))
     return [made]
+
+
+def _of_the_job(made: Settings) -> None:
+    """As many tasks as the job has, where `srun` starts the processes itself and says no number."""
+    processes, tasks = made.launch.get("processes"), made.environ.get("SLURM_NTASKS")
+    launcher = made.launch.get("launcher")
+    if launcher is None or launcher.data != "srun" or tasks is None or not str(tasks.data).isdecimal():
+        return
+    if processes is not None and not processes.known and "processes_per_node" not in made.launch:
+        made.launch["processes"] = tasks.but(int(str(tasks.data)))
 
 
 def _started_script(command: Command, file: str) -> Recognised | None:

@@ -67,6 +67,9 @@ def _environment(made: RunPlan) -> None:
         if ids is not None:
             made.put("devices.ids", visible.but(ids))
             made.put("devices.visible", visible.but(len(ids)))
+    elif visible is None and "SLURM_GPUS_ON_NODE" in environ:
+        of_job = environ["SLURM_GPUS_ON_NODE"]
+        made.put("devices.visible", of_job.but(int(of_job.data)) if str(of_job.data).isdecimal() else of_job)
     allocator = environ.get("PYTORCH_CUDA_ALLOC_CONF")
     if allocator is not None and allocator.known:
         made.put("memory.allocator", allocator)

@@ -32,7 +32,8 @@ def swift_workers(plan: RunPlan, versions: Versions) -> list[Finding]:
     # What counts is one node: its devices, its processes.
     processes = environment_number(plan.settings, "NPROC_PER_NODE")
     trains = processes.data if processes is not None else None
-    rests_on = [*values(plan, "devices.rollout", "devices.ids"), *([processes] if processes else [])]
+    shown = values(plan, "devices.ids") or values(plan, "devices.visible")
+    rests_on = [*values(plan, "devices.rollout"), *shown, *([processes] if processes else [])]
     out: list[Finding] = []
     if workers == visible:
         if isinstance(trains, int) and trains != visible:
@@ -195,7 +196,7 @@ def processes_and_devices(plan: RunPlan, versions: Versions) -> list[Finding]:
     return found(
         plan, "CFG104", Severity.ERROR,
         f"{count} training processes on a node that shows them {visible} devices.",
-        [per_node, *values(plan, "devices.ids")],
+        [per_node, *(values(plan, "devices.ids") or values(plan, "devices.visible"))],
         remedy=f"Start {visible} processes, or show more devices.",
     )  # fmt: skip
 

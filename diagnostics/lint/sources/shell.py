@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import given
+from diagnostics.lint.sources import slurm
 from diagnostics.lint.sources.shell_words import Lexer, Piece, Token
 from diagnostics.lint.sources.tree import MAX_BYTES, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Value
@@ -119,7 +120,12 @@ def commands(text: str, file: str, first_line: int = 1) -> list[Command]:
         UnreadableError: It is larger than a script is.
     """
     marked = text.translate(dict.fromkeys(range(7), " "))
-    return _ShellReader(file).read(Lexer(marked, file, first_line).tokens())
+    reader = _ShellReader(file)
+    for each in slurm.asked(text, first_line):
+        place = Place(file, each.line)
+        reader.scope.variables[each.name] = f"{SOFT}{each.number}"
+        reader.scope.exported[each.name] = Value(str(each.number), place, each.name, soft=True, outside=True)
+    return reader.read(Lexer(marked, file, first_line).tokens())
 
 
 def nested(word: Word, file: str) -> list[Command]:
