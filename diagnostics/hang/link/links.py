@@ -48,7 +48,9 @@ def _of(index: Index, stand: Stand) -> list[Edge]:
             if (p.host, p.ppid) == (stand.process.host, stand.process.ppid)
         ]
         found = _dead(stand, "waits in its own store, and beside it is", beside)
-    if not found and ((kind == "socket" and not thread.waits_fds) or ends.mailbox(stand.process, thread)):
+    by_ring = kind == "ring_read" and any("/psm_" in name for name in stand.process.shared)
+    mailbox = not by_ring and ends.mailbox(stand.process, thread)
+    if not found and ((kind == "socket" and not thread.waits_fds) or mailbox):
         found = ends.any_peer(index, stand)
     return found
 
@@ -97,6 +99,11 @@ def _ring(index: Index, stand: Stand, _: Thread) -> list[Edge]:
     mine = {name for name in process.shared if "/psm_" in name}
     sharing = [p for p in index.snapshot.processes if p.key != process.key and mine & set(p.shared)]
     below = [p for p in index.children(process) if p.python] or [p for p in sharing if p.ppid != process.ppid]
+    # A worker whose engine waits for its reply waits for the next call: the reply, or the call, is lost.
+    if not index.children(process) and all(
+        index.stands[p.key].kind == stand.kind == "ring_read" for p in below
+    ):
+        return []
     what = (
         "waits for an answer of its"
         if stand.kind == "ring_read"

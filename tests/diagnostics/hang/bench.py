@@ -28,7 +28,7 @@ from tests.diagnostics.hang import bench_repros
 HERE = Path(__file__).parent / "programs"
 PATIENCE = Patience(2.0, 600.0)
 SETTLE_S = 3.0
-READY_S = 90.0
+READY_S = 300.0
 
 
 @dataclass(frozen=True)
