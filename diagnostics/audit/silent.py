@@ -1,4 +1,4 @@
-"""Which question finds each failure that says nothing: by the code of the known issue, or why none does."""
+"""Which question finds each failure that says nothing, where its entry names no families; or why none does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ PROBES: dict[str, tuple[str, ...]] = {
     "SYN015": ("P2",),
     "TOK001": ("P10",),
     "REW001": ("P12",),
-    "NUM004": ("P11",),
     "NUM027": ("metrics",),
 }
 # Those that no question of an audit shows.
@@ -21,5 +20,6 @@ WHY_NOT: dict[str, str] = {
     "CFG107": "options that a run does not use leave no trace in what it samples; lint reads them",
     "CFG114": "options that the command never sees leave no trace in what it samples; lint reads them",
     "MEM013": "memory is asked of the device, which an audit does not do; the log tells",
+    "NUM004": "a loss divided by too much: a replay of the step shows it, and no answer of an engine or of a dump",
     "SYN002": "weights that change within a completion: no sample of an audit lies across an update",
 }

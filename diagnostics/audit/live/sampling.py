@@ -119,6 +119,7 @@ def _mended(
                 "logprobs/shift",
                 FAULT,
                 "P8",
+                code="NUM044",
                 values={"shift": shift},
                 estimates=(Estimate("shift", shift, expected=0),),
                 residual=off,
@@ -164,7 +165,7 @@ def _paired(
     if off > 0.5 * before:
         return sampled, []
     answer = ProbeAnswer(
-        "pairing", FAULT, "P9", values={"moved": moved, "count": len(best)}, residual=off, floor=floor,
+        "pairing", FAULT, "P9", code="TOK019", values={"moved": moved, "count": len(best)}, residual=off, floor=floor,
         runner_up=RunnerUp("as they came", before), count=len(again.seen.ids),
     )  # fmt: skip
     return again, [answer]
