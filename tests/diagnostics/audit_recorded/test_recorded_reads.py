@@ -24,7 +24,7 @@ def some_rows(steps=5):
             step,
             f"prompt {step} {group}",
             f"answer {step} {group} {each}",
-            each % 2,
+            float(each % 2),
             values[each] / (0.57735027 + 1e-4),
         )
         for step in range(1, steps + 1)
