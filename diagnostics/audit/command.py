@@ -108,14 +108,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> Audit:
     if options.run is not None:
-        from diagnostics.audit.recorded import audit_run, sampling_of
+        from diagnostics.audit.live import trainer
+        from diagnostics.audit.recorded import audit_run
 
         return audit_run(
             options.run,
             checkpoint=options.checkpoint,
             tokens=max(options.tokens, 4096),
             reward=options.reward,
-            asked=sampling_of(options.trainer_config) if options.trainer_config else None,
+            asked=trainer.read(options.trainer_config).request if options.trainer_config else None,
         )
     from diagnostics.audit.live.asked import Asked, audit_server
 

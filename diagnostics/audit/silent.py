@@ -13,7 +13,22 @@ PROBES: dict[str, tuple[str, ...]] = {
     "SYN015": ("P2",),
     "TOK001": ("P10",),
     "REW001": ("P12",),
-    "NUM027": ("metrics",),
+    "NUM004": ("P11",),
+    "NUM027": ("metrics", "P13"),
+    "NUM041": ("P11",),
+    "NUM042": ("masks",),
+    "NUM043": ("P5/P8", "metrics"),
+    "NUM044": ("P5/P8",),
+    "NUM045": ("metrics",),
+    "NUM046": ("metrics",),
+    "NUM047": ("P13",),
+    "CFG126": ("data",),
+    "CFG127": ("samples", "metrics"),
+    "CFG128": ("P13", "metrics"),
+    "REW004": ("samples",),
+    "REW005": ("P12",),
+    "TOK018": ("samples",),
+    "TOK019": ("data",),
 }
 # Those that no question of an audit shows.
 WHY_NOT: dict[str, str] = {

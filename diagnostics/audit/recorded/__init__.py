@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
-from diagnostics import given
 from diagnostics.audit.errors import AuditError
 from diagnostics.audit.model import CLEAN, NOT_ASKED, RECORDED, Audit, Fact, ProbeAnswer
 from diagnostics.audit.recorded import found
@@ -21,7 +19,6 @@ from diagnostics.audit.recorded.questions import (
     text_law,
     weights,
 )
-from diagnostics.audit.recorded.readers import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -78,20 +75,6 @@ def audit_run(
     return Audit(
         RECORDED, _subject(path, checkpoint, remains), tuple(answers), seconds=time.monotonic() - began
     )
-
-
-def sampling_of(path: Path) -> dict[str, float]:
-    """Temperature, top_p and top_k out of a JSON file of what the trainer samples and computes with.
-
-    Raises:
-        AuditError: It is not there, or no object of JSON.
-    """
-    try:
-        document = json.loads(given.read(path, given.LIST))
-        told = {name: plain.number(document.get(name)) for name in ("temperature", "top_p", "top_k")}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise AuditError(f"{path}: no JSON object of what the trainer samples with: {error}") from None
-    return {name: value for name, value in told.items() if value is not None}
 
 
 def _asked(remains: Remains) -> dict[str, float]:

@@ -114,7 +114,8 @@ def _spread(recording: Recording, groups: list[list[Row]]) -> ProbeAnswer:
     missing = sum(len(full) - len(group) for group, full in zip(told, rewarded, strict=True))
     count = sum(map(len, rewarded))
     if len(whole) < 2 * _GROUPS:
-        if count and missing > count // 2:
+        named = any(row.scores for row in recording.rows)
+        if named and missing > count // 2:
             values = {"share": missing / count, "count": count}
             return ProbeAnswer("rewards/no_number", FAULT, PROBE, "REW002", values, count=count)
         return ProbeAnswer("rewards", NOT_ASKED, PROBE, wanted=(Fact("want_rewards"),))

@@ -1,0 +1,163 @@
+"""What is torn, foreign or missing is told, is never fine, and ends no audit; trackers' own files are read."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from diagnostics.audit.errors import AuditError
+from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED
+from diagnostics.audit.recorded import audit_run
+from diagnostics.audit.recorded.found import remains
+from diagnostics.audit.recorded.readers import safetensors, trackers
+from diagnostics.audit.recorded.rows import Row
+from tests.diagnostics.audit_recorded import runs
+
+
+def some_rows(steps=5):
+    """Groups whose rewards differ, with the advantages that a right trainer makes of them."""
+    values = [-0.5, 0.5, -0.5, 0.5]
+    return [
+        Row(
+            step,
+            f"prompt {step} {group}",
+            f"answer {step} {group} {each}",
+            float(each % 2),
+            values[each] / (0.57735027 + 1e-4),
+        )
+        for step in range(1, steps + 1)
+        for group in range(4)
+        for each in range(4)
+    ]
+
+
+def told(path):
+    audit = audit_run(path)
+    facts = [fact for answer in audit.answers if answer.family == "files" for fact in answer.facts]
+    return audit, facts
+
+
+def test_nothing_is_refused(tmp_path):
+    """A folder without anything that a run leaves, and no folder."""
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(AuditError, match="nothing that a run leaves"):
+        audit_run(tmp_path)
+    with pytest.raises(AuditError, match="no such file"):
+        audit_run(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("form", ["parquet", "verl", "swift"])
+def test_a_file_that_is_cut_off_is_told(tmp_path, form):
+    """The rest is judged, and the audit is not clean."""
+    folder = runs.WRITERS[form](some_rows(), tmp_path / form)
+    whole, facts = told(folder)
+    assert (whole.outcome, facts) == (CLEAN, [])
+    last = sorted(path for path in folder.rglob("*") if path.is_file())[-1]
+    last.write_bytes(last.read_bytes()[:-20])
+    audit, facts = told(folder)
+    assert audit.outcome == NOT_DECIDED
+    assert [last.name in fact.place for fact in facts] == [True]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00" * 64, b"[1, 2]\n", b'{"input": ' + b"[" * 5000 + b"\n", b"\xff\xfe{}"]
+)
+def test_a_foreign_file_under_a_known_name_ends_nothing(tmp_path, data):
+    """Whatever stands in it."""
+    for name in ("1.jsonl", "completions.jsonl", "trainer_state.json", "completions_00001.parquet", "a.wandb",
+                 "events.out.tfevents.1", "rollouts.jsonl"):  # fmt: skip
+        (tmp_path / name).write_bytes(data)
+    audit, facts = told(tmp_path)
+    assert audit.outcome == NOT_DECIDED
+    assert len(facts) >= 5
+
+
+def test_weights_that_are_cut_off_are_told(tmp_path):
+    """A header that promises more than there is."""
+    head = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    for step, data in ((1, b"\0" * 16), (2, b"\0" * 12)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+    _, facts = told(tmp_path)
+    assert len(facts) == 1
+    assert "cut off" in facts[0].values["why"]
+
+
+def test_bfloat16_is_read_as_numbers():
+    """The upper half of a float32."""
+    head = json.dumps({"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    data = struct.pack("<Q", len(head)) + head + struct.pack("<HH", 0x3F80, 0xC000)
+    assert safetensors.values(safetensors.of(data)["a"]) == [1.0, -2.0]
+
+
+def test_event_files_are_read(tmp_path):
+    """As TensorBoard writes them."""
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter(str(tmp_path))
+    for step in range(4):
+        writer.add_scalar("train/reward", 0.5 * step, step)
+    writer.close()
+    (series,) = remains(tmp_path).series
+    assert [(row.step, row.values["reward"]) for row in series.rows] == [
+        (0, 0.0),
+        (1, 0.5),
+        (2, 1.0),
+        (3, 1.5),
+    ]
+
+
+def test_a_record_of_wandb_across_blocks_is_put_together():
+    """A first and a last part, with a block's padding between records."""
+    item = b"\x0a\x05_step" + b"\x82\x01\x011"
+    reward = b"\x0a\x06reward" + b"\x82\x01\x030.5"
+    history = b"".join(b"\x0a" + bytes([len(one)]) + one for one in (item, reward))
+    record = b"\x12" + bytes([len(history)]) + history
+    begin = b":W&B\xe1\xbe\x00"
+    parts = (record[:10], record[10:])
+    data = begin + b"".join(
+        b"\0\0\0\0" + struct.pack("<HB", len(part), kind) + part
+        for part, kind in zip(parts, (2, 4), strict=True)
+    )
+    steps = {}
+    for each in trackers._logged(memoryview(data)):
+        trackers._history(each, steps)
+    assert steps == {1: {"_step": 1, "reward": 0.5}}
+
+
+def test_a_pasted_log_is_read(tmp_path):
+    """Its lines of metrics, by triage's names."""
+    log = tmp_path / "run.log"
+    log.write_text(
+        "".join(f"{{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': 0.3, 'epoch': {i}}}\n" for i in range(5))
+    )
+    assert {answer.family for answer in audit_run(log).answers if answer.outcome == FAULT} == {
+        "metrics/no_gradient"
+    }
+
+
+def test_a_reward_function_is_called_again(tmp_path):
+    """In both threads; what a worker's thread changes is named, and what an exception says."""
+    folder = runs.as_verl(some_rows(), tmp_path / "run")
+    module = tmp_path / "mine.py"
+    module.write_text(
+        "import threading\n"
+        "def right(completions, **_):\n    return [int(each[-1]) % 2 for each in completions]\n"
+        "def thread(completions, **_):\n"
+        "    main = threading.current_thread() is threading.main_thread()\n"
+        "    return [int(each[-1]) % 2 if main else 0 for each in completions]\n"
+        "def raises(completions, **_):\n    raise ValueError('no column')\n"
+        "def other(completions, **_):\n    return [1.0 for _ in completions]\n"
+    )
+
+    def named(function):
+        audit = audit_run(folder, reward=f"{module}:{function}")
+        return [(each.family, each.outcome, each.code) for each in audit.answers if each.probe == "P12"]
+
+    assert named("right") == [("rewards_again", CLEAN, "")]
+    assert named("thread") == [("rewards_again/thread", FAULT, "REW001")]
+    assert named("raises") == [("rewards_again/raises", FAULT, "REW002")]
+    assert named("other") == [("rewards_again/unlike", FAULT, "REW005")]
+    with pytest.raises(AuditError, match="absent"):
+        audit_run(folder, reward=f"{module}:absent")
