@@ -34,9 +34,14 @@ def main(arguments: list[str]) -> int:
     flags = {argument for argument in arguments if argument in _FLAGS}
     rest = [argument for argument in arguments if argument not in _FLAGS]
     if flags & {"--help", "-h"}:
-        from grpo_core.usage import USAGE, help_text
+        from grpo_core.show.helps import usage
 
-        print(USAGE + help_text())
+        print(_visible(usage(next(iter(rest), ""))))
+        return 0
+    if "--help-settings" in rest:
+        from grpo_core.show.helps import settings
+
+        print(_visible(settings(" ".join(rest[rest.index("--help-settings") + 1 :][:1]))))
         return 0
     with _stdout_for_the_answer() as answer:
         try:

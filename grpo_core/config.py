@@ -1,6 +1,6 @@
 """The trainer's settings: what there is, what it means, and which values are allowed.
 
-Read from TOML, overridden by `--section.key VALUE`. `python -m grpo_core train --help` prints this file's
+Read from TOML, overridden by `--section.key VALUE`. `python -m grpo_core train --help-settings` prints this file's
 documentation of every key.
 """
 

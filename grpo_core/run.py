@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import time
@@ -78,8 +77,9 @@ def train(
 def _run_folder(config: Config, *, resume: bool) -> Path:
     if resume and not config.output.name:
         raise ConfigError("output.name = '' (default): --resume needs the name of the run that is to go on")
-    if resume:
-        _refuse_no_run(Path(config.output.dir), config.output.name)
+    if resume and not Path(config.output.dir, config.output.name).is_dir():
+        what = f"output.name = {config.output.name!r}: no such run in {config.output.dir}"
+        raise ConfigError(f"{what} to go on with; without --resume it is started")
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
@@ -103,17 +103,6 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
             f"can't write there: {error.strerror}"
         ) from error
     return folder
-
-
-def _refuse_no_run(runs: Path, name: str) -> None:
-    """Raises ConfigError where no run of that name was ever begun: going on with it is not what would happen."""
-    if (runs / name).is_dir():
-        return
-    near = difflib.get_close_matches(name, [each.name for each in runs.glob("*/")], n=1)
-    meant = f"; did you mean {near[0]}?" if near else "."
-    raise ConfigError(
-        f"output.name = {name!r}: there is no such run in {runs} to go on with{meant} Without --resume it is started"
-    )
 
 
 def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def _suggestion(dotted: str, known: list[str]) -> str:
     same_name = [key for key in known if key.split(".")[1] == dotted.rpartition(".")[2]]
     if same_name or close:
         return f"; did you mean {(same_name or close)[0]}?"
-    return f"; {_sections_text()} (see train --help)"
+    return f"; {_sections_text()} (see train --help-settings)"
 
 
 def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclasses.Field[Any]) -> Any:

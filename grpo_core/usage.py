@@ -1,4 +1,4 @@
-"""What `--help` says."""
+"""The settings as `--help-settings` shows them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,6 @@ from pathlib import Path
 
 from grpo_core import config, wide
 from grpo_core.settings import allowed, fields, sections
-
-USAGE = """usage: python -m grpo_core train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
-       python -m grpo_core serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...] [--allow-unauthenticated]
-       python -m grpo_core probe [CONFIG.toml] [--section.key VALUE ...] [--json]
-       python -m grpo_core replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
-       python -m grpo_core check DUMP [--section.key VALUE ...] [--json]
-
-train  trains; without CONFIG the shipped tiny task, half a minute on a laptop
-serve  serves a model's engine over HTTP, for train --rollout.mode server
-probe  compares an engine's log-probs with the trainer's, before and after a weight update
-replay computes a recorded step of RUN again (output.record_every), to the last bit, or with other settings
-check  computes the advantages of a dump again, TRL's Parquet or verl's JSON lines, from its rewards
-
-Settings and their defaults:
-"""
 
 
 def help_text() -> str:
