@@ -84,9 +84,9 @@ class Trainer:
         if is_plain(config, self.world):
             self.policy = Policy(self.model_dir, config)
         else:
-            from grpo_core.learn.equipped import EquippedPolicy
+            from grpo_core.learn.chosen import policy_for
 
-            self.policy = EquippedPolicy(self.model_dir, config, self.world)
+            self.policy = policy_for(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop = self.tokenizer.eos_token_id
         self.sampling = SamplingParams(

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_core.config import Config, ConfigError, LossConfig, TrainConfig, key
+from grpo_core.config import Config, ConfigError, LossConfig, ModelConfig, RolloutConfig, TrainConfig, key
 
 SURROGATES = (
     *(
@@ -92,6 +92,29 @@ class WideLossConfig(LossConfig):
     """Upper bound: of k1 as a ratio, of k2 and k3 as they are."""
 
 
+TYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class WideModelConfig(ModelConfig):
+    """The model that is trained."""
+
+    dtype: str = key("float32", choices=TYPES)
+    """What the trainer computes in. Weights, gradients and the optimizer stay in float32."""
+    float32_parts: tuple[str, ...] = key(("head", "norms"))
+    """Of a lower dtype: what is computed in float32 nevertheless, of head and norms."""
+    loss_scale: float = key(1024.0, above=0)
+    """Of float16: what the gradient is multiplied by on its way through the model."""
+
+
+@dataclass(frozen=True)
+class WideRolloutConfig(RolloutConfig):
+    """Where completions come from."""
+
+    dtype: str = key("float32", choices=TYPES)
+    """What the engine holds and computes in, apart from the trainer's. Weights are sent in it."""
+
+
 @dataclass(frozen=True)
 class WideTrainConfig(TrainConfig):
     """The optimizer and what it is fed."""
@@ -126,8 +149,15 @@ class WideConfig(Config):
 
     wide = True
 
+    model: WideModelConfig = field(default_factory=WideModelConfig)
+    rollout: WideRolloutConfig = field(default_factory=WideRolloutConfig)
     train: WideTrainConfig = field(default_factory=WideTrainConfig)
     loss: WideLossConfig = field(default_factory=WideLossConfig)
+
+    @property
+    def lowered(self) -> bool:
+        """Whether trainer or engine is to hold anything but float32."""
+        return (self.model.dtype, self.rollout.dtype) != ("float32", "float32")
 
     def as_dict(self) -> dict[str, Any]:
         """Section -> key -> value; of what is not the core's, only what is set."""
@@ -141,7 +171,8 @@ class WideConfig(Config):
 
 def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
     """The rules between these keys, as in `grpo_core.rules`."""
-    loss, train = config.loss, config.train
+    loss, train, model, rollout = config.loss, config.train, config.model, config.rollout
+    lower = config.lowered
     completions = train.prompts_per_step * config.sampling.group_size
     of_a_step = loss.surrogate in ("clip_cov", "kl_cov")
     corrects = loss.correction != "none"
@@ -160,6 +191,16 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
          "the lower bound must not be above the upper"),
         (("train.mini_batches", "train.prompts_per_step", "sampling.group_size"), train.mini_batches > completions,
          "there are fewer completions in a step than mini-batches"),
+        (("model.float32_parts",), not {*model.float32_parts} <= {"head", "norms"},
+         "expected head, norms, both or none"),
+        (("model.dtype", "rollout.dtype", "model.lora_rank", "model.gradient_checkpointing", "loss.kl_coefficient"),
+         lower and bool(model.lora_rank or model.gradient_checkpointing or loss.kl_coefficient),
+         "a lower dtype is not tried with adapters, recomputed activations or a reference model; use float32"),
+        (("model.dtype", "loss.entropy_coefficient"), lower and bool(loss.entropy_coefficient),
+         "a lower dtype is not tried with an entropy bonus; use float32"),
+        (("rollout.dtype", "rollout.mode", "rollout.port"),
+         rollout.dtype != "float32" and rollout.mode == "server",
+         "a server is started with its own dtype; set rollout.mode to colocate or async"),
         (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),
         (("train.final_rate",), train.final_rate > 1, "expected a share, at most 1"),
         (("loss.advantage_rewards", "loss.advantage_scale"),

@@ -162,7 +162,7 @@ def _hidden_behind_shared(
     if width:
         places_BT = first_BT[:, 1:]
         shape = (len(prompts), 1, width, -1)
-        before_TT = torch.full((width, width), -torch.inf, device=ids_BL.device).triu(1)
+        before_TT = shared.gap_BW.new_full((width, width), -torch.inf).triu(1)
         gap_BTW = shared.gap_BW[:, None, None].expand(shape)
         hidden = model.base_model(
             input_ids=ids_BL.gather(1, places_BT.clamp(max=ids_BL.shape[1] - 1)),

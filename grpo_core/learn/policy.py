@@ -92,7 +92,7 @@ class Policy:
 def is_plain(config: Config, world: World) -> bool:
     """Whether the model as it was loaded is all that these settings need."""
     more = config.model.lora_rank or config.model.gradient_checkpointing or config.loss.kl_coefficient
-    return world.size == 1 and not more
+    return world.size == 1 and not (config.wide or more)
 
 
 def whole(value: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.config import ConfigError
 from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.equipped import EquippedPolicy
+from grpo_core.learn.chosen import policy_for
 from grpo_core.learn.forms.update import updater_for
 from grpo_core.learn.resumed import put_back
 from grpo_core.machine.determinism import settle
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from grpo_core.config import LossConfig
+    from grpo_core.learn.policy import Policy
     from grpo_core.types import Sample
 
 SCHEMA = "grpo-doctor.replay.v1"
@@ -55,7 +56,7 @@ def replay(
     recorded = read_step(folder, step)
     config = load(None, [*as_arguments(recorded.config.as_dict()), *overrides])
     settle(config.train.threads)
-    held = EquippedPolicy(config.model.path or str(folder / "model"), config, World())
+    held = policy_for(config.model.path or str(folder / "model"), config, World())
     version = recorded.entry["policy_version"]
     source = policy or _kept(folder, version)
     if source is not None:
@@ -99,7 +100,7 @@ def _kept(folder: Path, version: int) -> Path | None:
     return None
 
 
-def _take_over(held: EquippedPolicy, source: Path) -> None:
+def _take_over(held: Policy, source: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

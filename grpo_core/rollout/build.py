@@ -24,6 +24,7 @@ class EngineSpec:
         seed: The engine's own seed; requests bring theirs.
         threads: Of torch.
         max_batch: Completions the embedded engine samples at one time.
+        dtype: What it holds and computes in.
     """
 
     engine: str
@@ -33,6 +34,7 @@ class EngineSpec:
     seed: int = 0
     threads: int = 1
     max_batch: int = 256
+    dtype: str = "float32"
 
 
 def engine_spec(config: Config, model_dir: str) -> EngineSpec:
@@ -45,6 +47,7 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
         seed=config.train.seed,
         threads=config.train.threads,
         max_batch=config.rollout.max_batch,
+        dtype=getattr(config.rollout, "dtype", "float32"),  # a setting of grpo_core.wide
     )
 
 
@@ -59,15 +62,15 @@ def _transformers(spec: EngineSpec) -> Engine:
     from grpo_core.rollout.embedded.transformers import TransformersEngine
 
     return TransformersEngine(
-        spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch
-    )
+        spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch, dtype=spec.dtype
+    )  # fmt: skip
 
 
 def _vllm(spec: EngineSpec) -> Engine:
     from grpo_core.rollout.vllm.engine import VllmEngine
 
     return VllmEngine(
-        model_dir=spec.model_dir, seed=spec.seed, dtype="float32", max_model_len=spec.max_model_len
+        model_dir=spec.model_dir, seed=spec.seed, dtype=spec.dtype, max_model_len=spec.max_model_len
     )
 
 

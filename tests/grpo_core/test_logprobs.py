@@ -39,13 +39,13 @@ def test_value_entropy_and_gradient_are_the_naive_ones(chunk, temperature):
 def test_the_logits_of_all_positions_never_exist(monkeypatch):
     """No call of the output layer sees more than a chunk, forward or backward; every position is seen twice."""
     seen = []
-    original = logprobs._logprobs_of_chunk
+    original = logprobs.logprobs_of_chunk
 
     def watched(hidden, *rest):
         seen.append(len(hidden))
         return original(hidden, *rest)
 
-    monkeypatch.setattr(logprobs, "_logprobs_of_chunk", watched)
+    monkeypatch.setattr(logprobs, "logprobs_of_chunk", watched)
     hidden = torch.randn(10, 4, requires_grad=True)
     values, _ = chunked_logprobs(
         hidden, torch.randn(6, 4), torch.zeros(10, dtype=torch.long), temperature=1.0, chunk=4

@@ -9,13 +9,14 @@ import torch
 
 from grpo_core.learn.forms.advantages import wide_judged
 from grpo_core.learn.forms.loss import wide_policy_loss
+from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.forms.rejection import within
 from grpo_core.learn.logprobs import slices
 from grpo_core.learn.update import Updater
 from grpo_core.wide import WideConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from grpo_core.config import Config
     from grpo_core.learn.batch import Batch
@@ -86,6 +87,24 @@ class WideUpdater(Updater):
     def _loss(self, part: Part, streams: Streams, current_BT: Any, entropy_BT: Any) -> PolicyLoss:
         tokens = (part.kept_BT, part.weights_BT, self._wide.loss, part.learned_BT)
         return wide_policy_loss(current_BT, streams, part.rows.advantages_B, *tokens, entropy_BT)
+
+    def update(self, batch: Batch, look: Callable[[Policy, float], None] | None = None) -> dict[str, float]:
+        """As `Updater`; in fewer bits, also the share of the last update that the compute type could not hold."""
+        mixed = self._policy if isinstance(self._policy, MixedPolicy) else None
+        found = super().update(batch, look)
+        return found if mixed is None or mixed.lost is None else {**found, "update/lost": mixed.lost}
+
+    def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
+        found = super()._accumulate(window)
+        if isinstance(self._policy, MixedPolicy):
+            self._policy.unscale()
+        return found
+
+    def _step(self, loss: float) -> float:
+        norm = super()._step(loss)
+        if isinstance(self._policy, MixedPolicy):
+            self._policy.take_over(updated=True)
+        return norm
 
     def _rate(self) -> float:
         """As transformers' `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` have it."""

@@ -36,10 +36,11 @@ class TransformersEngine:
     capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
 
     def __init__(
-        self, model_dir: Path | str, *, max_model_len: int, device: str = "cpu", max_batch: int = 256
-    ) -> None:
+        self, model_dir: Path | str, *, max_model_len: int,
+        device: str = "cpu", max_batch: int = 256, dtype: str = "float32",
+    ) -> None:  # fmt: skip
         """Loads the model; its weights count as no version until the first update."""
-        self._model = load_model(model_dir, device)
+        self._model = load_model(model_dir, device).to(getattr(torch, dtype))
         self._asleep = self._empty = False
         self._aborted = threading.Event()
         self._device, self._max_model_len, self._max_batch = device, max_model_len, max_batch

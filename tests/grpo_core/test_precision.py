@@ -1,0 +1,174 @@
+"""Fewer bits in trainer and engine: what stays in float32, what is proven all the same, and what is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_core import run
+from grpo_core.config import ConfigError
+from grpo_core.learn.batch import unjudged
+from grpo_core.learn.forms.precision import MixedPolicy
+from grpo_core.learn.policy import Policy
+from grpo_core.machine.world import World
+from grpo_core.settings import load
+from grpo_core.types import Completion
+
+TYPES = ("bfloat16", "float16")
+TOLERANT = {"rollout.sync_tolerance": 0.2}
+
+
+def quiet(_: dict) -> None:
+    """No progress."""
+
+
+def trained(short_run, name: str, **settings):
+    """The document and the metrics of a run that went well."""
+    document = run.train(short_run(**{**TOLERANT, "output.name": name, **settings}), quiet)
+    assert document["outcome"] == "ok", document["error"]
+    return document, [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+
+
+def policies(model_dir, dtype: str, device: str = "cpu", **model):
+    """The plain policy and the mixed one, of the same weights."""
+    options = [f"--model.{key}={value}" for key, value in {"dtype": dtype, **model}.items()]
+    where = [f"--train.device={device}", f"--model.path={model_dir}"]
+    config = load(None, [*options, *where, "--rollout.dtype=float32"])
+    return Policy(str(model_dir), load(None, where)), MixedPolicy(str(model_dir), config, World())
+
+
+def some_rows(device: str = "cpu"):
+    """Four completions of two prompts."""
+    answers = [
+        ((1, 2, 3, 10), (1, 2, 3, 11)),
+        ((4, 5, 10), (4, 5, 11)),
+        ((1, 2, 3, 10), (2, 2)),
+        ((4, 5, 10), (9,)),
+    ]
+    completions = [
+        (prompt, Completion("", ids, (-1.0,) * len(ids), (0,) * len(ids), "stop")) for prompt, ids in answers
+    ]
+    return unjudged(completions, device)
+
+
+def gradient(policy, device: str = "cpu") -> torch.Tensor:
+    """Of the mean log-prob, over all trained weights."""
+    policy.logprobs(some_rows(device), 1.0)[0].mean().backward()
+    if isinstance(policy, MixedPolicy):
+        policy.unscale()
+    return torch.cat([value.grad.flatten() for _, value in policy.trained()])
+
+
+def held_to_float32(model_dir, dtype: str, device: str) -> None:
+    """Log-probs are near, gradients point the same way, and what is trained is float32."""
+    plain, mixed = policies(model_dir, dtype, device)
+    with torch.no_grad():
+        ours, theirs = (policy.logprobs(some_rows(device), 1.0)[0] for policy in (mixed, plain))
+    assert ours.dtype == torch.float32
+    assert 0 < (ours - theirs).abs().max() < 0.05
+    found, expected = gradient(mixed, device), gradient(plain, device)
+    assert found.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(found, expected, dim=0) > 0.999
+    assert torch.isclose(found.norm(), expected.norm(), rtol=0.02)
+    assert {value.dtype for _, value in mixed.trained()} == {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_log_probs_and_gradients_are_near_those_of_float32(model_dir, dtype):
+    """And they are added up and kept in float32."""
+    held_to_float32(model_dir, dtype, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TYPES)
+def test_log_probs_and_gradients_are_near_those_of_float32_on_a_gpu(model_dir, dtype):
+    """The same there."""
+    held_to_float32(model_dir, dtype, "cuda")
+
+
+def test_gradients_of_micro_batches_add_up_in_float32(model_dir):
+    """A second pass adds the same again, to the bit: nothing is rounded to the compute type in between."""
+    _, mixed = policies(model_dir, "bfloat16")
+    once = gradient(mixed).clone()
+    assert torch.equal(gradient(mixed), 2 * once)
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept"), [("head,norms", {"lm_head", "norm"}), ("head", {"lm_head"}), ("", set())]
+)
+def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, parts, kept):
+    """All others are in the compute type."""
+    _, mixed = policies(model_dir, "bfloat16", float32_parts=parts)
+    found = {name for name, value in mixed._work.named_parameters() if value.dtype == torch.float32}
+    assert all(any(part in name for part in kept) for name in found)
+    assert {part for part in kept if any(part in name for name in found)} == kept
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_run_repeats_itself_to_the_bit_and_every_sync_is_proven(short_run, dtype):
+    """By fingerprint: what was sent, in the engine's type, is what it holds. The floor is in the metrics."""
+    types = {"model.dtype": dtype, "rollout.dtype": dtype}
+    found = [trained(short_run, name, **types) for name in ("one", "two")]
+    (first, metrics), (second, _) = found
+    assert first["parameters"] == second["parameters"]
+    assert first["syncs_proven_by_fingerprint"] == first["syncs"] == 4
+    assert 1e-6 < first["max_logprob_difference"] < 0.2
+    assert all(0 <= entry["update/lost"] <= 1 for entry in metrics)
+
+
+def test_the_engines_type_is_apart_from_the_trainers(short_run):
+    """In bfloat16 it is further from a float32 trainer than one in float32 is, and by how much is said."""
+    exact, _ = trained(short_run, "exact")
+    apart, metrics = trained(short_run, "apart", **{"rollout.dtype": "bfloat16"})
+    assert exact["max_logprob_difference"] < 1e-5 < apart["max_logprob_difference"]
+    assert apart["syncs_proven_by_fingerprint"] == 4
+    assert "update/lost" not in metrics[0]
+
+
+def test_updates_that_the_compute_type_cannot_hold_are_counted(short_run):
+    """Nearly all of a tiny step, few of a large one; float32 holds the sum of the tiny ones."""
+    lost = {}
+    for rate in (1e-9, 1e-1):
+        _, metrics = trained(
+            short_run,
+            str(rate),
+            **{"model.dtype": "bfloat16", "train.learning_rate": rate, "train.warmup_updates": 0},
+        )
+        lost[rate] = metrics[0]["update/lost"]
+    assert lost[1e-9] > 0.99
+    assert lost[1e-1] < 0.05
+
+
+def test_resumed_it_is_the_same_run(short_run):
+    """Checkpoints have what is trained; the copy is made of it again."""
+
+    def stops(entry: dict) -> None:
+        if entry["step"] == 2:
+            raise KeyboardInterrupt
+
+    types = {**TOLERANT, "model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}
+    whole, _ = trained(short_run, "whole", **types)
+    config = short_run(**{**types, "output.name": "parts"})
+    assert run.train(config, stops)["outcome"] == "interrupted"
+    again = run.train(config, quiet, resume=True)
+    assert (again["steps"], again["parameters"]) == (4, whole["parameters"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["model.dtype=bfloat16", "model.lora_rank=2"], "is not tried with adapters"),
+        (["rollout.dtype=float16", "loss.kl_coefficient=0.1"], "a reference model; use float32"),
+        (["model.dtype=bfloat16", "model.float32_parts=tail"], "expected head, norms, both or none"),
+        (["rollout.dtype=bfloat16", "rollout.mode=server"], "a server is started with its own dtype"),
+        (["model.dtype=float8"], "expected one of 'float32', 'bfloat16', 'float16'"),
+    ],
+)
+def test_what_is_not_tried_is_refused(settings, says):
+    """By name."""
+    with pytest.raises(ConfigError) as caught:
+        load(None, [f"--{setting}" for setting in settings])
+    assert says in str(caught.value)
