@@ -130,8 +130,8 @@ def _of_cell(cell: Mapping[str, Any], *, here: bool) -> Pair:
     device = ("cpu" if "CPU" in with_what else "gpu") if state == "ran" else ""
     pins = [("vllm", cell["vllm"]), ("trl", cell["trl"])]
     pins += [(name, cell[name]) for name in ("transformers", "torch") if cell.get(name)]
-    install = quoted(["uv", "pip", "install", *(f"{name}=={version}" for name, version in pins)])
-    again = quoted(["nox", "-s", "matrix", "--", "--cells", cell["id"], "--fresh"])
+    install = quoted(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins)))
+    again = quoted(("nox", "-s", "matrix", "--", "--cells", cell["id"], "--fresh"))
     told = (
         tuple(ran),
         tuple(against),
@@ -160,7 +160,7 @@ def _of_read(vllm: str, trl: str, read: Read) -> Pair:
         "pass": "none" if read.resolve == "unresolvable" else "read",
     }
     state = states.get(read.contract or "", "none" if read.resolve == "unresolvable" else "open")
-    install = quoted(["uv", "pip", "install", f"vllm=={vllm}", f"trl=={trl}"]) if state == "read" else ""
+    install = quoted(("uv", "pip", "install", f"vllm=={vllm}", f"trl=={trl}")) if state == "read" else ""
     return Pair(vllm, trl, state, against=tuple(against), install=install)
 
 
