@@ -1,6 +1,7 @@
 """Triage: the root out of a whole log, whatever stands around it, and no verdict where there is none to be had."""
 
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from diagnostics import catalogue
 from diagnostics.catalogue import anchors
 from diagnostics.catalogue.model import FAMILIES
 from diagnostics.triage.command import exit_code, triage
+from diagnostics.triage.reading import logs
 from diagnostics.triage.reading.folders import Passed
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.reading.named import find
@@ -649,3 +651,50 @@ def test_a_release_that_nobody_looked_at(judge, release, certainty, looked_to):
     """The message tells, but not as in a release in which it is known."""
     (candidate, *_) = judge([f"vllm {release}", *traceback_of(ROOT)]).candidates
     assert (candidate.certainty, candidate.looked_to) == (certainty, looked_to)
+
+
+class Islands(io.BytesIO):
+    """A file of which one byte in a million was written, as the file system would say."""
+
+    step, count = 1 << 20, 4096
+
+    def __init__(self):
+        super().__init__()
+        self.asked = 0
+
+    def fileno(self):
+        return -1
+
+    def seek(self, place, whence=0):
+        self.place = self.step * self.count if whence == os.SEEK_END else place
+        return self.place
+
+    def tell(self):
+        return self.place
+
+    def read(self, size):
+        size = max(0, min(size, self.step * self.count - self.place))
+        self.asked += size
+        at, self.place = self.place, self.place + size
+        return b"".join(b"a" if not (at + n) % self.step else b"\0" for n in range(min(size, 2)))
+
+
+def test_holes_between_what_was_written_are_not_read(monkeypatch):
+    """A letter a mebibyte: 4 GiB of which 4 kB were written were read whole."""
+    made = Islands()
+    made.seek(0)
+
+    def lseek(_, place, whence):
+        step = made.step
+        if whence == os.SEEK_DATA:
+            place = -(-place // step) * step
+            if place >= step * made.count:
+                raise OSError(6, "no more")
+        return place + 1 if whence == os.SEEK_HOLE else place
+
+    monkeypatch.setattr(logs.os, "lseek", lseek)
+    stream, told = logs._WithoutHoles(made), b""
+    while data := stream.read(1 << 20):
+        told += data
+    assert told.strip(b"\0") == b"a" * made.count
+    assert made.asked < 1 << 21

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from diagnostics.hang.stands import Stand
 
 IN = ("collective", "rendezvous")
+_MOST_RANKS = 1024
 _LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
 
 
@@ -36,15 +37,13 @@ def edges(index: Index) -> Iterator[tuple[str, Edge]]:
         ):
             outside = []  # in a dump it is not known who belongs to them; that they are apart is
         missing = absent(name, group)
+        seen = f"ranks that were seen: {', '.join(str(q.rank) for q in group)}"
         for p in inside:
             for other in outside:
                 yield p.key, _to(index, p, other, "is not in it", needs="all")
             for rank in missing:
                 label = f"rank {rank} of {group[0].world}, of which there is no process here"
-                evidence = (
-                    _place(index.stands[p.key]),
-                    f"ranks that were seen: {', '.join(str(q.rank) for q in group)}",
-                )
+                evidence = (_place(index.stands[p.key]), seen)
                 yield (
                     p.key,
                     Edge(
@@ -91,7 +90,8 @@ def groups(index: Index) -> dict[str, list[Process]]:
 def absent(name: str, group: list[Process]) -> list[int]:
     """Ranks of which there is no process, where all of them must be on the hosts that were looked at."""
     world = group[0].world
-    if not world or not name.startswith(_LOCAL):
+    # A dump may say anything: of so many on one host there is no use in naming those that are not there.
+    if not world or world > _MOST_RANKS or not name.startswith(_LOCAL):
         return []
     return sorted(set(range(world)) - {p.rank for p in group if p.rank is not None})
 

@@ -106,22 +106,33 @@ class _WithoutHoles:
 
     def __init__(self, raw: io.BufferedReader) -> None:
         self._raw, self._fd = raw, raw.fileno()
+        self._until = 0
 
     def read(self, size: int, /) -> bytes:
-        while (data := self._raw.read(size)) and not data[0] and not data.strip(b"\0"):
-            behind = self._raw.tell()
-            written = self._written_from(behind)
-            if written is None:
-                self._raw.seek(0, os.SEEK_END)
-                return data
-            self._raw.seek(written)
-        return data
+        nothing = b""
+        while (data := self._written(size)) and not data[0] and not data.strip(b"\0"):
+            nothing = data
+        return data or nothing
 
-    def _written_from(self, place: int) -> int | None:
-        """The first place from this one on that was written; nothing where there is none."""
+    def _written(self, size: int) -> bytes:
+        """What was written from here on, up to the next hole; of a hole behind which nothing was, a piece."""
+        place = self._raw.tell()
+        if place >= self._until:
+            start = self._first(os.SEEK_DATA, place)
+            if start is None:
+                data = self._raw.read(size)
+                if not data.strip(b"\0"):
+                    self._raw.seek(0, os.SEEK_END)
+                return data
+            place = self._raw.seek(start)
+            self._until = self._first(os.SEEK_HOLE, start) or start + size
+        return self._raw.read(min(size, self._until - place))
+
+    def _first(self, what: int, place: int) -> int | None:
+        """The first place from this one on that was written, or was not; nothing where there is none."""
         now = os.lseek(self._fd, 0, os.SEEK_CUR)
         try:
-            return os.lseek(self._fd, place, os.SEEK_DATA)
+            return os.lseek(self._fd, place, what)
         except OSError:
             return None
         finally:

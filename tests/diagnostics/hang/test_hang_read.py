@@ -5,13 +5,15 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.hang.judge.decide import judge
+from diagnostics.hang.link import collectives
 from diagnostics.hang.read import ReadError, bundle, files
-from diagnostics.hang.snapshot import Process, Snapshot, Socket, Thread
+from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from tests.diagnostics.test_door_out import acting
 
 SPIED = """
@@ -231,6 +233,18 @@ def test_a_bundle_holds_nothing_that_acts(tmp_path):
     assert acting((tmp_path / "b.json").read_text(encoding="utf-8")) == []
     (kept,) = files.read([str(tmp_path / "b.json")]).processes
     assert (kept.title[:1], kept.title[-2:], len(kept.threads)) == ("a", "b\U000e0041", 1)
+
+
+def test_a_job_that_says_it_has_a_million_ranks_takes_no_time():
+    """There is no edge to each of those that nobody saw: two ranks took gigabytes, and minutes."""
+    threads = (Thread(7, "MainThread", (StackFrame("torch/distributed/distributed_c10d.py", "barrier", 1),)),)
+    ranks = [
+        Process(n, 1, threads=threads, role="trainer", rank=n, world=1_000_000, job="127.0.0.1:1", state="S")
+        for n in (1, 2)
+    ]
+    assert collectives.absent("127.0.0.1:1", ranks) == []
+    few = [replace(one, world=4) for one in ranks]
+    assert collectives.absent("127.0.0.1:1", few) == [0, 3]
 
 
 def test_standard_input_is_read_too(monkeypatch, capsys):
