@@ -34,9 +34,9 @@ def main(arguments: list[str]) -> int:
     flags = {argument for argument in arguments if argument in _FLAGS}
     rest = [argument for argument in arguments if argument not in _FLAGS]
     if flags & {"--help", "-h"} or "--help-settings" in rest:
-        from grpo_core.show.helps import told
+        from grpo_core.show.helps import help_of
 
-        print(_visible(told(rest)))
+        print(_visible(help_of(rest)))
         return 0
     with _stdout_for_the_answer() as answer:
         try:

@@ -46,7 +46,7 @@ COMMANDS = {
 _PROGRAM = "python -m grpo_core"
 
 
-def told(words: list[str]) -> str:
+def help_of(words: list[str]) -> str:
     """What was asked for: the settings with the word behind `--help-settings`, or all; or the help of a command."""
     if "--help-settings" in words:
         return settings(" ".join(words[words.index("--help-settings") + 1 :][:1]))
