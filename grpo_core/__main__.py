@@ -33,15 +33,10 @@ def main(arguments: list[str]) -> int:
     """Runs a command and returns the exit code."""
     flags = {argument for argument in arguments if argument in _FLAGS}
     rest = [argument for argument in arguments if argument not in _FLAGS]
-    if flags & {"--help", "-h"}:
-        from grpo_core.show.helps import usage
+    if flags & {"--help", "-h"} or "--help-settings" in rest:
+        from grpo_core.show.helps import help_of
 
-        print(_visible(usage(next(iter(rest), ""))))
-        return 0
-    if "--help-settings" in rest:
-        from grpo_core.show.helps import settings
-
-        print(_visible(settings(" ".join(rest[rest.index("--help-settings") + 1 :][:1]))))
+        print(_visible(help_of(rest)))
         return 0
     with _stdout_for_the_answer() as answer:
         try:

@@ -46,6 +46,13 @@ COMMANDS = {
 _PROGRAM = "python -m grpo_core"
 
 
+def help_of(words: list[str]) -> str:
+    """What was asked for: the settings with the word behind `--help-settings`, or all; or the help of a command."""
+    if "--help-settings" in words:
+        return settings(" ".join(words[words.index("--help-settings") + 1 :][:1]))
+    return usage(next(iter(words), ""))
+
+
 def usage(name: str) -> str:
     """What a command is for, or all of them; settings are shown by `--help-settings`."""
     if name not in COMMANDS:
