@@ -13,7 +13,6 @@ PROBES: dict[str, tuple[str, ...]] = {
     "SYN015": ("P2",),
     "TOK001": ("P10",),
     "REW001": ("P12",),
-    "NUM004": ("P11",),
     "NUM027": ("metrics", "P13"),
     "NUM041": ("P11",),
     "NUM042": ("masks",),
