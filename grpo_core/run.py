@@ -62,8 +62,9 @@ def train(
             raise  # a fault of ours, with its own traceback
     finally:
         trainer.close()
-    document = {**_summary(trainer, folder), "outcome": outcome, "error": error}
-    document |= {"picture": None, "page": None}  # drawn once; whoever reads the document finds its keys
+    # `picture` and `page` were drawn once; whoever reads the document finds its keys.
+    told = {"outcome": outcome, "error": error, "picture": None, "page": None}
+    document = {**_summary(trainer, folder), **told}
     # Put together by all processes: not to be waited for where one of them has failed.
     whole = outcome == "ok" or trainer.world.size == 1
     document["parameters"] = trainer.policy.fingerprint() if whole else None
@@ -75,11 +76,10 @@ def train(
 
 
 def _run_folder(config: Config, *, resume: bool) -> Path:
-    if resume and not config.output.name:
-        raise ConfigError("output.name = '' (default): --resume needs the name of the run that is to go on")
-    if resume and not Path(config.output.dir, config.output.name).is_dir():
-        what = f"output.name = {config.output.name!r}: no such run in {config.output.dir}"
-        raise ConfigError(f"{what} to go on with; without --resume it is started")
+    if resume:
+        from grpo_core.machine.restore import refuse_missing
+
+        refuse_missing(config)
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,6 @@ from grpo_core.types import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from grpo_core.config import Config
 
@@ -35,6 +35,20 @@ _FREE = (
     ),
     *("rollout.timeout_s", "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file"),
 )
+
+
+def refuse_missing(config: Config) -> None:
+    """Holds who resumes to a run that is there.
+
+    Raises:
+        ConfigError: No run is named, or there is none of that name.
+    """
+    name = config.output.name
+    if not name:
+        raise ConfigError("output.name = '' (default): --resume needs the name of the run that is to go on")
+    if not Path(config.output.dir, name).is_dir():
+        what = f"output.name = {name!r}: no such run in {config.output.dir}"
+        raise ConfigError(f"{what} to go on with; without --resume it is started")
 
 
 def refuse_changes(path: Path, config: Config) -> None:
