@@ -25,7 +25,7 @@ SMALL = {
     "triage": ["--megabytes=1", "--repeats=1"],
 }
 # These judge what they measured by their exit code, too.
-JUDGES = ("learning", "lint")
+JUDGES = ("answers", "learning", "lint")
 SAYS = {"efficiency": "real work, one core each: median", "step": "ours", "overheads": "watchdog: "}
 
 

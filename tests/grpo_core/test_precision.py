@@ -83,6 +83,7 @@ def test_log_probs_and_gradients_are_near_those_of_float32(model_dir, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", TYPES)
 def test_log_probs_and_gradients_are_near_those_of_float32_on_a_gpu(model_dir, dtype):
     """The same there."""
