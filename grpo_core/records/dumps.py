@@ -204,6 +204,8 @@ def _steps(
             parts = itertools.groupby(map(keyed, rows), key=itemgetter(0))
             groups = [[sample for _, sample in part] for _, part in parts]
             steps += [TextStep(int(rows[0]["step"]), groups)] if rows else []
+        except ConfigError:
+            raise  # says already what the file is
         except given.UNREADABLE as error:
             raise ConfigError(f"{file}: not a dump that can be read: {_why(error)}") from error
     return sorted(steps, key=attrgetter("step"))

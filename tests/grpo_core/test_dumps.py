@@ -274,9 +274,11 @@ def test_our_own_completions_are_told_from_a_dump(tmp_path):
     """They stand beside a run's metrics; another command is for them."""
     completion = Completion("1.0", (1,), (-0.5,), (0,), "stop")
     entry = completion_entry(1, Sample(Prompt("1", "p", (2,), {}), completion, "t", 1.0, 0.5, {}))
-    (tmp_path / "completions.jsonl").write_text(json.dumps(entry) + "\n")
+    folder = tmp_path / ("deep" * 50)  # however long its path is
+    folder.mkdir()
+    (folder / "completions.jsonl").write_text(json.dumps(entry) + "\n")
     with pytest.raises(ConfigError, match=r"own completions, no dump of another's: .* `replay RUN STEP`"):
-        read_verl_dump(tmp_path / "completions.jsonl")
+        read_verl_dump(folder / "completions.jsonl")
 
 
 @pytest.mark.parametrize("reader", fuzz_records.READERS, ids=lambda reader: reader.__name__)
