@@ -9,12 +9,11 @@ import contextlib
 import http.client
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.diagnostics.audit.standin import Wrong
+from tests.diagnostics.audit.standin import Wrong, started
 
 
 @contextlib.contextmanager
@@ -53,15 +52,8 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with started(Handler) as address:
+        yield address
 
 
 def forwarded(url: str, method: str, path: str, body: Any) -> tuple[int, bytes]:

@@ -203,7 +203,14 @@ def serving(engine: Engine) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with started(Handler) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def started(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server in a thread of its own, which is ended with it."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -7,10 +7,13 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostics import given
+from diagnostics.audit.recorded.rows import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from diagnostics.audit.recorded.rows import Row
 
 # The most that is read of one file, of all of them together, and as rows: what a step of a large run comes to, many
 # times over; three to five times as much of memory.
@@ -83,6 +86,44 @@ def lines(path: Path, bad: Callable[[str], None], most: int = FILE) -> Iterator[
                 bad(f"line {number} is no JSON object{cut}")
                 continue
             yield number, value
+
+
+def rows_of(
+    paths: Sequence[Path],
+    budget: Budget,
+    unread: list[Unread],
+    is_one: Callable[[dict[str, Any]], bool],
+    row: Callable[[dict[str, Any], Path, int], Row],
+) -> tuple[tuple[Row, ...], int]:
+    """The rows of files with an object a line, and how many files were read to their end.
+
+    Args:
+        paths: In the order in which they are read.
+        budget: What may be read of the run; what is read is taken from it.
+        unread: Takes what could not be read, and why.
+        is_one: Whether an object is a row at all.
+        row: What is made of one, its file and its line.
+    """
+    rows: list[Row] = []
+    files = 0
+    for path in chosen(paths):
+
+        def bad(why: str, path: Path = path) -> None:
+            unread.append(Unread(str(path), why))
+
+        try:
+            if not budget.spend(path.stat().st_size):
+                bad("more than is read of one run")
+                break
+            for line, entry in lines(path, bad):
+                if is_one(entry) and budget.rows > 0:
+                    rows.append(row(entry, path, line))
+                    budget.rows -= 1
+        except UNREADABLE as error:
+            bad(str(error))
+            continue
+        files += 1
+    return tuple(rows), files
 
 
 def number(value: object) -> float | None:

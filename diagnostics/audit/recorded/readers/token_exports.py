@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.recorded.readers import plain
-from diagnostics.audit.recorded.rows import Recording, Row, Tokens, Unread
+from diagnostics.audit.recorded.rows import Recording, Row, Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from diagnostics.audit.recorded.rows import Unread
 
 KIND = "token_exports"
 
@@ -26,26 +28,9 @@ def is_one(entry: dict[str, Any]) -> bool:
 
 def read(paths: Sequence[Path], budget: plain.Budget, unread: list[Unread]) -> Recording | None:
     """The sequences of these files, in the order of their steps."""
-    rows: list[Row] = []
-    files = 0
-    for path in plain.chosen(sorted(paths, key=lambda path: (plain.in_steps(path.parent), path.name))):
-
-        def bad(why: str, path: Path = path) -> None:
-            unread.append(Unread(str(path), why))
-
-        try:
-            if not budget.spend(path.stat().st_size):
-                bad("more than is read of one run")
-                break
-            for line, entry in plain.lines(path, bad):
-                if is_one(entry) and budget.rows > 0:
-                    rows.append(_row(entry, path, line))
-                    budget.rows -= 1
-        except plain.UNREADABLE as error:
-            bad(str(error))
-            continue
-        files += 1
-    return Recording(KIND, tuple(rows), files=(len(paths), files)) if rows else None
+    inorder = sorted(paths, key=lambda path: (plain.in_steps(path.parent), path.name))
+    rows, files = plain.rows_of(inorder, budget, unread, is_one, _row)
+    return Recording(KIND, rows, files=(len(paths), files)) if rows else None
 
 
 def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
