@@ -42,8 +42,9 @@ def started(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def names() -> list[object]:
-    """That of a step needs TRL, so a real cell."""
-    return [pytest.param(name, marks=pytest.mark.vllm) if name == "step" else name for name in sorted(SMALL)]
+    """Those that only read files in the fast suite; that of a step needs TRL, so a real cell."""
+    marks = dict.fromkeys(("answers", "doctor", "lint", "triage"), ()) | {"step": pytest.mark.vllm}
+    return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 
 
 def test_none_is_left_out():

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.frameworks import CONFIGURED
-from diagnostics.lint.values import UNKNOWN, Settings, Value
 from diagnostics.lint.versions import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from diagnostics.lint.values import Settings, Value
 
 # Every name that a plan may hold. Rules and the catalogue's [[config]] speak of nothing else.
 VOCABULARY = {
@@ -159,7 +160,3 @@ class RunPlan:
     def evidence(self, names: Iterable[str]) -> list[Value]:
         """The values behind names, those that are there."""
         return [self.values[name] for name in names if name in self.values]
-
-    def is_soft(self, names: Iterable[str]) -> bool:
-        """Tells whether any of these values is a default that a real run may replace."""
-        return any(value.soft or value.data is UNKNOWN for value in self.evidence(names))

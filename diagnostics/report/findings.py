@@ -31,9 +31,6 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-CERTAINTIES = ("hypothesis", "supported", "established")
-
-
 @dataclass(frozen=True)
 class Evidence:
     """A value that was read, and where."""
@@ -48,7 +45,7 @@ class Finding:
 
     Attributes:
         code: Of a known issue, or of the check where it is none.
-        certainty: One of CERTAINTIES: how sure it is that this concerns the user.
+        certainty: hypothesis, supported or established: how sure it is that this concerns the user.
         known_by: How the claim behind it is known: declared, static or executed.
     """
 

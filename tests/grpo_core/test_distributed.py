@@ -26,6 +26,11 @@ CASES = {
 }
 
 
+def cases() -> list[object]:
+    """The first in the fast suite, the others where more time is."""
+    return [case if case == "replicate" else pytest.param(case, marks=pytest.mark.long) for case in CASES]
+
+
 def torchrun(settings: dict, *flags: str) -> dict:
     """A run by two processes; the document that rank 0 printed."""
     with socket.socket() as listener:
@@ -66,7 +71,7 @@ def lines(folder) -> list[dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases())
 def test_two_processes_are_one(alone, tmp_path, case):
     """Losses, gradients and metrics to 1e-6 relative; parameters to 1e-6 in relative norm.
 
@@ -85,6 +90,7 @@ def test_two_processes_are_one(alone, tmp_path, case):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_resume(alone, tmp_path):
     """From a checkpoint that holds whole tensors: sharded anew, and the same run."""
     settings = {**SHORT, **SETTINGS, "train.sharding": "fsdp2", "output.dir": tmp_path, "output.name": "run"}

@@ -118,7 +118,7 @@ def started(short_run, mode) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", "server"])
+@pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.long), "server"])
 def test_ctrl_c_keeps_what_was_logged_and_leaves_no_child(short_run, children, mode):
     """Exit code 130, one JSON document, whole lines in the logs, the child gone."""
     with started(short_run, mode) as process:
@@ -135,7 +135,7 @@ def test_ctrl_c_keeps_what_was_logged_and_leaves_no_child(short_run, children, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", "server"])
+@pytest.mark.parametrize("mode", ["async", pytest.param("server", marks=pytest.mark.long)])
 def test_no_orphan_outlives_a_killed_trainer(short_run, children, mode):
     """SIGKILL gives the trainer no chance to clean up; its child notices by itself."""
     with started(short_run, mode) as process:

@@ -34,6 +34,7 @@ def quick() -> dict[str, dict]:
     return {entry["kind"]: entry for entry in program("--quick", "--workers=1") if "kind" in entry}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 def test_a_fault_ends_in_a_retried_success_or_a_named_error(quick, kind):
     """And in nothing else; a run that ended by an error can be resumed to the very numbers."""

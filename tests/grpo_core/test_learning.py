@@ -57,14 +57,8 @@ def curve(mode: str, seed: int, folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "colocate",
-        pytest.param("async", marks=pytest.mark.long),
-        pytest.param("server", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["colocate", "async", "server"])
 def test_every_seed_learns_in_every_mode(mode, tmp_path):
     """From below 0.1 to at least 0.85, the mean of the last tenth of 80 steps, in each of five seeds."""
     with ThreadPoolExecutor(2) as pool:

@@ -138,7 +138,9 @@ def without_times(config) -> tuple[list[dict], str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["colocate", "async", "server"])
+@pytest.mark.parametrize(
+    "mode", ["colocate", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "server"))]
+)
 def test_evaluation_is_pinned_and_changes_nothing(short_run, mode):
     """It has the version that the step trains, comes from one owner between two rollouts, and moves no parameter."""
     plain, parameters = without_times(short_run(mode))

@@ -80,6 +80,7 @@ def metrics_of(config) -> list[dict]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
     """Resampling takes the rollouts that would have come next, wherever they are sampled."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}

@@ -30,7 +30,7 @@ def start(model_dir, port: int = 0) -> tuple[subprocess.Popen, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["publish", "generate"])
+@pytest.mark.parametrize("when", [pytest.param("publish", marks=pytest.mark.long), "generate"])
 def test_a_server_killed_and_started_again_changes_no_number(short_run, model_dir, monkeypatch, when):
     """The trainer looks for it, sends the weights anew, and asks again: every completion is what it would have been."""
     whole = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)

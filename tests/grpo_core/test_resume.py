@@ -49,13 +49,9 @@ def killed(tmp_path_factory):
     return look
 
 
-def modes() -> list[object]:
-    """The first in the fast suite, the others where more time is."""
-    return [mode if mode == "colocate" else pytest.param(mode, marks=pytest.mark.long) for mode in MODES]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", modes())
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
 def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
     """Parameters bitwise; metrics (wall times aside) and completions line by line, none lost, none twice."""
     seen = killed(mode)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.audit.live.law import NEUTRAL, Law, trimmed
+from diagnostics.audit.live.law import Law, trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,8 +206,3 @@ def middle(seen: Seen, found: Law, name: str) -> float:
                 break
         ends.append(min(1.0, max(1e-6, end)))
     return sum(ends) / 2
-
-
-def expected_values(law: Law) -> dict[str, float]:
-    """The values of a law that are not neutral."""
-    return {name: law.get(name) for name in NEUTRAL if law.get(name) != NEUTRAL[name]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import erfc, fsum, sqrt
+from math import fsum, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,8 +57,3 @@ def share_interval(hits: int, count: int) -> tuple[float, float]:
     z, p = 1.96, hits / count
     middle, wide = p + z * z / (2 * count), z * sqrt(p * (1 - p) / count + z * z / (4 * count * count))
     return max(0.0, (middle - wide) / (1 + z * z / count)), min(1.0, (middle + wide) / (1 + z * z / count))
-
-
-def by_chance(z: float) -> float:
-    """How often a normal number is at least so large."""
-    return 0.5 * erfc(z / sqrt(2))
