@@ -141,6 +141,13 @@ def console(stream: TextIO, **options: Any) -> Console:
     return made
 
 
+def painting(stream: Any) -> TextIO:
+    """A stream for what paints its own text, after it made that visible: its colours pass."""
+    painted: Any = _Painted(behind(stream))
+    made: TextIO = painted
+    return made
+
+
 def write_commands(text: str) -> None:
     """Writes lines that a CI runner is meant to obey, to standard output; what stands in them is visible."""
     stream = behind(sys.stdout)

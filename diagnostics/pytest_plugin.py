@@ -187,16 +187,16 @@ def _exception(error: BaseException) -> str:
 
 def _text(told: Report) -> str:
     """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
-    from diagnostics import door
     from diagnostics.report import clean
     from diagnostics.report.formats.terminal import write_finding
+    from diagnostics.report.paper import Paper
 
     stream = io.StringIO()
     told = clean.own(told)
-    console = door.console(stream, width=_WIDTH, color_system=None, highlight=False, legacy_windows=False)
-    write_finding(console, told.findings[0], verbose=True)
+    paper = Paper(stream, width=_WIDTH)
+    write_finding(paper, told.findings[0], verbose=True)
     for finding in told.findings[1:]:
-        console.print(f"or {finding.code} {finding.title} ({finding.certainty})", markup=False)
+        paper.print(f"or {finding.code} {finding.title} ({finding.certainty})")
     for note in told.notes:
-        console.print(f"note: {note}", markup=False)
+        paper.print(f"note: {note}")
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())

@@ -7,11 +7,11 @@ from diagnostics.catalogue.loader import (
     CatalogueError,
     find,
     find_check,
-    holding,
     is_check,
     load,
     load_checks,
     load_file,
+    with_config,
 )
 
 __all__ = [
@@ -19,9 +19,9 @@ __all__ = [
     "CatalogueError",
     "find",
     "find_check",
-    "holding",
     "is_check",
     "load",
     "load_checks",
     "load_file",
+    "with_config",
 ]

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import re2
 
 from diagnostics.catalogue.loader import CatalogueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SHORTEST = 6
 _MEMORY = 32 << 20
@@ -102,17 +106,42 @@ def union(parts: list[str]) -> Any:
     return re2.compile(b"|".join(part.encode() for part in parts), options)
 
 
-class PatternSet:
-    """Many patterns, asked of one line at once."""
+# After so many lines asked with the few patterns that may match, all patterns are made one automaton.
+_FEW = 300
 
-    def __init__(self, patterns: list[str]) -> None:
-        options = re2.Options()
-        options.max_mem = _MEMORY
-        self._set: Any = re2.Set.SearchSet(options)
-        for pattern in patterns:
-            self._set.Add(pattern)
-        self._set.Compile()
+
+class PatternSet:
+    """Many patterns, asked of one line at once.
+
+    One automaton of them all takes longer to make than most logs to read. So the first lines are asked with those
+    patterns alone of which they have a text.
+    """
+
+    def __init__(self, patterns: Sequence[str], by_text: Mapping[str, Sequence[int]]) -> None:
+        """Compiles nothing yet.
+
+        Args:
+            patterns: RE2 patterns.
+            by_text: The indexes of those that may match where a text is; each match of a pattern has one of its texts.
+        """
+        self._patterns = patterns
+        self._by_text = by_text
+        self._asked = 0
 
     def match(self, text: str) -> list[int]:
         """The indexes of the patterns that match, in their order."""
-        return sorted(self._set.Match(text) or ())
+        self._asked += 1
+        if self._asked > _FEW:
+            return sorted(self._set.Match(text) or ())
+        near = {index for has, indexes in self._by_text.items() if has in text for index in indexes}
+        return [index for index in sorted(near) if re2.search(self._patterns[index], text)]
+
+    @cached_property
+    def _set(self) -> Any:
+        options = re2.Options()
+        options.max_mem = _MEMORY
+        made = re2.Set.SearchSet(options)
+        for pattern in self._patterns:
+            made.Add(pattern)
+        made.Compile()
+        return made

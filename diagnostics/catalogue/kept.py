@@ -1,13 +1,13 @@
 """What is computed of the catalogue's files, kept where Python keeps what it compiled, and for as long.
 
-Reading 180 entries as TOML took most of a short answer. What is kept is JSON beside the bytecode, valid while names,
-sizes and times of the files are as they were; where nothing can be kept there, everything is computed as before.
+Reading 180 entries as TOML, and checking every key of them, took most of a short answer. What is kept stands beside the
+bytecode, a pickle that is believed as far as that is, valid while names, sizes and times of the files are as they were;
+where nothing can be kept there, everything is computed as before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -25,19 +25,22 @@ def kept(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
     Args:
         name: Of what is kept.
         sources: The files that it is made of, those of code among them.
-        make: Gives what JSON can hold.
+        make: Gives what pickle can hold.
     """
-    path = HERE / f"{name}.{sys.implementation.cache_tag}.json"
+    import pickle
+
+    path = HERE / f"{name}.{sys.implementation.cache_tag}.pickle"
     try:
         state = [[str(each), *_state(each)] for each in sources]
-        found = json.loads(path.read_bytes())
+        # Whoever can write there can write the bytecode, too.
+        found = pickle.loads(path.read_bytes())  # noqa: S301
         if found["of"] == state:
             return found["made"]
-    except (OSError, ValueError, LookupError, TypeError):
+    except Exception:  # noqa: BLE001 - what is damaged is refused in any way there is
         state = []
     made = make()
     if not sys.dont_write_bytecode:
-        with contextlib.suppress(OSError, TypeError, ValueError):
+        with contextlib.suppress(OSError):
             _keep(path, {"of": state or [[str(each), *_state(each)] for each in sources], "made": made})
     return made
 
@@ -49,10 +52,12 @@ def _state(path: Path) -> tuple[int, int]:
 
 def _keep(path: Path, document: dict[str, Any]) -> None:
     """Writes it whole or not at all: others may be reading."""
+    import pickle
+
     path.parent.mkdir(exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        aside.write_text(json.dumps(document), encoding="utf-8")
+        aside.write_bytes(pickle.dumps(document, pickle.HIGHEST_PROTOCOL))
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -1,26 +1,32 @@
 """Reads catalogue entries; refuses a bad one by file, line, key and what was expected.
 
 Standard library only, so that a repro inside a cell may ask for an entry. What patterns match is checked by
-`diagnostics.catalogue.signatures`, which needs RE2.
+`diagnostics.catalogue.signatures`, which needs RE2. What reads TOML is loaded where a file of it has to be read.
 """
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.entries import CODE, check_of, issue_of
 from diagnostics.catalogue.kept import kept
-from diagnostics.tables import Table, TableError, TableSource, close_matches
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from diagnostics.catalogue import model
+    from diagnostics.tables import Table
 
 FOLDER = Path(__file__).parent / "issues"
 CHECKS = Path(__file__).parent / "checks"
+# The code that an entry as it is kept was made by, beside the entries' files.
+_MAKERS = tuple(
+    Path(__file__).parents[1] / name
+    for name in (
+        "catalogue/entries.py", "catalogue/model.py", "frameworks.py", "report/remedies.py", "report/wording.py",
+        "tables.py",
+    )
+)  # fmt: skip
 
 
 class CatalogueError(ValueError):
@@ -33,33 +39,25 @@ def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
     Raises:
         CatalogueError: The first entry that can't be used, with file, line, key and what was expected.
     """
-    issues: dict[str, model.Issue] = {}
     paths = sorted(folder.glob("*.toml"))
-    read = _documents(paths) if folder == FOLDER else {}
-    for path in paths:
-        issue = _of_document(path, read[path.stem]) if path.stem in read else load_file(path)
-        issues[issue.code] = issue
-    if not issues:
+    if not paths:
         raise CatalogueError(f"{folder}: expected at least one entry, a file CODE.toml")
-    return issues
+
+    def made() -> dict[str, model.Issue]:
+        return {issue.code: issue for issue in map(load_file, paths)}
+
+    found: dict[str, model.Issue] = kept("issues", [*_MAKERS, *paths], made) if folder == FOLDER else made()
+    return found
 
 
-def holding(key: str, but: Container[str] = ()) -> list[model.Issue]:
-    """The shipped entries that have a key, and no others made of what is read.
+def with_config(but: Container[str] = ()) -> list[model.Issue]:
+    """The shipped entries that say by which settings they come about, but for some codes."""
 
-    Args:
-        key: Such as `config`.
-        but: Codes to leave out.
-    """
-    paths = sorted(FOLDER.glob("*.toml"))
-    read = _documents(paths)
-    if not read:
-        return [issue for issue in load().values() if getattr(issue, key) and issue.code not in but]
-    return [
-        _of_document(path, read[path.stem])
-        for path in paths
-        if read[path.stem].get(key) and path.stem not in but
-    ]
+    def made() -> list[model.Issue]:
+        return [issue for issue in load().values() if issue.config]
+
+    found: list[model.Issue] = kept("config", [*_MAKERS, *sorted(FOLDER.glob("*.toml"))], made)
+    return [issue for issue in found if issue.code not in but]
 
 
 def find(code: str, folder: Path = FOLDER) -> model.Issue:
@@ -68,6 +66,9 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
     Raises:
         CatalogueError: There is no such entry; the message says which are close.
     """
+    from diagnostics.catalogue.entries import CODE
+    from diagnostics.tables import close_matches
+
     path = folder / f"{code.upper()}.toml"
     if CODE.fullmatch(code.upper()) and path.is_file():
         return load_file(path)
@@ -83,6 +84,9 @@ def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
     Raises:
         CatalogueError: There is no such entry, or it can't be used.
     """
+    from diagnostics.catalogue.entries import check_of
+    from diagnostics.tables import TableError
+
     path = folder / f"{code}.toml"
     try:
         return check_of(path, _read(path))
@@ -97,39 +101,27 @@ def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
 
 def is_check(code: str, folder: Path = CHECKS) -> bool:
     """Tells whether a code is of a check's own."""
+    from diagnostics.catalogue.entries import CODE
+
     return bool(CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
 
 
 def load_file(path: Path) -> model.Issue:
     """Reads and checks one entry."""
+    from diagnostics.catalogue.entries import issue_of
+    from diagnostics.tables import TableError
+
     try:
         return issue_of(path, _read(path))
     except TableError as error:
         raise CatalogueError(str(error)) from None
 
 
-def _documents(paths: list[Path]) -> dict[str, Any]:
-    """What the shipped files hold, by name; nothing where one of them can't be read, which is said of it then."""
-
-    def parsed() -> dict[str, Any]:
-        return {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in paths}
-
-    try:
-        found: dict[str, Any] = kept("issues", paths, parsed)
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
-def _of_document(path: Path, document: dict[str, Any]) -> model.Issue:
-    """An entry out of what its file holds; one that is refused is read again, to say where."""
-    try:
-        return issue_of(path, Table(TableSource(path, ""), (), document))
-    except TableError:
-        return load_file(path)
-
-
 def _read(path: Path) -> Table:
+    import tomllib
+
+    from diagnostics.tables import Table, TableSource
+
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)

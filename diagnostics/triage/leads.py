@@ -93,15 +93,20 @@ class Fragments:
             for line in sample.text.splitlines()
             if (match := _RAISED.search(line))
         ]
-        self._bare = [
+        bare = [
             (code, _TYPED.sub("", pattern, count=1))
             for code, issue in issues.items()
             if issue.signature and issue.signature.role == "root" and not issue.signature.all
             for pattern in issue.signature.any
             if _TYPED.search(pattern)
         ]
-        self._bare = [(code, pattern) for code, pattern in self._bare if anchors.literals(pattern)]
-        self._set = anchors.PatternSet([pattern for _, pattern in self._bare])
+        texts = {pattern: anchors.literals(pattern) for _, pattern in bare}
+        self._bare = [(code, pattern) for code, pattern in bare if texts[pattern]]
+        by_text: dict[str, list[int]] = {}
+        for index, (_, pattern) in enumerate(self._bare):
+            for text in texts[pattern]:
+                by_text.setdefault(text, []).append(index)
+        self._set = anchors.PatternSet([pattern for _, pattern in self._bare], by_text)
 
     def of(self, logs: Sequence[tuple[Seen, End]], symptoms: Sequence[Symptom]) -> list[Lead]:
         """The leads in some logs, the likeliest first, each issue once."""

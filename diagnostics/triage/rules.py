@@ -58,11 +58,11 @@ class Rules:
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
                 if any(_in_a_warning(sample) for sample in issue.signature.samples if sample.matches):
                     self.warned.add(code)
-        self.set = anchors.PatternSet([rule.pattern for rule in self.rules])
         known = _known()
         for index, rule in enumerate(self.rules):
             for text in known.get(rule.pattern) or anchors.required(rule.code, rule.pattern):
                 self.by_anchor.setdefault(anchors.plainest(text), []).append(index)
+        self.set = anchors.PatternSet([rule.pattern for rule in self.rules], self.by_anchor)
         self.anchors = [
             *sorted(map(_quoted, self.by_anchor)),
             _quoted(HEADER),

@@ -1,7 +1,10 @@
 """What is computed of the catalogue is kept beside the bytecode, for as long as its files are as they were."""
 
-import json
 import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,12 +49,15 @@ def test_it_is_made_once_and_again_when_a_file_changes(here, source):
     assert len(made) == 4
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"of": 3}', '{"of": [], "made": 1}', "\x00"])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"\x00", pickle.dumps([]), pickle.dumps({"of": 3})[:-2], pickle.dumps({"of": [], "made": 1})],
+)
 def test_what_is_damaged_is_made_again(here, source, damage):
     """And nothing of it is believed."""
     assert kept.kept("x", [source], lambda: [1]) == [1]
     (path,) = here.iterdir()
-    path.write_text(damage)
+    path.write_bytes(damage)
     assert kept.kept("x", [source], lambda: [2]) == [2]
 
 
@@ -72,11 +78,22 @@ def test_what_is_kept_of_the_catalogue_is_what_its_files_say(here):
     alone = {path.stem: loader.load_file(path) for path in loader.FOLDER.glob("*.toml")}
     assert first == again == dict(sorted(alone.items()))
     known = rules._known()
-    assert rules._known() == json.loads(json.dumps(known))
+    assert rules._known() == known
     patterns = [one for each in first.values() if each.signature for one in each.signature.any]
     assert all(tuple(known.get(one) or ()) == anchors.literals(one) for one in patterns)
-    with_config = [each.code for each in catalogue.holding("config", {"CFG001"})]
+    with_config = [each.code for each in catalogue.with_config({"CFG001"})]
     assert with_config == [code for code, each in first.items() if each.config and code != "CFG001"]
+
+
+def test_entries_are_made_again_when_what_makes_them_changes():
+    """All of ours that is loaded to read an entry is in what the kept ones depend on."""
+    program = (
+        "import sys, diagnostics.catalogue.entries, diagnostics.tables;"
+        "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('diagnostics.')))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    loaded = {Path(each) for each in told.split() if not each.endswith("__init__.py")}
+    assert loaded - {Path(loader.__file__), Path(kept.__file__)} == set(loader._MAKERS)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def entry_of(code: str) -> model.Issue:
 @cache
 def with_config() -> tuple[model.Issue, ...]:
     """The entries with a [[config]], but not those that have a rule in its place; the rest is not parsed."""
-    return tuple(catalogue.holding("config", replaced()))
+    return tuple(catalogue.with_config(replaced()))
 
 
 def found(

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.padding import Padding
-from rich.text import Text
-
-from diagnostics import door
 from diagnostics.report.audits import wording
+from diagnostics.report.paper import Paper
 
 if TYPE_CHECKING:
     from typing import TextIO
-
-    from rich.console import Console
 
 _STYLES = {
     "fault": "bold red",
@@ -26,37 +21,29 @@ _STYLES = {
 
 def render(document: dict[str, Any], stream: TextIO) -> None:
     """Writes it; colour and width follow the terminal and NO_COLOR."""
-    console = door.console(stream, highlight=False, soft_wrap=False)
-    console.size = console.size
-    head = Text("audit: ", style="bold")
-    head.append(document["sentence"], style=_STYLES[document["outcome"]])
-    console.print(head)
+    paper = Paper(stream)
+    paper.print([("audit: ", ""), (document["sentence"], _STYLES[document["outcome"]])], "bold")
     for role, value in document["subject"].items():
-        console.print(Padding(Text(f"{role}: {value}", style="dim"), (0, 0, 0, 2)))
+        paper.print(f"{role}: {value}", style="dim", indent=2)
     for answer in document["answers"]:
-        _answer(console, answer)
-    console.print()
-    console.print(Text(cost(document), style="dim"))
+        _answer(paper, answer)
+    paper.print()
+    paper.print(cost(document), style="dim")
 
 
-def _answer(console: Console, answer: dict[str, Any]) -> None:
-    console.print()
-    head = Text(wording.HEADS[answer["outcome"]], style=_STYLES[answer["outcome"]])
-    head.append(f"  {answer['probe']}", style="dim")
-    if answer["code"] and answer["outcome"] == "fault":
-        head.append(f"  {answer['code']}", style="bold")
-    head.append(f"  {answer['sentence']}")
-    console.print(head)
+def _answer(paper: Paper, answer: dict[str, Any]) -> None:
+    paper.print()
+    code = f"  {answer['code']}" if answer["code"] and answer["outcome"] == "fault" else ""
+    head = [(wording.HEADS[answer["outcome"]], ""), (f"  {answer['probe']}", "dim"), (code, "bold")]
+    paper.print([*head, (f"  {answer['sentence']}", "")], _STYLES[answer["outcome"]])
     for line in details(answer):
-        console.print(Padding(Text(line), (0, 0, 0, 4)))
+        paper.print(line, indent=4)
     if answer["helps"]:
-        console.print(
-            Padding(Text(f"What helps ({answer['code']}: {answer['helps']['title']}):"), (0, 0, 0, 4))
-        )
+        paper.print(f"What helps ({answer['code']}: {answer['helps']['title']}):", indent=4)
         for one in answer["helps"]["mitigations"]:
-            console.print(Padding(Text(f"{one['name']}: {one['about']}"), (0, 0, 0, 6)))
+            paper.print(f"{one['name']}: {one['about']}", indent=6)
             for framework, edit in one["edits"].items():
-                console.print(Padding(Text(f"{framework}: {edit}", style="dim"), (0, 0, 0, 8)))
+                paper.print(f"{framework}: {edit}", style="dim", indent=8)
 
 
 def details(answer: dict[str, Any]) -> list[str]:

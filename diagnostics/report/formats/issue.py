@@ -6,18 +6,13 @@ import json
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from rich.padding import Padding
-from rich.text import Text
-
-from diagnostics import door
 from diagnostics.frameworks import SHOWN
+from diagnostics.report.paper import Paper
 from diagnostics.report.wording import lines_of, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import TextIO
-
-    from rich.console import Console
 
     from diagnostics.report.remedies import Remedy
 
@@ -42,27 +37,27 @@ def render(document: Mapping[str, Any], stream: TextIO, remedy: Remedy | None = 
         # Told by a check, and no known failure: there is nothing to it but what it means.
         stream.write(f"{document['code']}  {document['title']}\n\n{document['cause']}\n")
         return
-    console = door.console(stream, highlight=False)
-    console.print(Text(f"{document['code']}  {document['title']}", style="bold"))
+    paper = Paper(stream)
+    paper.print(f"{document['code']}  {document['title']}", style="bold")
     frameworks = ", ".join(SHOWN[name] for name in document["frameworks"])
-    console.print(Text(f"{document['kind']}; {document['family']}; concerns {frameworks}", style="dim"))
+    paper.print(f"{document['kind']}; {document['family']}; concerns {frameworks}", style="dim")
     for line in lines_of(remedy)[:1] if remedy else ():
-        console.print(Text(f"do first: {line}", style="bold"))
-    _section(console, "Why", [one_line(document["cause"])])
+        paper.print(f"do first: {line}", style="bold")
+    _section(paper, "Why", [one_line(document["cause"])])
     for paragraph in document["detail"].split("\n\n") if document["detail"] else []:
-        console.print()
-        _section(console, "", [one_line(paragraph)])
-    _section(console, "Where", [_where(claim) for claim in document["affected"]])
+        paper.print()
+        _section(paper, "", [one_line(paragraph)])
+    _section(paper, "Where", [_where(claim) for claim in document["affected"]])
     if document["signature"]:
-        _section(console, "How it looks in a log", [f"/{one}/" for one in document["signature"]["any"]])
+        _section(paper, "How it looks in a log", [f"/{one}/" for one in document["signature"]["any"]])
     if document["triggers"]:
-        _section(console, "How it comes about", [_trigger(one) for one in document["triggers"]])
-    console.print()
-    console.print(Text("What to change", style="bold"))
+        _section(paper, "How it comes about", [_trigger(one) for one in document["triggers"]])
+    paper.print()
+    paper.print("What to change", style="bold")
     by_name = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
     for name in (*document["offered"], *document["does_not_help"]):
-        _mitigation(console, by_name[name])
-    _section(console, "References", [f"{one['ref']}: {one['about']}" for one in document["references"]])
+        _mitigation(paper, by_name[name])
+    _section(paper, "References", [f"{one['ref']}: {one['about']}" for one in document["references"]])
 
 
 def render_found(
@@ -76,19 +71,19 @@ def render_found(
         explained: Each code's document and what is done about it.
         stream: Where it goes.
     """
-    console = door.console(stream, highlight=False, soft_wrap=True)
+    paper = Paper(stream)
     every = list(explained)
     codes = ", ".join(document["code"] for document, _ in every)
     told = f"printed by {codes}" if found_by == "printed" else "no code; near it by words"
-    console.print(Text(f"{shorten(text, _LONG, placeholder=' …')}: {told}", style="bold"))
+    paper.print(f"{shorten(text, _LONG, placeholder=' …')}: {told}", style="bold", whole=True)
     for document, remedy in every:
-        console.print()
-        console.print(
-            Text(f"{document['code']}  {document['title']}", style="bold").append(f"  ({document['kind']})")
+        paper.print()
+        paper.print(
+            f"{document['code']}  {document['title']}  ({document['kind']})", style="bold", whole=True
         )
         for line in lines_of(remedy)[:1] if remedy else ():
-            console.print(Text(f"        * {shorten(line, _LONG, placeholder=' …')}"))
-        console.print(Text(f"        explain {document['code']} tells more", style="dim"))
+            paper.print(f"        * {shorten(line, _LONG, placeholder=' …')}", whole=True)
+        paper.print(f"        explain {document['code']} tells more", style="dim", whole=True)
 
 
 def _where(claim: Mapping[str, Any]) -> str:
@@ -102,17 +97,17 @@ def _trigger(one: Mapping[str, Any]) -> str:
     return f"{one['name']}{versions}: {one['about']}"
 
 
-def _section(console: Console, title: str, lines: list[str]) -> None:
+def _section(paper: Paper, title: str, lines: list[str]) -> None:
     if title:
-        console.print()
-        console.print(Text(title, style="bold"))
+        paper.print()
+        paper.print(title, style="bold")
     for line in lines:
-        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+        paper.print(line, indent=2)
 
 
-def _mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
+def _mitigation(paper: Paper, mitigation: Mapping[str, Any]) -> None:
     verdict, style = _verdict(mitigation)
-    console.print(Text(f"  {mitigation['name']}", style="bold").append(f"  {verdict}", style=style))
+    paper.print([(f"  {mitigation['name']}", ""), (f"  {verdict}", style)], "bold")
     lines = [mitigation["about"]]
     if mitigation["note"]:
         lines.append(mitigation["note"])
@@ -123,7 +118,7 @@ def _mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
     lines += [f"{SHOWN[name]}: {edit}" for name, edit in mitigation["edits"]]
     lines.append(f"cost: {mitigation['cost']}")
     for line in lines:
-        console.print(Padding(Text(line), (0, 0, 0, 6), expand=False))
+        paper.print(line, indent=6)
 
 
 def _verdict(mitigation: Mapping[str, Any]) -> tuple[str, str]:

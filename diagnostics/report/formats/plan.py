@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from rich.padding import Padding
-from rich.text import Text
-
-from diagnostics import door
 from diagnostics.facts.names import redact
 from diagnostics.report import clean, wording
 from diagnostics.report.formats.markdown import _block as block
 from diagnostics.report.formats.markdown import text_of as prose
 from diagnostics.report.formats.terminal import STYLES
+from diagnostics.report.paper import Paper
 
 if TYPE_CHECKING:
     from typing import TextIO
-
-    from rich.console import Console
 
     from diagnostics.report.plans import PinnedSet, Plan, Step
 
@@ -77,43 +72,39 @@ def set_lines(item: PinnedSet) -> list[str]:
 
 def terminal(plan: Plan, stream: TextIO) -> None:
     """Writes the plan; colour and width follow the terminal and NO_COLOR."""
-    console = door.console(stream, highlight=False, soft_wrap=False)
+    paper = Paper(stream)
     for line in head(plan):
-        console.print(Text(redact(line)))
+        paper.print(redact(line))
     for number, step in enumerate(plan.steps, start=1):
-        _step(console, number, step)
+        _step(paper, number, step)
     for number, item in enumerate(plan.sets, start=1):
         title = "set 1 of versions known to work together" if number == 1 else f"set {number}"
-        console.print(Text(f"\n{title}", style="bold"))
+        paper.print(f"\n{title}", style="bold")
         for line in set_lines(item):
-            _indented(console, line)
+            _indented(paper, line)
     for conflict in plan.conflicts:
-        console.print(Text("\ncontradiction", style="bold yellow"))
+        paper.print("\ncontradiction", style="bold yellow")
         for line in (*conflict.between, f"so: {conflict.resolution}"):
-            _indented(console, line)
-    console.print()
+            _indented(paper, line)
+    paper.print()
     for line in (*(f"not looked at: {line}" for line in plan.unseen), *plan.help):
-        console.print(Text(redact(line)))
+        paper.print(redact(line))
 
 
-def _step(console: Console, number: int, step: Step) -> None:
-    title = Text(f"\n{number}. ", style="bold").append(f"{step.need}: ", style=STYLES[step.severity])
-    title.append(step.title, style="bold")
-    if step.codes:
-        title.append(f"  {' '.join(step.codes)}", style="dim")
-    console.print(title)
+def _step(paper: Paper, number: int, step: Step) -> None:
+    codes = f"  {' '.join(step.codes)}" if step.codes else ""
+    need = (f"{step.need}: ", STYLES[step.severity])
+    paper.print([(f"\n{number}. ", ""), need, (step.title, ""), (codes, "dim")], "bold")
     for name, line in step_lines(step):
-        _indented(
-            console, f"{name} {line}" if name == "$" else f"{name}: {line}", whole=name in {"$", "undo"}
-        )
+        _indented(paper, f"{name} {line}" if name == "$" else f"{name}: {line}", whole=name in {"$", "undo"})
 
 
-def _indented(console: Console, line: str, *, whole: bool = False) -> None:
+def _indented(paper: Paper, line: str, *, whole: bool = False) -> None:
     if whole:
         # A command is copied: it may run over the edge, but is never broken into lines.
-        console.print(Text(f"   {line}", style="bold" if line.startswith("$") else ""), soft_wrap=True)
+        paper.print(f"   {line}", style="bold" if line.startswith("$") else "", whole=True)
     else:
-        console.print(Padding(Text(redact(line)), (0, 0, 0, 3), expand=False))
+        paper.print(redact(line), indent=3)
 
 
 def as_markdown(plan: Plan) -> str:

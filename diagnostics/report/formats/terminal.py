@@ -6,22 +6,18 @@ from collections import Counter
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from rich.padding import Padding
-from rich.text import Text
-
-from diagnostics import door
 from diagnostics.facts.names import redact
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
+from diagnostics.report.paper import Paper
 from diagnostics.report.remedies import Explain
 from diagnostics.report.wording import quoted
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from rich.console import Console
-
     from diagnostics.report.findings import CheckResult, Finding, Report
+    from diagnostics.report.paper import Pieces
 
 STYLES = {
     Severity.BLOCKER: "bold red",
@@ -34,7 +30,7 @@ _LONG = 240
 # What an evidence's text and place are each left at least.
 _LEAST = 40
 _MOST = 3
-_INDENT = (0, 0, 0, 8)
+_INDENT = 8
 _ENDED = {
     "ok": "found nothing",
     "findings": "have findings",
@@ -64,34 +60,30 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
         stream: Where it goes.
         verbose: Whether all of it is written: without, it is what fits on a screen.
     """
-    console = door.console(stream, highlight=False, soft_wrap=False)
-    # Else it is asked of the system for every line.
-    console.size = console.size
-    console.print(Text(f"{report.tool}: {_summary(report)}", style="bold"))
+    paper = Paper(stream)
+    paper.print(f"{report.tool}: {_summary(report)}", style="bold")
     for told in _subject(report):
-        console.print(Text(redact(told)))
+        paper.print(redact(told))
     for finding in report.findings:
         if verbose or finding.severity > Severity.INFO:
-            console.print()
-        write_finding(console, finding, verbose=verbose)
-    console.print()
+            paper.print()
+        write_finding(paper, finding, verbose=verbose)
+    paper.print()
     for check in report.checks:
         if verbose or check.outcome == "crashed" or check.not_judged:
-            _write_check(console, check)
+            _write_check(paper, check)
     if not verbose:
-        console.print(Text(_counted(report), style="dim"))
+        paper.print(_counted(report), style="dim")
     for note in report.remarks if verbose else filter(None, [report.how]):
-        console.print(Text(redact(f"note: {note}"), style="dim"))
+        paper.print(redact(f"note: {note}"), style="dim")
 
 
-def _write_check(console: Console, check: CheckResult) -> None:
+def _write_check(paper: Paper, check: CheckResult) -> None:
     word, style = UNREAD if check.reads and check.outcome == "crashed" else MARKS[check.outcome]
-    line = Text(f"{word:<8}", style=style).append(check.check, style="default")
-    if check.reason:
-        line.append(f": {redact(check.reason)}")
-    console.print(line)
+    reason = f": {redact(check.reason)}" if check.reason else ""
+    paper.print([(f"{word:<8}", ""), (check.check, "default"), (reason, "")], style)
     for each in check.not_judged:
-        console.print(Padding(Text(redact(f"not judged: {each.text}")), _INDENT, expand=False))
+        paper.print(redact(f"not judged: {each.text}"), indent=_INDENT)
 
 
 def _counted(report: Report) -> str:
@@ -125,39 +117,39 @@ def _subject(report: Report) -> list[str]:
     return [*lines, f"judged for {packages}" if packages else "judged for no release in particular"]
 
 
-def write_finding(console: Console, finding: Finding, *, verbose: bool = False) -> None:
+def write_finding(paper: Paper, finding: Finding, *, verbose: bool = False) -> None:
     """Writes one finding in at most five lines: what, evidence, what to do first, how it is known; or all of it.
 
     Args:
-        console: Where it goes. What is no terminal gets whole lines, whatever their length.
+        paper: Where it goes. What is no terminal gets whole lines, whatever their length.
         finding: The finding; without `verbose` one line of an `info`.
         verbose: Whether everything that is known of it is written.
     """
-    head = Text(f"{finding.severity.word:<8}", style=STYLES[finding.severity])
-    head.append(f"{finding.code} ", style="bold").append(finding.title, style="bold")
+    style = STYLES[finding.severity]
+    head = [(f"{finding.severity.word:<8}", ""), (f"{finding.code} {finding.title}", "bold")]
     if verbose:
-        console.print(head)
-        _write_all(console, finding)
+        paper.print(head, style)
+        _write_all(paper, finding)
         return
-    _line(console, head)
+    _line(paper, head, style)
     if finding.severity == Severity.INFO:
         return
     if finding.evidence:
         first, *rest = finding.evidence
         more = f" and {len(rest)} more" if rest else ""
-        place = _short(first.place) if console.is_terminal else first.place
+        place = _short(first.place) if paper.is_terminal else first.place
         # The place is what is looked for: a long text gives way to it.
-        room = max(_LEAST, (console.width if console.is_terminal else _LONG) - 11 - len(place) - len(more))
+        room = max(_LEAST, (paper.width if paper.is_terminal else _LONG) - 11 - len(place) - len(more))
         text = shorten(first.text, room, placeholder=" …")
-        _line(console, Text(redact(f"        {text} [{place}]{more}"), style="dim"))
+        _line(paper, redact(f"        {text} [{place}]{more}"), "dim")
     advice, command = _first(finding)
     if advice:
-        _line(console, Text(redact(f"        * {advice}")))
+        _line(paper, redact(f"        * {advice}"))
     if command:
         # Never cropped: it is there to be copied.
-        console.print(Text(f"        $ {command}", style="bold"), soft_wrap=True)
+        paper.print(f"        $ {command}", style="bold", whole=True)
     known = f"how it is known: {finding.known_by}, {finding.certainty}; explain {finding.code} tells more"
-    _line(console, Text(f"        {known}", style="dim"))
+    _line(paper, f"        {known}", "dim")
 
 
 def _first(finding: Finding) -> tuple[str, str]:
@@ -171,12 +163,9 @@ def _first(finding: Finding) -> tuple[str, str]:
     return next(iter(lines), ""), next(iter(commands), "")
 
 
-def _line(console: Console, text: Text) -> None:
+def _line(paper: Paper, text: Pieces, style: str = "") -> None:
     """One line on a screen: cropped where somebody looks at it, whole where a program reads it."""
-    if console.is_terminal:
-        console.print(text, overflow="ellipsis", no_wrap=True)
-    else:
-        console.print(text, soft_wrap=True)
+    paper.print(text, style, crop=paper.is_terminal, whole=not paper.is_terminal)
 
 
 def _short(place: str) -> str:
@@ -188,26 +177,21 @@ def _short(place: str) -> str:
     return f"…/{'/'.join(place.split('/')[-2:])}" if len(place) > _LEAST and place.count("/") > 2 else place
 
 
-def _write_all(console: Console, finding: Finding) -> None:
+def _write_all(paper: Paper, finding: Finding) -> None:
     if finding.detail:
-        console.print(Padding(Text(redact(" ".join(finding.detail.split()))), _INDENT, expand=False))
-    console.print(
-        Padding(
-            Text(f"how it is known: {finding.known_by}; that it concerns you: {finding.certainty}"),
-            _INDENT,
-        )
+        paper.print(redact(" ".join(finding.detail.split())), indent=_INDENT)
+    paper.print(
+        f"how it is known: {finding.known_by}; that it concerns you: {finding.certainty}", indent=_INDENT
     )
     for item in finding.evidence:
-        console.print(
-            Padding(Text(redact(f"- {item.text} [{item.place}]"), style="dim"), _INDENT, expand=False)
-        )
+        paper.print(redact(f"- {item.text} [{item.place}]"), style="dim", indent=_INDENT)
     if finding.remedy:
-        console.print(Padding(Text("what to do", style="bold"), _INDENT, expand=False))
+        paper.print("what to do", style="bold", indent=_INDENT)
         for line in wording.lines_of(finding.remedy):
-            console.print(Padding(Text(redact(f"* {line}")), _INDENT, expand=False))
+            paper.print(redact(f"* {line}"), indent=_INDENT)
         for command in wording.commands_of(finding.remedy.actions):
             # Never wrapped: it is there to be copied.
-            console.print(Text(f"        $ {command}", style="bold"), soft_wrap=True)
+            paper.print(f"        $ {command}", style="bold", whole=True)
 
 
 def _summary(report: Report) -> str:
