@@ -25,7 +25,7 @@ LABELS = "labels.jsonl"
 WANTED = {"whole": 0.90, "tail, cut or message": 0.60, "precision": 0.95}
 _MOST = 3
 # Entries that came after the labels, which can't name them.
-AFTER_THE_LABELS = ("ENG013", "ENV021", "ENV022", "ENV023", "ENV024", "ENV025", "MEM013", "NUM027")
+AFTER_THE_LABELS = ("ENG013", "ENV021", "ENV022", "ENV023", "ENV024", "ENV025", "ENV026", "MEM013", "NUM027")
 
 
 @dataclass(frozen=True)
