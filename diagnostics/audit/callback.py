@@ -85,7 +85,7 @@ class TrainerHooks:
         if self.guarded is None or not logs or _is_no_step(logs):
             return
         row = metrics.logged(logs, f"step {state.global_step}", state.global_step)
-        logs.update(self.guarded.look(state.global_step, row, self._samples(state.global_step)))
+        logs.update(self.guarded.look(state.global_step, row, lambda: self._samples(state.global_step)))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """From now on there is something to hold the engine against."""

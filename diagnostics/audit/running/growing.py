@@ -55,6 +55,13 @@ class Growing:
         # It may be gone just now, and come later.
         return (self._read(), True) if self._open() else (b"", True)
 
+    def skip(self) -> None:
+        """Leaves out what is there."""
+        if self._file is not None or self._open():
+            assert self._file is not None
+            self._place = os.fstat(self._file.fileno()).st_size
+            self._head = os.pread(self._file.fileno(), min(_HEAD, self._place), 0)
+
     def close(self) -> None:
         """Lets go of it."""
         if self._file is not None:
@@ -156,6 +163,10 @@ class Reader:
         if self._is_json is None and (first := next((line for _, line in lines if line.strip()), None)):
             self._is_json = first.lstrip().startswith(b"{") and _object(first) is not None
         return list(self._of_json(lines) if self._is_json else self._of_log(lines)), anew
+
+    def skip(self) -> None:
+        """Leaves out what is there by now: whole lines, as their writer leaves them between two steps."""
+        self._growing.skip()
 
     def close(self) -> None:
         """Lets go of it."""

@@ -42,15 +42,15 @@ class Guarded:
         self.watcher, self._told, self._broken = Watcher(self.share), Told(self.folder), False
         self._probed_at = 0
 
-    def look(self, step: int, metrics: Logged | None = None, samples: Sequence[Row] = ()) -> dict[str, float]:
+    def look(
+        self, step: int, metrics: Logged | None = None, samples: Callable[[], Sequence[Row]] | None = None
+    ) -> dict[str, float]:
         """At what a step left; returns the scalars for the trainer's own curves."""
 
         def looked() -> None:
             if metrics is not None:
                 self.watcher.metrics(self.subject.get("metrics", "metrics"), metrics)
-            if samples:
-                self.watcher.samples("samples", samples)
-            self._told.changes(self.watcher.looked(step))
+            self._told.changes(self.watcher.looked(step, samples))
 
         self._guarded(looked)
         return {} if self._broken else self.watcher.scalars()

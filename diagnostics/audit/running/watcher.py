@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 FOUND, AGAIN, GONE = "found", "again", "gone"
 # Looks that must agree before something is said, and before it is taken back.
 SURE, GONE_AFTER = 2, 3
-# Every so many steps the questions that take longer.
-DEAR = 16
+# Every so many steps the questions that take longer; how long a look at samples may take, and one with these, before
+# it was measured.
+DEAR, _GUESS_S = 16, (0.02, 0.2)
 # What the first steps alone can show stays true.
 _STAYS = {"metrics/reference"}
 
@@ -66,44 +67,60 @@ class Watcher:
         self.window = Window()
         self._kept: dict[str, _Kept] = {}
         self._last: dict[str, ProbeAnswer] = {}
-        self._fresh_metrics = self._fresh_samples = False
+        self._fresh = False
         self._next_dear = DEAR // 2
         self.steps = self.tokens = self.requests = self.left_out = 0
-        self.spent_s = 0.0
+        self.spent_s, self._sample_s, self._dear_s = 0.0, *_GUESS_S
+        self._kind = ""
 
     def metrics(self, source: str, row: Logged) -> None:
         """A line of metrics, by the file or program that it is of."""
         self.window.metrics(source, row)
-        self._fresh_metrics = True
+        self._fresh = True
 
-    def samples(self, kind: str, rows: Sequence[Row]) -> None:
-        """All samples of a step."""
-        began = self._clock()
-        self.window.samples(kind, rows)
-        self._fresh_samples = True
-        self.spent_s += self._clock() - began
+    def looked(self, step: int, samples: Callable[[], Sequence[Row]] | None = None) -> list[Change]:
+        """Asks what can be asked of what came since, and tells what changed.
 
-    def looked(self, step: int) -> list[Change]:
-        """Asks what can be asked of what came since, and tells what changed."""
+        Args:
+            step: Of the trainer.
+            samples: Gives all samples of the step, if there is time to look at them; None: there are none.
+        """
         began = self._clock()
+        if not self.steps:
+            self._began = began
         self.steps += 1
-        answers = self._answers(step, afford=self.spent_s <= self._share * (began - self._began))
+        # By what the last one took: the next one is to fit, too.
+        left = self._share * (began - self._began) - self.spent_s
+        answers = [*self._of_metrics(), *(self._of_samples(samples, left) if samples else ())]
         changes = self.judged(step, answers)
-        self.spent_s += self._clock() - began
+        took = self._clock() - began
+        self.spent_s += took
+        if self._kind == "dear":
+            self._dear_s = took
+        elif self._kind == "samples":
+            self._sample_s = took
         return changes
 
-    def _answers(self, step: int, *, afford: bool) -> Iterator[ProbeAnswer]:
-        if self._fresh_metrics:
+    def _of_metrics(self) -> Iterator[ProbeAnswer]:
+        if self._fresh:
             yield from self.window.of_metrics()
-        if self._fresh_samples and not (afford or self._share >= 1):
+        self._fresh = False
+
+    def _of_samples(self, samples: Callable[[], Sequence[Row]], left: float) -> Iterator[ProbeAnswer]:
+        any_time = self._share >= 1
+        self._kind = ""
+        if not any_time and left < self._sample_s:
             self.left_out += 1
-        elif self._fresh_samples:
-            dear = self.steps >= self._next_dear
-            if dear:
-                self._next_dear = self.steps + DEAR
-            yield from self.window.of_samples(dear=dear)
-        self._fresh_metrics = self._fresh_samples = False
-        del step
+            return
+        rows = samples()
+        if not rows:
+            return
+        dear = self.steps >= self._next_dear and (any_time or left >= self._dear_s)
+        if dear:
+            self._next_dear = self.steps + DEAR
+        self._kind = "dear" if dear else "samples"
+        self.window.samples("samples", rows)
+        yield from self.window.of_samples(dear=dear)
 
     def judged(self, step: int, answers: Iterable[ProbeAnswer], sure: int = SURE) -> list[Change]:
         """Takes answers, and tells what changed; `sure`: how many looks must agree before something is said."""

@@ -136,12 +136,11 @@ class Watch:
         """The samples of a step, when one of another step has come: then it is whole."""
         rows = self._waiting.pop(path, [])
         if rows:
-            self.watcher.samples(path.name, rows)
             self._step = max(self._step, rows[0].step)
-            self._look()
+            self._look(lambda: rows)
 
-    def _look(self) -> None:
-        self._tell(self.watcher.looked(self._step))
+    def _look(self, samples: Callable[[], Sequence[Row]] | None = None) -> None:
+        self._tell(self.watcher.looked(self._step, samples))
         probe = self.watched.probe
         if probe is None or self._step < self._probed_at + self.watched.every:
             return

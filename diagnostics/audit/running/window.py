@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Lines of metrics at the beginning, and the last ones; samples of the last steps, so many where a step has fewer;
 # groups of which the spread is kept, and how many without any are no chance.
 LINES, ROWS, MOST_ROWS, GROUPS, FLAT = 8, 128, 512, 256, 48
+# Tokens of all these for streams and masks; samples of a step whose advantages are computed again, in a hundred ways.
+TOKENS, AGAIN_ROWS = 8192, 256
 # The mismatch that comes of arithmetic, by the metric, and what is more than that beside what the run began with.
 _DRIFTS = (("probs_diff", 1e-4, 10.0, 0.02), ("mismatch_kl", 1e-5, 20.0, 0.005))
 _SPREAD = ("rewards/constant", "rewards/no_spread")
@@ -59,7 +61,7 @@ class Window:
     def __init__(self) -> None:
         self._lines: dict[str, Lines] = {}
         self._steps: deque[list[Row]] = deque()
-        self._kind = ""
+        self._kind, self._whole = "", False
         # Of each group its lowest and its highest reward.
         self._groups: deque[tuple[float, float]] = deque(maxlen=GROUPS)
         self._lowest, self._highest = float("inf"), float("-inf")
@@ -82,7 +84,7 @@ class Window:
                 self._lowest, self._highest = min(self._lowest, *told), max(self._highest, *told)
             if len(kept) + len(group) <= MOST_ROWS or not kept:
                 kept += group
-        self._kind = kind
+        self._kind, self._whole = kind, len(kept) == len(rows) <= AGAIN_ROWS
         self._steps.append(kept)
         while len(self._steps) > 1 and sum(map(len, self._steps)) - len(self._steps[0]) >= ROWS:
             self._steps.popleft()
@@ -102,11 +104,24 @@ class Window:
         remains = Remains((Recording(self._kind, rows),), series)
         yield from (each for each in samples.ask(remains) if each.family not in _SPREAD)
         yield self._spread()
-        yield from loss_masks.ask(remains)
-        yield from stream_laws.ask(remains)
+        some = Remains((Recording(self._kind, tuple(self._some())),))
+        yield from loss_masks.ask(some)
+        yield from stream_laws.ask(some)
         if dear:
-            yield from advantages.ask(remains)
-            yield from (each for each in data_order.ask(remains) if each.probe == "data" and _pairs(each))
+            # Of a part of a step a baseline over the batch would be another.
+            if self._whole:
+                yield from advantages.ask(Remains((Recording(self._kind, tuple(self._steps[-1])),)))
+            yield from filter(_is_of_pairs, data_order.ask(remains))
+
+    def _some(self) -> Iterator[Row]:
+        """Of each step as many samples as its share of TOKENS holds."""
+        for step in self._steps:
+            left = TOKENS // len(self._steps)
+            for row in step:
+                if row.tokens is None or left <= 0:
+                    break
+                left -= len(row.tokens.ids)
+                yield row
 
     def _spread(self) -> ProbeAnswer:
         """Whether any of the last groups has a spread; those of a task that is solved by now need none."""
@@ -126,7 +141,7 @@ class Window:
         return ProbeAnswer(family, FAULT, samples.PROBE, "REW004", values, count=len(told))
 
 
-def _pairs(answer: ProbeAnswer) -> bool:
+def _is_of_pairs(answer: ProbeAnswer) -> bool:
     return answer.family.partition("/")[0] == "pairing"
 
 

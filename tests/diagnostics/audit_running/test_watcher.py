@@ -21,9 +21,7 @@ def watched(entries, rows=lambda step: (), watcher=None):
     found = []
     for entry in entries:
         watcher.metrics("metrics", logged(entry, f"line {entry['step']}"))
-        if told := rows(entry["step"]):
-            watcher.samples("samples", told)
-        found += watcher.looked(entry["step"])
+        found += watcher.looked(entry["step"], lambda step=entry["step"]: rows(step))
     return [(change.step, change.what, change.answer.family) for change in found], watcher, found
 
 
