@@ -13,7 +13,8 @@ from tests.cells import ROOT, cell_python
 
 SMALL = {
     "answers": ["--repeats=1"],
-    "audit_recorded": ["--runs=1", "--models=1", "--seconds=1"],
+    "audit_recorded": ["--runs=1", "--models=1", "--pairs=3", "--toy"],
+    "audit_running": ["--toy"],
     "doctor": ["--prefix", sys.prefix, "--repeats=1"],
     "efficiency": ["--toy"],
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],

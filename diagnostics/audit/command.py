@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from diagnostics.audit.model import Audit
+    from diagnostics.audit.running.watcher import Change
 
 FORMATS = ("terminal", "json", "jsonl", "markdown", "html")
 
@@ -61,6 +62,19 @@ def add(commands: Any) -> None:
     live.add_argument(
         "--replica", action="append", default=[], metavar="URL", help="another server that should be the same"
     )
+    going = parser.add_argument_group("a run that goes on")
+    going.add_argument(
+        "--watch", type=Path, nargs="+", default=[], metavar="FILE",
+        help="look at metrics.jsonl, logs, event files, completions.jsonl as they grow; Ctrl-C ends it",
+    )  # fmt: skip
+    going.add_argument(
+        "--idle", type=_seconds_or_none, default=-1.0, metavar="S",
+        help="end when nothing has grown for so long; 0: read what is there (default: never)",
+    )  # fmt: skip
+    going.add_argument(
+        "--every", type=_steps, default=100, metavar="N",
+        help="with --server: audit it every so many steps (default: 100)",
+    )  # fmt: skip
     how = parser.add_argument_group("how")
     how.add_argument(
         "--tokens", type=_count, default=4000, metavar="N", help="at most so many in all (default: 4000)"
@@ -87,6 +101,17 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _seconds_or_none(text: str) -> float:
+    return 0.0 if text in ("0", "0.0") else _seconds(text)
+
+
+def _steps(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of steps from 1 on")
+    return value
+
+
 def run(options: argparse.Namespace) -> int:
     """Asks or reads, judges, shows."""
     if problem := _misused(options):
@@ -107,6 +132,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace) -> Audit:
+    if options.watch:
+        return _watched(options)
     if options.run is not None:
         from diagnostics.audit.live import trainer
         from diagnostics.audit.recorded import audit_run
@@ -133,6 +160,26 @@ def _asked(options: argparse.Namespace) -> Audit:
     )
 
 
+def _watched(options: argparse.Namespace) -> Audit:
+    """Each change as a line when it comes; on stdout where that is no one document."""
+    from diagnostics.audit.running.probing import Probe
+    from diagnostics.audit.running.watching import Watch, Watched
+    from diagnostics.report.audits import running
+
+    def told(change: Change) -> None:
+        if options.format == "jsonl":
+            print(json.dumps(running.entry(change), ensure_ascii=False), flush=True)
+        elif options.format == "terminal":
+            print(running.line(change), flush=True)
+        else:
+            print(f"diagnostics: audit: {running.line(change)}", file=sys.stderr)
+
+    probe = None
+    if options.server:
+        probe = Probe(options.server, options.checkpoint, options.trainer_config, options.tokens)
+    return Watch(Watched(tuple(options.watch), options.idle, probe, options.every), told).run()
+
+
 def _misused(options: argparse.Namespace) -> str:
     live = [
         name
@@ -143,8 +190,11 @@ def _misused(options: argparse.Namespace) -> str:
         if value
     ]
     told = (
-        ("expected a RUN, or --server URL --checkpoint DIR", options.run is None and not options.server),
+        ("expected a RUN, or --server URL --checkpoint DIR",
+         options.run is None and not options.server and not options.watch),
         (f"{options.run}: one thing at a time: a RUN, or --server", options.run is not None and options.server),
+        (f"{options.run}: one thing at a time: a RUN, or --watch", options.run is not None and options.watch),
+        ("--idle: of --watch alone", options.idle >= 0 and not options.watch),
         ("--server: expected --checkpoint DIR, too: the weights that it should hold",
          options.server and options.checkpoint is None),
         ("--reward: of a RUN alone", options.reward and options.run is None),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
-LIVE, RECORDED = "live", "recorded"
+LIVE, RECORDED, RUNNING = "live", "recorded", "running"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Audit:
     """All answers of an audit.
 
     Attributes:
-        source: LIVE or RECORDED.
+        source: LIVE, RECORDED or RUNNING.
         subject: What was asked: addresses and folders, by role.
         answers: One a class, in the order in which they were asked.
         tokens: What all of it cost the engine.

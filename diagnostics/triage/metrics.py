@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -126,6 +127,7 @@ def _add(said: dict[str, tuple[str, float]], name: str, value: str) -> None:
         said[meant] = (name, float(value))
 
 
+@functools.lru_cache(4096)
 def meaning(name: str) -> str:
     """The one name for what a metric's name means; empty for one of an evaluation, and for what is not known.
 

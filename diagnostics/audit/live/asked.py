@@ -11,7 +11,18 @@ from diagnostics.audit.live import cache, ids, material, replicas, sampling, set
 from diagnostics.audit.live import endpoints as servers
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.reference import Reference, siblings, tokenizer
-from diagnostics.audit.model import CLEAN, FAULT, LIVE, MASKED, NOT_ASKED, Audit, Fact, ProbeAnswer
+from diagnostics.audit.model import (
+    CLEAN,
+    FAULT,
+    LIVE,
+    MASKED,
+    NOT_ASKED,
+    Audit,
+    Estimate,
+    Fact,
+    ProbeAnswer,
+    RunnerUp,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,10 +111,9 @@ def audit_server(asked: Asked) -> Audit:
     work.answers += settings.asked(work.told, side, asked.checkpoint)
     work.answers += ids.asked(endpoint, words, unread)
     others = [servers.identified(Client(url, asked.timeout_s)) for url in asked.replicas]
-    weighed = _weights(
-        work, [Reference(path) for path in asked.against or siblings(asked.checkpoint)], others
-    )
-    _law(work, weighed)
+    against = [Reference(path) for path in asked.against or siblings(asked.checkpoint)]
+    weighed = _weights(work, against, others)
+    _law(work, weighed, against)
     subject = {"server": f"{endpoint.name} {work.told.get('release', '')}".strip(), "address": client.address,
                "checkpoint": str(asked.checkpoint)}  # fmt: skip
     pictures = weighed.pictures if weighed else {}
@@ -196,7 +206,7 @@ def _replicas(work: _Work, found: Weighed, others: list[Endpoint], chosen: list[
     return replicas.asked(work.endpoint, others, chosen, exact, found.floor, 2 * alarm)
 
 
-def _law(work: _Work, weighed: Weighed | None) -> None:
+def _law(work: _Work, weighed: Weighed | None, against: list[Reference]) -> None:
     """P5, P6, P8, P9."""
     before = work.endpoint.client.tokens
     prompts = material.prompts(work.words, work.vocabulary, work.first, _PROMPTS)
@@ -209,8 +219,35 @@ def _law(work: _Work, weighed: Weighed | None) -> None:
         answers += sampling.hidden_by(weighed.answers[0])
     elif known:
         holds, dtype = (weighed.holds, weighed.dtype) if weighed else (work.reference, "")
-        answers += _judged(work, holds or work.reference, dtype, known)
+        told = _judged(work, holds or work.reference, dtype, known)
+        if weighed is None and any(each.family == "sampling/law" for each in told):
+            told = _by_samples(work, told, against, known)
+        answers += told
     work.answers += [replace(each, tokens=cost) for each in answers]
+
+
+def _by_samples(
+    work: _Work, told: list[ProbeAnswer], against: list[Reference], drawn: list[Drawn]
+) -> list[ProbeAnswer]:
+    """Where no law fits the checkpoint's weights and none can be scored: whether one fits another checkpoint's."""
+    before = next(each for each in told if each.family == "sampling/law")
+    for other in filter(work.reference.fits, against):
+        found = _judged(work, other, "", drawn)
+        other.release()
+        law = next((each for each in found if each.family.partition("/")[0] == "sampling"), None)
+        # A law that is told, too, has to explain all of it.
+        if law is None or law.residual is None or law.alarm is None or law.family == "sampling/law":
+            continue
+        if law.outcome != CLEAN and law.residual > law.alarm:
+            continue
+        version = ProbeAnswer(
+            "weights/version", FAULT, "P5", code="SYN003" if other.name == "base" else "", values={"name": other.name},
+            estimates=(Estimate("version", other.name, expected=work.reference.name),), residual=law.residual,
+            floor=law.floor, alarm=law.alarm, runner_up=RunnerUp("the checkpoint", before.residual or 0.0),
+            count=law.count, decisive=True,
+        )  # fmt: skip
+        return [weights.allowed(version, against, work.side.max_staleness), *found]
+    return told
 
 
 def _judged(work: _Work, holds: Reference, dtype: str, drawn: list[Drawn]) -> list[ProbeAnswer]:

@@ -20,6 +20,8 @@ ALARM, OPEN = 1.8, 1.4
 _LEAST_FLOOR = 2e-6
 # A log-prob beside a token that is not its own is off by more than this.
 _LEAST_LOST = 0.02
+# What a law must explain of what the expected one is off by.
+_EXPLAINED = 0.5
 # Deviations by which sampled ids must miss their law.
 _SURE = 5.0
 _CODES = {
@@ -86,7 +88,7 @@ def judged(
         sampled, found = again, fit.fit(again.seen, expected, floor_of(again, expected))
         answers += mended
     floor = floor_of(sampled, found.law)
-    answers += _law(sampled.seen, found, expected, floor)
+    answers += _unless_beside(_law(sampled.seen, found, expected, floor), answers)
     if any(each.outcome == FAULT for each in answers):
         return [*answers, *_of_ids(sampled, found.law, expected, mode, faulty=True)]
     return [*answers, *_of_ids(sampled, found.law, expected, mode, faulty=False)]
@@ -101,6 +103,17 @@ def _beside_others(drawn: Sequence[Drawn]) -> list[ProbeAnswer]:
         return []
     return [
         ProbeAnswer("logprobs/token", FAULT, "P8", facts=(Fact("beside", {"wrong": wrong, "count": count}),))
+    ]
+
+
+def _unless_beside(law: list[ProbeAnswer], told: Sequence[ProbeAnswer]) -> list[ProbeAnswer]:
+    """That no law fits log-probs of other tokens says nothing of the law."""
+    hides = next((each.family for each in told if each.family == "logprobs/token"), "")
+    return [
+        replace(each, family="sampling", outcome=MASKED, by=hides)
+        if hides and each.family == "sampling/law"
+        else each
+        for each in law
     ]
 
 
@@ -186,7 +199,9 @@ def _law(seen: Seen, found: fit.Fitted, expected: Law, floor: float) -> list[Pro
             estimates = (Estimate("id", token), Estimate("bias", value, expected=0.0))
             return [replace(clean, family="sampling/bias", outcome=FAULT, values={"id": token, "value": value},
                             estimates=estimates, residual=seen.residual(biased))]  # fmt: skip
-    if not found.changed:
+    # A law that is better and explains little of it names nothing: these are other weights, or something else.
+    explains_little = times > 4 * slack and found.residual > _EXPLAINED * seen.residual(expected)
+    if not found.changed or explains_little:
         if times > slack:
             return [replace(clean, family="sampling/law", outcome=FAULT)]
         if times > OPEN and floor >= 1e-4:

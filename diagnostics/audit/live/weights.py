@@ -102,7 +102,7 @@ def weigh(
     found = _version(fitting, told, engine, best, reference)
     facts += found.facts
     if found.answer is not None:
-        answer, weighed.holds = _allowed(found.answer, fitting, staleness), found.holds
+        answer, weighed.holds = allowed(found.answer, fitting, staleness), found.holds
     elif best.times > ALARM[best.dtype]:
         answer, weighed.holds = _unknown(answer, reference, fitting, sequences, engine, best, told)
     elif best.times > OPEN[best.dtype]:
@@ -194,7 +194,7 @@ def _version(
     return _Version(named, other, tuple(facts))
 
 
-def _allowed(answer: ProbeAnswer, others: Sequence[Reference], staleness: int) -> ProbeAnswer:
+def allowed(answer: ProbeAnswer, others: Sequence[Reference], staleness: int) -> ProbeAnswer:
     """A version that the trainer's own staleness allows is no fault."""
     allowed = [each.name for each in others[:staleness]]
     if answer.values.get("name") not in allowed:

@@ -75,6 +75,7 @@ FAULTS: dict[str, str] = {
     " another model, or"
     " computed otherwise",
     "metrics/all_cut": "every completion of every step ends at the length limit",
+    "metrics/no_spread": "no group of any step has rewards that differ: nothing is learnt",
     "metrics/no_gradient": "rewards differ (their spread is {reward_std:.3g}), and the gradient is 0 in every step",
     "metrics/rate_zero": "the learning rate is 0 in every step",
 }
@@ -94,6 +95,7 @@ CLASSES: dict[str, str] = {
     "moved": "weights between checkpoints",
     "metrics": "metrics that contradict each other",
     "metrics/unlike": "trainer and engine, by the metrics",
+    "metrics/drifting": "trainer and engine drift apart, by the metrics",
     "curves": "curves (symptoms)",
     "files": "files that could not be read",
 }
@@ -119,6 +121,8 @@ FACTS: dict[str, str] = {
     " tensors stood still",
     "metric_line": "{told}",
     "curve": "{what} went from {first:.3g} to {last:.3g}",
+    "stands_since": "since step {since}",
+    "stood_until": "from step {since} to {until}, {times} times; gone since",
     "excluded": "ruled out as its cause by what was asked: {excluded}",
     "unread": "{why}",
     "unread_more": "and {count} more",

@@ -26,7 +26,7 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
             pass
 
         def do_GET(self) -> None:
-            self._tell(*forwarded(url, "GET", self.path, None))
+            self._tell(*forwarded(url, "GET", self.path, None, self.headers["Authorization"]))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -35,13 +35,15 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
                 calls[0] += 1
                 to = second if second and calls[0] % 2 else url
                 body = changed(body, wrong)
+            elif self.path == "/generate":  # our own server's
+                body["params"] |= {key: wrong.law[key] for key in wrong.law.keys() & {"temperature"}}
             elif wrong.double_bos and self.path == "/tokenize" and "prompt" in body:
                 status, content = forwarded(to, "POST", self.path, body)
                 told = json.loads(content)
                 told["tokens"] = [told["tokens"][0], *told["tokens"]]
                 self._tell(status, json.dumps(told).encode())
                 return
-            status, content = forwarded(to, "POST", self.path, body)
+            status, content = forwarded(to, "POST", self.path, body, self.headers["Authorization"])
             if self.path == "/v1/completions" and status == 200:
                 content = json.dumps(told_otherwise(json.loads(content), body, wrong)).encode()
             self._tell(status, content)
@@ -56,11 +58,15 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
         yield address
 
 
-def forwarded(url: str, method: str, path: str, body: Any) -> tuple[int, bytes]:
+def forwarded(
+    url: str, method: str, path: str, body: Any, authorization: str | None = None
+) -> tuple[int, bytes]:
     """What the server answers."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=500)
     try:
         headers = {"Content-Type": "application/json"}
+        if authorization:
+            headers["Authorization"] = authorization
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
@@ -75,12 +81,14 @@ def changed(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
     body = {**body, **wrong.law}
     if wrong.bias:
         body["logit_bias"] = {str(wrong.bias[0]): wrong.bias[1]}
+    if wrong.greedy or wrong.one_seed:
+        # vLLM gives the copies of a prompt seeds of their own, and takes none of the likeliest: a prompt a copy, then.
+        body["prompt"] = [prompt for prompt in body["prompt"] for _ in range(body.get("n", 1))]
+        body["n"] = 1
     if wrong.greedy:
         body["temperature"] = 0.0
     if wrong.one_seed:
-        # vLLM gives the copies of a prompt seeds of their own: one prompt a copy, then.
-        body["prompt"] = [prompt for prompt in body["prompt"] for _ in range(body.get("n", 1))]
-        body |= {"n": 1, "seed": 11}
+        body["seed"] = 11
     return body
 
 

@@ -62,6 +62,9 @@ def rows(
         # Drawn again where a special one comes, so that every completion has the same length.
         chances = told.exp()
         chances[:, :3] = 0
+        # Where a cut leaves none but special ones: any other, as rarely as that is.
+        none_left = chances.sum(-1) <= 0
+        chances[none_left, 3:] = logits[none_left, 3:].softmax(-1)
         taken = torch.multinomial(chances, 1, generator=drawn)
         engine.append((logits.log_softmax(-1) if raw else told).gather(1, taken))
         mine.append((own / trainer).log_softmax(-1).gather(1, taken))

@@ -27,7 +27,7 @@ def ask(remains: Remains) -> Iterator[ProbeAnswer]:
         return
     found: dict[str, ProbeAnswer] = {}
     for series in remains.series:
-        for asked in (_no_number, _reference, _all_cut, _no_gradient, _still, _unlike):
+        for asked in (_no_number, _reference, _all_cut, _no_spread, _no_gradient, _still, _unlike):
             answer = asked(series)
             if answer and answer.family not in found:
                 found[answer.family] = answer
@@ -102,6 +102,14 @@ def _all_cut(series: Series) -> ProbeAnswer | None:
         "metrics/all_cut", "CFG127", rows[0], "capped", count=len(rows),
         more={"nothing_ended": float(masked), "no_loss": float(len(still) == len(_with(series, "loss")))},
     )  # fmt: skip
+
+
+def _no_spread(series: Series) -> ProbeAnswer | None:
+    """No group of any step has rewards that differ."""
+    rows = _with(series, "all_alike")
+    if len(rows) < 2 * _ENOUGH or any(row.values["all_alike"] < 1 for row in rows):
+        return None
+    return _fault("metrics/no_spread", "REW004", rows[0], "all_alike", count=len(rows))
 
 
 def _no_gradient(series: Series) -> ProbeAnswer | None:

@@ -108,7 +108,7 @@ def _ends(recording: Recording) -> ProbeAnswer:
 
 def _spread(recording: Recording, groups: list[list[Row]]) -> ProbeAnswer:
     """Groups without a spread of rewards, told apart by whether all was right or all wrong."""
-    rewarded = [[_total(row) for row in group] for group in groups]
+    rewarded = [[total(row) for row in group] for group in groups]
     told = [[each for each in group if each is not None] for group in rewarded]
     whole = [group for group, full in zip(told, rewarded, strict=True) if len(group) == len(full)]
     missing = sum(len(full) - len(group) for group, full in zip(told, rewarded, strict=True))
@@ -143,7 +143,8 @@ def _spread(recording: Recording, groups: list[list[Row]]) -> ProbeAnswer:
     return ProbeAnswer("rewards", CLEAN, PROBE, estimates=estimates, count=count, facts=facts)
 
 
-def _total(row: Row) -> float | None:
+def total(row: Row) -> float | None:
+    """The reward of a row: as recorded, or the sum of the functions' scores."""
     if row.reward is not None:
         return row.reward
     told = [each for each in row.scores.values() if each is not None]

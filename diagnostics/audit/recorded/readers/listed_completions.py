@@ -37,7 +37,7 @@ def read(paths: Sequence[Path], budget: plain.Budget, unread: list[Unread]) -> R
             for line, entry in plain.lines(path, bad, min(plain.FILE, budget.left)):
                 if not is_one(entry) or budget.rows <= 0:
                     continue
-                found = _rows(entry, f"{path.name}:{line}")
+                found = rows_of(entry, f"{path.name}:{line}")
                 rows += found
                 budget.rows -= len(found)
         except plain.UNREADABLE as error:
@@ -45,7 +45,8 @@ def read(paths: Sequence[Path], budget: plain.Budget, unread: list[Unread]) -> R
     return Recording(KIND, tuple(rows), files=(len(paths), 1)) if rows else None
 
 
-def _rows(entry: dict[str, Any], place: str) -> list[Row]:
+def rows_of(entry: dict[str, Any], place: str) -> list[Row]:
+    """The samples of one log event."""
     size = min(len(entry[name]) for name in ("prompt", "completion", "step"))
     rewards = {
         name: plain.numbers(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
@@ -17,7 +18,7 @@ from diagnostics.triage import metrics
 from diagnostics.triage.seen import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 STATE, LINES, LOG, SUMMARY = "trainer_state.json", "metrics.jsonl", "log", "wandb-summary.json"
@@ -125,17 +126,26 @@ def log(path: Path, unread: list[Unread]) -> Series | None:
         unread.append(Unread(str(path), str(error)))
         return None
     lines = head.count(b"\n") + between + tail.count(b"\n") + 1
-    found = metrics.rows_of(Seen(path.name, lines=lines, head=head, tail=tail))
-    rows = tuple(
+    rows = _of_rows(metrics.rows_of(Seen(path.name, lines=lines, head=head, tail=tail)))
+    return Series(LOG, rows) if rows else None
+
+
+def of_log(name: str, first: int, text: bytes) -> tuple[Logged, ...]:
+    """The lines of metrics among the lines of a log, the first of which has a number."""
+    found = metrics.rows_of(Seen(name, lines=text.count(b"\n") + 1, head=text, tail=b""))
+    return _of_rows([replace(row, line=row.line + first - 1) for row in found])
+
+
+def _of_rows(found: Sequence[metrics.Row]) -> tuple[Logged, ...]:
+    return tuple(
         Logged(
             None,
             {meant: value for meant, (_, value) in row.said.items()},
             dict(row.said.values()),
-            f"{path.name}:{row.line}",
+            f"{row.source}:{row.line}",
         )
         for row in found
     )
-    return Series(LOG, rows) if rows else None
 
 
 def newest_state(paths: list[Path]) -> list[Path]:

@@ -72,7 +72,7 @@ def read_texts(path: Path, budget: plain.Budget, unread: list[Unread]) -> Record
     try:
         for line, entry in plain.lines(path, bad, min(plain.FILE, budget.left)):
             if is_text(entry) and budget.rows > 0:
-                rows.append(_of_text(entry, f"{path.name}:{line}"))
+                rows.append(of_text(entry, f"{path.name}:{line}"))
                 budget.rows -= 1
     except plain.UNREADABLE as error:
         bad(str(error))
@@ -143,7 +143,8 @@ def _sample(
     )
 
 
-def _of_text(entry: dict[str, Any], place: str) -> Row:
+def of_text(entry: dict[str, Any], place: str) -> Row:
+    """The sample of a line of our completions.jsonl."""
     ids, answer = entry["prompt_ids"], entry["ids"]
     return Row(
         plain.whole(entry.get("step")) or 0,

@@ -39,6 +39,24 @@ def events(path: Path, unread: list[Unread]) -> Series | None:
     return _series(EVENTS, path, steps)
 
 
+def taken(data: memoryview, steps: dict[int, dict[str, float]]) -> int:
+    """Puts the scalars of the whole records of a file that grows to their steps; tells how many bytes these are.
+
+    Raises:
+        ValueError: What stands there is no record of such a file.
+    """
+    place = 0
+    while place + 12 <= len(data):
+        (length,) = struct.unpack("<Q", data[place : place + 8])
+        if length > plain.LINE:
+            raise ValueError(f"a record of {length} bytes")
+        if place + 12 + length + 4 > len(data):
+            break
+        _event(data[place + 12 : place + 12 + length], steps)
+        place += 16 + length
+    return place
+
+
 def _series(kind: str, path: Path, steps: dict[int, dict[str, float]]) -> Series | None:
     rows = [metrics.logged(steps[step], f"{path.name}, step {step}", step) for step in sorted(steps)]
     found: tuple[Logged, ...] = tuple(row for row in rows if row)

@@ -1,0 +1,82 @@
+"""A live audit against the real process of `python -m grpo_core serve`, which samples and scores nothing."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+
+from diagnostics.audit.errors import AuditError
+from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
+from grpo_core.rollout.build import EngineSpec
+from grpo_core.rollout.serve.launch import ServerProcess
+from tests.diagnostics.audit import proxy
+from tests.diagnostics.audit.standin import Wrong
+
+
+@pytest.fixture(scope="module")
+def served(trained):
+    """One that holds checkpoint-120; its address with its key."""
+    with closing(
+        ServerProcess(EngineSpec("transformers", str(trained / "checkpoint-120"), 320), timeout_s=500)
+    ) as up:
+        yield up
+
+
+def audited(address, token, trained, name="checkpoint-120", **asked):
+    found = audit_server(
+        Asked(address.replace("//", f"//any:{token}@"), trained / name, timeout_s=500, **asked)
+    )
+    return found, {
+        each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)
+    }
+
+
+def address_of(served):
+    return f"http://{served.host}:{served.port}"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_nothing_wrong_is_clean_as_far_as_asked(served, trained, tmp_path, temperature):
+    """At whichever temperature the trainer samples; what it can't be asked is said, with what could."""
+    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": temperature}))
+    found, faults = audited(address_of(served), served.token, trained, trainer=tmp_path / "trainer.json")
+    assert (faults, found.outcome) == ({}, CLEAN)
+    assert found.subject["server"] == "grpo_core serve"
+    assert {each.family for each in found.of(NOT_ASKED)} == {"ids", "weights", "cache", "replicas"}
+    assert found.tokens <= 500
+
+
+def test_another_temperature_is_named(served, trained):
+    """On its way from the audit to the server it becomes another."""
+    with proxy.between(address_of(served), Wrong(law={"temperature": 0.83})) as address:
+        _, faults = audited(address, served.token, trained)
+    assert faults == {"sampling/temperature": pytest.approx(0.83, abs=0.02)}
+
+
+@pytest.mark.parametrize("name", ["checkpoint-110", "checkpoint-20", "base"])
+def test_other_weights_are_told_by_the_samples(served, trained, name):
+    """The server holds checkpoint-120; where that is a neighbour of the trainer's checkpoint, it is named."""
+    found, faults = audited(address_of(served), served.token, trained, name)
+    assert faults == {"weights/version": "checkpoint-120"}
+    (answer,) = found.of(FAULT)
+    assert answer.residual < 1e-4 < answer.runner_up.residual
+
+
+def test_weights_of_nobody_are_no_law(served, trained, tmp_path):
+    """Nothing that is near explains them: said as such, and not as a temperature."""
+    only = tmp_path / "alone"
+    only.mkdir()
+    (only / "checkpoint-20").symlink_to(trained / "checkpoint-20")
+    _, faults = audited(address_of(served), served.token, only, "checkpoint-20", against=(trained / "base",))
+    assert list(faults) == ["sampling/law"]
+
+
+def test_without_its_key_it_says_what_is_missing(served, trained, monkeypatch):
+    """In one line, with the variable's name."""
+    for name in ("VLLM_API_KEY", "GRPO_CORE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(AuditError, match="GRPO_CORE_TOKEN"):
+        audit_server(Asked(address_of(served), trained / "checkpoint-120", timeout_s=500))

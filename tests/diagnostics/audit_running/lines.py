@@ -1,0 +1,46 @@
+"""Lines of metrics and samples of a run that nothing is wrong with, to put faults into."""
+
+import json
+import random
+
+from diagnostics.audit.recorded.rows import Row
+
+
+def healthy(step, drawn=None):
+    """A step's metrics."""
+    drawn = drawn or random.Random(step)
+    return {
+        "step": step,
+        "loss": drawn.gauss(0, 0.02),
+        "grad_norm": drawn.uniform(0.2, 1.5),
+        "reward": 0.3 + drawn.gauss(0, 0.1),
+        "reward_std": drawn.uniform(0.1, 0.5),
+        "frac_reward_zero_std": drawn.choice((0.0, 0.25, 0.5)),
+        "completions/clipped_ratio": drawn.choice((0.0, 0.1, 0.3)),
+        "entropy": 1.2 + drawn.gauss(0, 0.1),
+        "kl": abs(drawn.gauss(0, 1e-4)) * step,
+        "learning_rate": 1e-6,
+        "sampling/sampling_logp_difference/mean": abs(drawn.gauss(0.006, 0.001)),
+    }
+
+
+def samples(step, drawn=None, *, groups=4, size=4, reward=None):
+    """Groups of a step with rewards and texts that differ."""
+    drawn = drawn or random.Random(step)
+    return [
+        Row(
+            step,
+            f"question {step} {group}",
+            " ".join(drawn.choices("abcdefghij", k=12)),
+            float(drawn.random() < 0.5) if reward is None else reward,
+            place=f"step {step}",
+        )
+        for group in range(groups)
+        for _ in range(size)
+    ]
+
+
+def written(path, entries, mode="a"):
+    """As lines of JSON."""
+    with path.open(mode) as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in entries)

@@ -1,0 +1,51 @@
+"""`AuditCallback` in TRL's own GRPOTrainer, in real cells: today's, and an older one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cells import ROOT, cell_python
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+PROGRAM = Path(__file__).parent / "programs" / "trl_watched.py"
+CELLS = ("vllm-0.32.0+trl-1.16.0", "vllm-0.10.2+trl-0.24.0")
+
+
+def watched(cell, folder, how, reward, steps=20, *more):
+    """What the program prints, and the document."""
+    done = subprocess.run(
+        [cell_python(cell), PROGRAM, folder, how, reward, str(steps), *more],
+        capture_output=True, text=True, timeout=1500, check=False, cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1]), json.loads((folder / "audit.json").read_text())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_healthy_run_is_clean(cell, tmp_path):
+    """With scalars for the callbacks that write curves, and no line of log."""
+    told, document = watched(cell, tmp_path, "attached", "spread")
+    assert (told["lines"], document["outcome"]) == ([], "clean")
+    assert [logs["audit/faults"] for logs in told["logs"] if logs] == [0.0] * 20
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_reward_that_says_nothing_is_told(cell, tmp_path):
+    """As the metrics show it, within ten steps; in log, scalars and document."""
+    told, document = watched(cell, tmp_path, "attached", "constant")
+    assert any("REW004" in line for line in told["lines"])
+    assert {logs["audit/faults"] >= 1 for logs in told["logs"][10:] if logs} == {True}
+    assert document["outcome"] == "fault"
+
+
+def test_given_as_any_callback_it_tells_by_log_and_file(tmp_path):
+    """Those that came before it get no scalars."""
+    told, document = watched(CELLS[0], tmp_path, "given", "constant")
+    assert any("REW004" in line for line in told["lines"])
+    assert told["logs"] == [{}] * len(told["logs"])
+    assert document["outcome"] == "fault"
