@@ -23,7 +23,7 @@ class _Late:
     def __getattr__(self, name: str) -> Any:
         compiled = re.compile(self.pattern, self.flags)
         # From now on nothing stands between.
-        for each in ("search", "match", "fullmatch", "sub", "finditer", "findall", "split", "subn"):
+        for each in ("search", "match", "fullmatch", "sub", "finditer", "findall", "split", "subn", "groups"):
             setattr(self, each, getattr(compiled, each))
         return getattr(compiled, name)
 

@@ -6,15 +6,16 @@ its length (Python's own engine, since nodes have nothing else, and 3.10's, whic
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnostics.facts import late as re
-from diagnostics.facts.sought import Sought
+from diagnostics.facts.secret_names import BY_NAME, MASK, unspoken
+from diagnostics.facts.sought import Sought, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MASK = "<secret>"
 # Where a word may begin: also behind an end of line or a colour that is spelled out, as in the form of a text in a log.
 EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
 # Who issued it shows at its beginning.
@@ -42,82 +43,10 @@ _REVISION = re.compile(
     r"(?:\b(?:commit|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|\.git@)\W{0,4}\Z",
     re.IGNORECASE,
 )
-_WORDS = (
-    r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|passphrase|pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
-    r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw"
-    # What is called so alone is mostly the folder that a program runs in.
-    r"|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
-    r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage)"
-    r"[ _-]?key|client-(?:key|certificate)-data|wandb[._]key|credential|x-(?:amz|goog|oss)-(?:signature|credential"
-    r"|security-token)"
-    r"|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])|contrase\xf1a|mot de passe|\u5bc6\u7801"
-    r"|\u5bc6\u94a5|\u53e3\u4ee4"
-    r"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie)(?!s\b|s?iz|_id|\w{0,32}length)"
-)
-# What a value of such a name is when it is none: a switch, a number, what this tool says itself, a call.
-_HARMLESS = r"(?!true\b|false\b|null\b|none\b|\d{1,19}\b|\(not known|\(set;|<)"
-_WHOLE = r"(?:(?<=[^\\]\")(?:[^\"\\\n]|\\[^\n]){4,512}(?=\")|(?<=[^\\]')(?:[^'\\\n]|\\[^\n]|''){4,512}(?='))"
-_VALUE = r"[^\s,;&`'\"\])\\]{4,}"
-# The rest of a name, of which nothing is given back: what goes on with a letter more is none of these.
-_REST = r"(?=(?P<rest>[\w.-]{0,64}))(?P=rest)"
-# What stands between a name and its value: in a list as vLLM prints its arguments, escaped within a text, in bytes.
-_QUOTE = r"(?:\\{0,3}['\"])?"
-_NAMED = re.compile(
-    rf"({_WORDS}{_REST}{_QUOTE}\]?\s{{0,4}}(?:=>|[=:\uff1d\uff1a])(?:\s{{0,4}}|\s{{5,64}}(?=['\"]))(?:["
-    rf"|>\\][+-]?\s{{1,16}})?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?b?{_QUOTE}){_HARMLESS}(?:{_WHOLE}|{_VALUE})",
-    re.IGNORECASE,
-)
-# `password is hunter2`, `password -> hunter2`, `password%3Dhunter2`: only where the value is no word of a sentence.
-_SAID = re.compile(
-    rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
-    r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
-    rf"{_HARMLESS}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
-    re.IGNORECASE,
-)
-# As `['--api-key', 'value']` and `('password', 'value')`: the words of a command, the pairs of a header.
-_PAIR = re.compile(
-    rf"((?:['\"]--?(?=[\w-]{{0,64}}?{_WORDS})[\w-]{{1,96}}|\(b?['\"](?=[\w-]{{0,64}}?{_WORDS})[\w-]{{1,96}})['\"],\s{{0,4}}b?['\"])"
-    rf"{_HARMLESS}(?!--)[^\n'\"]{{4,}}",
-    re.IGNORECASE,
-)
-_ELEMENT = re.compile(
-    rf"(<(?=[\w:-]{{0,64}}?{_WORDS})[\w:-]{{1,96}}>){_HARMLESS}[^<\n]{{4,}}(?=</)", re.IGNORECASE
-)
-# `--hub_token VALUE`; a flag is read from its dashes on.
-_FLAG = re.compile(
-    rf"((?<![\w-])--(?=([\w.-]{{1,96}}))(?=[\w.-]{{0,64}}?{_WORDS})\2\s{{1,4}}['\"]?){_HARMLESS}(?!-)[^\s,;&`'\"\])]{{4,}}",
-    re.IGNORECASE,
-)
-# As Kubernetes and XML write an entry: its name, and what it is beside it.
-_ENTRY = re.compile(
-    rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{0,64}}?{_WORDS})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
-    rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
-    re.IGNORECASE,
-)
 # What is passed on to a program that asks for a password.
 _PIPED = re.compile(
     r"(\becho\s(?:-n\s)?['\"]?)(?!<)[^\s|'\"]{4,256}(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|sudo -S))"
 )
-# A program that is given a password by a letter of its own.
-_GIVEN = re.compile(
-    r"(\bcurl\b[^\n|;]{0,200}?\s(?:-u|--user)[\s=]{1,4}['\"]?[^\s:'\"]{1,64}:"
-    r"|\b(?:sshpass|docker login|mysql(?:dump|admin)?|unzip|7z|swanlab login|openssl|ssh-keygen)\b[^\n|;]{0,120}?"
-    r"\s(?:-[pPkN]\s?|-p(?=\w)|-pass(?:in|out)?\s{1,4}pass:)['\"]?|\bAUTH\s(?=[^\s]{0,64}?\d)"
-    r"|\b(?:IDENTIFIED BY|PASSWORD)\s{1,4}')"
-    rf"(?![-<]){_VALUE}"
-)
-_PROGRAMS = (
-    "curl", "sshpass", "docker login", "mysql", "unzip", "7z", "swanlab", "openssl", "ssh-keygen", "AUTH", "IDENTIFIED",
-    "PASSWORD",
-)  # fmt: skip
-# Under a name that says little: only what cannot be a word.
-_OPAQUE = re.compile(
-    r"((?<![\w-])[\w-]{0,48}?(?:key|auth|session(?:_?id)?|sid|sk|ak|pat|credentials?)['\"]?\s{0,4}[=:]\s{0,4}['\"]?)"
-    r"([A-Za-z0-9_+=-]{16,512})(?![\w.])",
-    re.IGNORECASE,
-)
-_OPAQUE_NAME = re.compile(r"(?:key|auth|sess|sid|sk|ak|pat|cred)[a-z_]{0,9}['\"]?\s{0,4}[=:]")
-_OPAQUE_BEGINNING = re.compile(r"(?<![\w-])[\w-]+(?=['\"]?\s{0,4}[=:])")
 # Whatever the scheme, and whatever the cookie: all behind it, up to the quote that closes it.
 _HEADER = re.compile(
     r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|x-hub-signature(?:-256)?|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}"
@@ -155,8 +84,6 @@ _LONG = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}")
 _RANDOM = re.compile(
     rf"{EDGE}(?:_Z\w{{1,4096}}|sha(?:1|256|512)[=:-][\w+/=-]{{1,128}}|archive-v\d/[\w-]{{1,64}}|[A-Za-z0-9]{{20,}})",
 )
-_SWITCH = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
-_SPOKEN = re.compile(r"[a-z]{3,}")
 
 
 def mask(text: str) -> str:
@@ -165,23 +92,7 @@ def mask(text: str) -> str:
     >>> mask("Authorization: Digest abc; --hub_token s3cr3tvalue")
     'Authorization: <secret>'
     """
-    return settled(mask_once, text)
-
-
-def settled(change: Callable[[str], str], text: str) -> str:
-    """The text changed until it stays: what is taken out can lay bare the beginning of what stood behind it."""
-    for _ in range(5):
-        before, text = text, change(text)
-        if text == before:
-            break
-    return text
-
-
-def mask_once(text: str) -> str:
-    """One pass of `mask`, for what goes on until nothing changes itself."""
-    for sought, by in _EACH:
-        text = sought.sub(by, text)
-    return text
+    return settled(CHANGES, text)
 
 
 def _issued(match: re.Match[str]) -> str:
@@ -191,22 +102,8 @@ def _issued(match: re.Match[str]) -> str:
     return match[0] if revision else MASK
 
 
-def _opaque(match: re.Match[str]) -> str:
-    value = match[2]
-    digits = len(value) >= 32 and not value.strip("0123456789abcdef")
-    return match[1] + MASK if digits or any(map(_unspoken, re.split(r"[_+=-]+", value))) else match[0]
-
-
 def _random(match: re.Match[str]) -> str:
-    return MASK if _unspoken(match[0]) else match[0]
-
-
-def _unspoken(word: str) -> bool:
-    """Whether a word is long, of all three kinds of letters, and has none of the syllables that a name has."""
-    if len(word) < 16 or not all(any(map(kind, word)) for kind in (str.isdigit, str.isupper, str.islower)):
-        return False
-    spoken = sum(map(len, _SPOKEN.findall(word)))
-    return word.isalnum() and len(_SWITCH.findall(word)) >= 0.4 * len(word) and spoken <= len(word) / 3
+    return MASK if unspoken(match[0]) else match[0]
 
 
 def _long(match: re.Match[str]) -> str:
@@ -217,55 +114,65 @@ def _long(match: re.Match[str]) -> str:
     return MASK if random else match[0]
 
 
-# What each of the names begins with, and what stands in each of them.
-_BEGINNING = re.compile(
-    r"t(?=oken)|s(?=ecret|ig|k\s{0,4}[=:]|ubscription|torage)|p(?=ass|wd?|at\s{0,4}[=:]|rivate|ush)|b(?=indpw)"
-    r"|r(?=equirepass)|a(?=pi|ccess|ccount|uth)|e(?=ncryption)|m(?=aster|ot de)|k(?=aggle|ey=)"
-    r"|c(?=lient-|redential|ontrase|ookie)|w(?=andb[._]key)|x(?=-(?:amz|goog|oss)-)|_(?=auth)|q(?=-ak)|\u5bc6|\u53e3"
+# Where one that somebody issued may begin: its first letter, where the next are its own. Those that begin with any
+# letter stand apart.
+_ISSUED_STARTS = (
+    re.compile(
+        r"h(?=f[_-]|vs\.)|a(?=pi_org)|g(?=h[oprsu][_-]|ithub_pat|l[a-z]|sk[_-])|x(?=ox|app[_-]|ai[_-])"
+        r"|s(?=k[_-]|ecret[_-]|ess[_-]|hp|ntrys)|r(?=k[_-]|8[_-]|pa[_-]|ubyg)|n(?=vapi|pm[_-]|tn[_-]|fp[_-])"
+        r"|p(?=ypi[_-]|plx|csk|scale_|at\w{14}\.)|d(?=ckr_|op_v|oo_v|p\.[a-z]|api[0-9a-f])|w(?=andb_v|hsec)"
+        r"|t(?=gp_v|skey|vly)|l(?=in_a|sv2_)|f(?=w[_-]|igd)|c(?=sk[_-])|j(?=ina[_-])|k(?=ey-)|v(?=1\.0-)|y(?=a29)"
+        r"|A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)|G(?=OCSPX)|H(?=RKU)|P(?=MAK)|K(?=GAT)|N(?=RAK)|S(?=K[0-9a-f]|G\.)"
+        r"|L(?=TAI)|1(?=//0)|\$(?=apr1|2[abxy]|[156y]|argon)"
+    ),
+    re.compile(r"[0-9a-f]{40}"),
+    re.compile(r"\d{6,12}(?=:AA)"),
+    re.compile(r"\.atlasv1\.(?<=([A-Za-z0-9]{14})\.atlasv1\.)"),
 )
-_STEMS = (
-    "token", "secret", "pass", "pw", "bindpw", "key", "client-", "credential", "x-amz", "x-goog", "x-oss", "sk", "pat",
-    "_auth", "contrase", "mot de", "\u5bc6", "\u53e3", "sig", "auth=", "q-ak", "cookie",
-)  # fmt: skip
-_EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
+# As `EDGE` has it, a run of letters may begin behind what is spelled out.
+_RANDOM_STARTS = (
+    re.compile(r"_(?=Z\w)|s(?=ha(?:1|256|512)[=:-])|a(?=rchive-v\d/)"),
+    re.compile(r"[A-Za-z0-9]{20,}"),
+    re.compile(r"\\[nrt]()(?=[A-Za-z0-9]{20})"),
+    re.compile(r"\[\d{1,2}m()(?=[A-Za-z0-9]{20})"),
+)
+EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
     (Sought(_PRIVATE, (("PRIVATE KEY",),)), MASK),
     (
         Sought(
             _HEADER,
             (("authorization", "x-api-key", "x-auth-token", "x-hub-", "cookie"),),
-            starts=re.compile(
-                r"a(?=uthorization)|p(?=roxy-auth)|x(?=-api-key|-auth-token|-hub-)|s(?=et-cookie)|c(?=ookie)"
+            starts=(
+                re.compile(
+                    r"a(?=uthorization)|p(?=roxy-auth)|x(?=-api-key|-auth-token|-hub-)|s(?=et-cookie)|c(?=ookie)"
+                ),
             ),
         ),
         rf"\1{MASK}",
     ),
-    (Sought(_COOKIES, (("cookies",),)), rf"\1{MASK}"),
+    (Sought(_COOKIES, (("cookies",),), starts=(re.compile("cookies"),)), rf"\1{MASK}"),
     (Sought(_HOOK, (("://", "/bot", "/webhook", "/hook/"),)), rf"\1{MASK}"),
     (Sought(_URL, (("://",), ("@",))), f"{MASK}@"),
-    (Sought(_ENCODED, (("%3a%2f%2f",), ("%40",))), f"{MASK}@"),
+    (Sought(_ENCODED, (("%3a%2f%2f",), ("%40",)), starts=(re.compile("%3a%2f%2f()"),)), f"{MASK}@"),
     (Sought(_LOGIN, ((":",), ("@",))), f"{MASK}@"),
     (
         Sought(
             _JWT,
             (("eyJ",),),
-            starts=re.compile(
-                r"eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrt]eyJ)|(?<=\[\dmeyJ)|(?<=\[\d\dmeyJ))[A-Za-z0-9_-]*"
+            starts=(
+                re.compile(
+                    r"eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrt]eyJ)|(?<=\[\dmeyJ)|(?<=\[\d\dmeyJ))[A-Za-z0-9_-]*"
+                ),
             ),
         ),
         MASK,
     ),
-    (Sought(_ISSUED), _issued),
-    (Sought(_BEARER, (("bearer",),)), rf"\1{MASK}"),
-    (Sought(_BASIC, (("Basic",),)), rf"\1{MASK}"),
-    (Sought(_PIPED, (("echo",),)), rf"\1{MASK}"),
-    (Sought(_ENTRY, (_STEMS, ("value",))), rf"\1{MASK}"),
-    (Sought(_NAMED, (_STEMS, ("=", ":", "\uff1d", "\uff1a")), starts=_BEGINNING), rf"\1{MASK}"),
-    (Sought(_PAIR, (_STEMS, ("',", '",'))), rf"\1{MASK}"),
-    (Sought(_ELEMENT, (_STEMS, ("</",))), rf"\1{MASK}"),
-    (Sought(_FLAG, (_STEMS, ("--",))), rf"\1{MASK}"),
-    (Sought(_GIVEN, (_PROGRAMS,)), rf"\1{MASK}"),
-    (Sought(_SAID, (_STEMS,), starts=_BEGINNING), rf"\1{MASK}"),
-    (Sought(_OPAQUE, needs=_OPAQUE_NAME, starts=_OPAQUE_BEGINNING), _opaque),
+    (Sought(_ISSUED, starts=_ISSUED_STARTS), _issued),
+    (Sought(_BEARER, (("bearer",),), starts=(re.compile("bearer"),)), rf"\1{MASK}"),
+    (Sought(_BASIC, (("Basic",),), starts=(re.compile("Basic"),)), rf"\1{MASK}"),
+    (Sought(_PIPED, (("echo",),), starts=(re.compile("echo"),)), rf"\1{MASK}"),
+    *BY_NAME,
     (Sought(_LONG), _long),
-    (Sought(_RANDOM), _random),
+    (Sought(_RANDOM, starts=_RANDOM_STARTS), _random),
 )
+CHANGES: tuple[Callable[[str], str], ...] = tuple(partial(sought.sub, by) for sought, by in EACH)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import MASK, mask
+from diagnostics.facts.secret_names import MASK
+from diagnostics.facts.secrets import mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,7 @@ from diagnostics.report import personal
 from tests.diagnostics import test_door_shapes as shapes
 from tests.diagnostics.test_door_share import SHAPES
 
-EACH = [*secrets._EACH, *personal._BEFORE, *personal._FOLDERS, *personal._AFTER]
+EACH = [*secrets.EACH, *personal.EACH]
 LISTED = shapes.cases(shapes.ISSUED) + shapes.cases(shapes.PLACED) + shapes.cases(shapes.PERSONS)
 TEXTS = [text.format(secret) for text, secret in SHAPES.values()] + [
     shapes.made(shape, number)[0] for number, shape in enumerate(LISTED)
