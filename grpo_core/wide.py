@@ -111,6 +111,12 @@ class WideModelConfig(ModelConfig):
 class WideRolloutConfig(RolloutConfig):
     """Where completions come from."""
 
+    environment: str = key("")
+    """`file.py:function`, called with the ids of a prompt and those behind it so far whenever a turn has ended: the
+    ids that it gives follow, untrained, and the model goes on; none end the conversation. sampling.max_tokens counts
+    them, too. Empty: one turn."""
+    turn_tokens: int = key(0, low=0)
+    """Of an environment: longest turn of the model; 0: each ends at a stop id."""
     dtype: str = key("float32", choices=TYPES)
     """What the engine holds and computes in, apart from the trainer's. Weights are sent in it."""
 
@@ -201,12 +207,32 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
         (("rollout.dtype", "rollout.mode", "rollout.port"),
          rollout.dtype != "float32" and rollout.mode == "server",
          "a server is started with its own dtype; set rollout.mode to colocate or async"),
+        (("rollout.turn_tokens", "rollout.environment"), rollout.turn_tokens > 0 and not rollout.environment,
+         "turns are of conversations; set rollout.environment"),
+        (("rollout.environment", "rollout.partial_tokens"), bool(rollout.environment and rollout.partial_tokens),
+         "a conversation is held under one version; set rollout.partial_tokens = 0"),
         (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),
         (("train.final_rate",), train.final_rate > 1, "expected a share, at most 1"),
         (("loss.advantage_rewards", "loss.advantage_scale"),
          loss.advantage_rewards == "each" and loss.advantage_scale == "batch",
          "the sum is divided by the batch's deviation; each reward by its group's, or none"),
     ]  # fmt: skip
+
+
+def widened(config: Config) -> WideConfig:
+    """The same settings, of the class that has more keys."""
+    if isinstance(config, WideConfig):
+        return config
+    kinds = {
+        "model": WideModelConfig,
+        "rollout": WideRolloutConfig,
+        "train": WideTrainConfig,
+        "loss": WideLossConfig,
+    }
+    sections = {
+        name: kinds[name](**vars(table)) if name in kinds else table for name, table in vars(config).items()
+    }
+    return WideConfig(**sections)
 
 
 def loss_config(settings: dict[str, Any]) -> LossConfig:

@@ -11,9 +11,11 @@ from grpo_core.learn.forms.advantages import wide_judged
 from grpo_core.learn.forms.loss import wide_policy_loss
 from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.forms.rejection import within
+from grpo_core.learn.forms.tokens import TokenBatch
 from grpo_core.learn.logprobs import slices
+from grpo_core.learn.loss import kept
 from grpo_core.learn.update import Updater
-from grpo_core.wide import WideConfig
+from grpo_core.wide import WideConfig, widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,10 +59,10 @@ class WideUpdater(Updater):
         for number in range(count):
             part = slice(len(kept_BT) * number // count, len(kept_BT) * (number + 1) // count)
             rows = batch.rows(part)
-            kept = kept_BT[part, : rows.mask_BT.shape[1]]
+            stay_BT = kept_BT[part, : rows.mask_BT.shape[1]]
             whole = options.mini_batch_normaliser == "rollout"
-            weights = weights_BT[part, : kept.shape[1]] if whole else self._weights(kept)
-            windows.append(self._window(rows, kept, weights))
+            weights = weights_BT[part, : stay_BT.shape[1]] if whole else self._weights(stay_BT)
+            windows.append(self._window(rows, stay_BT, weights))
         for window in windows:
             for one in window:
                 with torch.no_grad():
@@ -86,7 +88,14 @@ class WideUpdater(Updater):
 
     def _loss(self, part: Part, streams: Streams, current_BT: Any, entropy_BT: Any) -> PolicyLoss:
         tokens = (part.kept_BT, part.weights_BT, self._wide.loss, part.learned_BT)
-        return wide_policy_loss(current_BT, streams, part.rows.advantages_B, *tokens, entropy_BT)
+        rows = part.rows
+        advantages = rows.advantages_BT if isinstance(rows, TokenBatch) else rows.advantages_B
+        return wide_policy_loss(current_BT, streams, advantages, *tokens, entropy_BT)
+
+    def logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `Updater`; entropies count only where the model sampled."""
+        logprobs_BT, entropy_BT = super().logprobs(rows)
+        return logprobs_BT, kept(entropy_BT, rows.mask_BT) if isinstance(rows, TokenBatch) else entropy_BT
 
     def update(self, batch: Batch, look: Callable[[Policy, float], None] | None = None) -> dict[str, float]:
         """As `Updater`; in fewer bits, also the share of the last update that the compute type could not hold."""
@@ -120,8 +129,8 @@ class WideUpdater(Updater):
         return rate
 
 
-def updater_for(policy: Policy, config: Config, world: World) -> Updater:
-    """The one that these settings need."""
+def updater_for(policy: Policy, config: Config, world: World, *, tokens: bool = False) -> Updater:
+    """The one that these settings need, or samples with marks or advantages of single tokens (`tokens`)."""
     if isinstance(config, WideConfig):
         return WideUpdater(policy, config, world)
-    return Updater(policy, config, world)
+    return WideUpdater(policy, widened(config), world) if tokens else Updater(policy, config, world)
