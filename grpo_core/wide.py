@@ -117,6 +117,9 @@ class WideRolloutConfig(RolloutConfig):
     them, too. Empty: one turn."""
     turn_tokens: int = key(0, low=0)
     """Of an environment: longest turn of the model; 0: each ends at a stop id."""
+    replay_experts: bool = key(default=False)
+    """Of a mixture of experts: each token goes to the experts in training that it went to when it was sampled (R3); the
+    embedded engine, in colocate mode."""
     dtype: str = key("float32", choices=TYPES)
     """What the engine holds and computes in, apart from the trainer's. Weights are sent in it."""
 
@@ -209,6 +212,12 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
          "a server is started with its own dtype; set rollout.mode to colocate or async"),
         (("rollout.turn_tokens", "rollout.environment"), rollout.turn_tokens > 0 and not rollout.environment,
          "turns are of conversations; set rollout.environment"),
+        (("rollout.replay_experts", "rollout.mode", "rollout.engine"),
+         rollout.replay_experts and (rollout.mode, rollout.engine) != ("colocate", "transformers"),
+         "routing is told by the embedded engine within this process; set rollout.mode = 'colocate'"),
+        (("rollout.replay_experts", "rollout.environment", "model.gradient_checkpointing"),
+         rollout.replay_experts and bool(rollout.environment or model.gradient_checkpointing),
+         "routing is replayed for completions of one turn, in one pass"),
         (("rollout.environment", "rollout.partial_tokens"), bool(rollout.environment and rollout.partial_tokens),
          "a conversation is held under one version; set rollout.partial_tokens = 0"),
         (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),

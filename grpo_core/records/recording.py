@@ -18,7 +18,7 @@ import torch
 from grpo_core.config import RecordError
 from grpo_core.records import given
 from grpo_core.settings import load
-from grpo_core.turns.spoken import Conversation, TokenSample, by_token, needed, sampled
+from grpo_core.turns.spoken import Conversation, Routed, TokenSample, by_token, needed, sampled
 from grpo_core.types import Completion, Prompt, Sample
 from grpo_core.versions import versions
 
@@ -172,12 +172,15 @@ def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[st
     answers = [sample.completion for sample in samples]
     prompt_ids = [group[0].prompt.ids for group in groups]
     seeds = {request.id: request.seed for request in requests}
-    masked, judged = needed(samples)
+    masked, judged, routed = needed(samples)
     more: dict[str, list[Any]] = {}
     if masked:
         more["sampled"] = _flat(sampled(answer) for answer in answers)
     if judged:
         more["token_advantages"] = [float(value) for sample in samples for value in by_token(sample)]
+    if routed:
+        more["experts"] = _flat(answer.experts for answer in answers)
+        more["expert_lengths"] = [len(answer.experts) for answer in answers]
     return {
         "prompt_ids": _flat(prompt_ids),
         "prompt_lengths": [len(ids) for ids in prompt_ids],
@@ -209,8 +212,11 @@ def _recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
         if entry["schema"] == SCHEMA_2 and name in numbers
     }
     marks, own = more.get("sampled", []), more.get("token_advantages", [])
+    kind: type[Completion] = Conversation if marks else Completion
+    if entry["schema"] == SCHEMA_2 and "experts" in numbers:
+        kind, marks = Routed, [_split(_tuples(numbers["experts"]), numbers["expert_lengths"])]
     answers = zip(entry["requests"], *streams, entry["finish_reasons"], *marks, strict=True)
-    completions = itertools.starmap(Conversation if marks else Completion, answers)
+    completions = itertools.starmap(kind, answers)
     judged = (numbers["rewards"], numbers["advantages"], entry["scores"], numbers["trained"])
     rows = zip(asked, completions, entry["texts"], *judged, *own, strict=True)
     samples = list(itertools.starmap(TokenSample if own else Sample, rows))
@@ -231,6 +237,10 @@ def _split(values: list[Any], lengths: list[int]) -> list[tuple[Any, ...]]:
         raise ValueError(f"{len(values)} numbers, but the lengths add up to {sum(lengths)}")
     rest = iter(values)
     return [tuple(itertools.islice(rest, length)) for length in lengths]
+
+
+def _tuples(values: list[Any]) -> list[Any]:
+    return [tuple(map(tuple, token)) for token in values]
 
 
 def _flat(parts: Iterable[Iterable[Any]]) -> list[Any]:

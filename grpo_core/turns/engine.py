@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError
 from grpo_core.turns.spoken import Conversation
+from grpo_core.turns.wrapped import WrappedEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    import torch
-
-    from grpo_core.rollout.engine import Capabilities
     from grpo_core.turns.environment import Reply
     from grpo_core.types import Completion, FinishReason, Request, SamplingParams
 
@@ -93,7 +91,7 @@ class Round:
         return [talk for talk in self.talks if talk.ended is None]
 
 
-class TurnsEngine:
+class TurnsEngine(WrappedEngine):
     """Any engine, with an environment. The probe of a weight sync is sampled by the engine alone."""
 
     def __init__(self, engine: Any, reply: Reply, turn_tokens: int) -> None:
@@ -107,20 +105,13 @@ class TurnsEngine:
         Raises:
             EngineError: The engine can't go on behind given ids.
         """
-        able: Capabilities = engine.capabilities
-        if not able.partial:
-            why = able.why_not.get("partial", "it doesn't say why")
-            raise EngineError(f"{engine.name} engine: it can't hold conversations (partial): {why}")
-        self.name: str = engine.name
-        self.capabilities = able
-        self._engine, self._reply, self._most = engine, reply, turn_tokens
+        super().__init__(engine)
+        if not self.capabilities.partial:
+            why = self.capabilities.why_not.get("partial", "it doesn't say why")
+            raise EngineError(f"{self.name} engine: it can't hold conversations (partial): {why}")
+        self._reply, self._most = reply, turn_tokens
         self._calls: deque[Round] = deque()  # of start_generate, the oldest first
         self._asked: deque[Round] = deque()  # in the order in which the engine answers
-
-    @property
-    def policy_version(self) -> int:
-        """The engine's."""
-        return int(self._engine.policy_version)
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """One conversation a request, in the order of the requests."""
@@ -157,32 +148,3 @@ class TurnsEngine:
     def _take(self, talks: Round, turns: Sequence[Completion]) -> None:
         for talk, turn in zip(talks.going, turns, strict=True):
             talk.take(turn, self._reply, talks.params.max_tokens)
-
-    def abort(self) -> None:
-        """Ends the running turn, and with it each conversation that has nothing of it."""
-        self._engine.abort()
-
-    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """The engine's."""
-        self._engine.update_weights(tensors, version)
-
-    def reset_prefix_cache(self) -> None:
-        """The engine's."""
-        self._engine.reset_prefix_cache()
-
-    def fingerprint(self) -> str | None:
-        """The engine's."""
-        digest = self._engine.fingerprint()
-        return None if digest is None else str(digest)
-
-    def sleep(self) -> None:
-        """The engine's, where it can."""
-        self._engine.sleep()
-
-    def wake(self) -> None:
-        """The engine's, where it can."""
-        self._engine.wake()
-
-    def close(self) -> None:
-        """The engine's."""
-        self._engine.close()

@@ -39,6 +39,17 @@ class Conversation(Completion):
 
 
 @dataclass(frozen=True)
+class Routed(Completion):
+    """A completion of a mixture of experts, with where each token went.
+
+    Attributes:
+        experts: For each token of prompt and completion but the last, for each layer that chooses: the experts.
+    """
+
+    experts: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class TokenSample(Sample):
     """A sample whose tokens have advantages of their own.
 
@@ -58,10 +69,11 @@ def sampled(completion: Completion) -> tuple[bool, ...]:
     return completion.sampled if isinstance(completion, Conversation) else (True,) * len(completion.ids)
 
 
-def needed(samples: Sequence[Sample]) -> tuple[bool, bool]:
-    """Whether samples have tokens that no model sampled, and whether they have advantages by token."""
+def needed(samples: Sequence[Sample]) -> tuple[bool, bool, bool]:
+    """Whether samples have tokens that no model sampled, advantages by token, and experts that are to be replayed."""
     masked = any(not all(sampled(sample.completion)) for sample in samples)
-    return masked, any(isinstance(sample, TokenSample) for sample in samples)
+    judged = any(isinstance(sample, TokenSample) for sample in samples)
+    return masked, judged, any(isinstance(sample.completion, Routed) for sample in samples)
 
 
 def by_token(sample: Sample) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grpo_core.experts.routes import Routes
 from grpo_core.learn.forms.advantages import wide_judged
 from grpo_core.learn.forms.loss import wide_policy_loss
 from grpo_core.learn.forms.precision import MixedPolicy
@@ -36,6 +37,7 @@ class WideUpdater(Updater):
         """Starts with no update made."""
         super().__init__(policy, config, world)
         self._wide = config
+        self._rerouted: list[float] = []
         options = config.train
         for group in self.optimizer.param_groups:
             group["betas"], group["eps"] = (options.beta1, options.beta2), options.epsilon
@@ -93,14 +95,24 @@ class WideUpdater(Updater):
         return wide_policy_loss(current_BT, streams, advantages, *tokens, entropy_BT)
 
     def logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `Updater`; entropies count only where the model sampled."""
-        logprobs_BT, entropy_BT = super().logprobs(rows)
-        return logprobs_BT, kept(entropy_BT, rows.mask_BT) if isinstance(rows, TokenBatch) else entropy_BT
+        """As `Updater`; entropies count only where the model sampled, and tokens go where the engine sent them."""
+        if not isinstance(rows, TokenBatch):
+            return super().logprobs(rows)
+        if rows.experts_BLNK is None:
+            logprobs_BT, entropy_BT = super().logprobs(rows)
+        else:
+            with Routes([layer.flatten(0, 1) for layer in rows.experts_BLNK.unbind(2)]) as routes:
+                logprobs_BT, entropy_BT = super().logprobs(rows)
+            self._rerouted.append(routes.moved())
+        return logprobs_BT, kept(entropy_BT, rows.mask_BT)
 
     def update(self, batch: Batch, look: Callable[[Policy, float], None] | None = None) -> dict[str, float]:
         """As `Updater`; in fewer bits, also the share of the last update that the compute type could not hold."""
         mixed = self._policy if isinstance(self._policy, MixedPolicy) else None
+        self._rerouted.clear()
         found = super().update(batch, look)
+        if self._rerouted:
+            found["experts/moved"] = sum(self._rerouted) / len(self._rerouted)
         return found if mixed is None or mixed.lost is None else {**found, "update/lost": mixed.lost}
 
     def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
