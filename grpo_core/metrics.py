@@ -60,6 +60,7 @@ def completion_entry(step: int, sample: Sample) -> dict[str, Any]:
         "ids": list(completion.ids),
         "logprobs": list(completion.logprobs),
         "versions": list(completion.versions),
+        **getattr(completion, "told", {}),  # of a conversation
     }
 
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.files import RunFiles
-from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy, is_plain
 from grpo_core.learn.pool import Pool
 from grpo_core.learn.staleness import staleness
@@ -44,6 +43,7 @@ class Trainer:
     Attributes:
         config: All settings.
         world: The processes that train together.
+        shared: Makes a mode's engine that of all processes; `grpo_core.turns` has it hold conversations, too.
         policy: What is trained.
         step: Steps done.
         sampling: How completions are sampled.
@@ -80,6 +80,7 @@ class Trainer:
         self.model_dir = config.model.path or str(folder / "model")
         if not config.model.path and resumed is None and self.world.first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
+        self.shared = self.world.shared
         self.world.from_first(None)  # nobody reads the model before it is written
         if is_plain(config, self.world):
             self.policy = Policy(self.model_dir, config)
@@ -89,9 +90,8 @@ class Trainer:
             self.policy = policy_for(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop = self.tokenizer.eos_token_id
-        self.sampling = SamplingParams(
-            config.sampling.max_tokens, config.sampling.temperature, () if stop is None else (int(stop),)
-        )
+        stops = () if stop is None else (int(stop),)
+        self.sampling = SamplingParams(config.sampling.max_tokens, config.sampling.temperature, stops)
         self.prompts = build_prompts(config, self.tokenizer)
         self._judge = Judge(config, self.tokenizer, self.world)
         self._evaluation: Evaluation | None = None
@@ -99,12 +99,11 @@ class Trainer:
             from grpo_core.evaluation import Evaluation
 
             self._evaluation = Evaluation(config, self.tokenizer, self._judge)
+        self._updater = Updater(self.policy, config, self.world)
         if config.wide:
             from grpo_core.learn.forms.update import updater_for
 
             self._updater = updater_for(self.policy, config, self.world)
-        else:
-            self._updater = Updater(self.policy, config, self.world)
         self.interrupts = Interrupts()
         self.proofs: list[Proof] = []
         self.step, self._round = 0, 0
@@ -178,9 +177,8 @@ class Trainer:
             StalenessError: A token is too old.
             RewardError: A reward function is broken.
         """
-        check_answers(
-            list(completions), rollout.requests, self.engine_name, vocabulary=self.policy.vocabulary
-        )
+        known = self.policy.vocabulary
+        check_answers(list(completions), rollout.requests, self.engine_name, vocabulary=known)
         ages = staleness(completions, self.version, max_age)
         with self.timed("reward"):
             groups = self._judge.groups(rollout.prompts, completions)
@@ -201,7 +199,7 @@ class Trainer:
 
                 groups, penalty = priced(groups, self.policy, self.config, self.world)
             samples = [sample for group in self._updater.judged(groups) for sample in group.samples]
-            batch = make_batch(samples, self.policy.device)
+            batch = self.policy.make_batch(samples, self.policy.device)
             look = recorder.begin(self.step + 1, self.policy) if recorder else None
             updated = self._updater.update(batch, look)
         self.step += 1

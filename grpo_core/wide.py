@@ -111,6 +111,15 @@ class WideModelConfig(ModelConfig):
 class WideRolloutConfig(RolloutConfig):
     """Where completions come from."""
 
+    environment: str = key("")
+    """`file.py:function`, called with the ids of a prompt and those behind it so far whenever a turn has ended: the
+    ids that it gives follow, untrained, and the model goes on; none end the conversation. sampling.max_tokens counts
+    them, too. Empty: one turn."""
+    turn_tokens: int = key(0, low=0)
+    """Of an environment: longest turn of the model; 0: each ends at a stop id."""
+    replay_experts: bool = key(default=False)
+    """Of a mixture of experts: each token goes to the experts in training that it went to when it was sampled (R3); the
+    embedded engine, in colocate mode."""
     dtype: str = key("float32", choices=TYPES)
     """What the engine holds and computes in, apart from the trainer's. Weights are sent in it."""
 
@@ -201,12 +210,38 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
         (("rollout.dtype", "rollout.mode", "rollout.port"),
          rollout.dtype != "float32" and rollout.mode == "server",
          "a server is started with its own dtype; set rollout.mode to colocate or async"),
+        (("rollout.turn_tokens", "rollout.environment"), rollout.turn_tokens > 0 and not rollout.environment,
+         "turns are of conversations; set rollout.environment"),
+        (("rollout.replay_experts", "rollout.mode", "rollout.engine"),
+         rollout.replay_experts and (rollout.mode, rollout.engine) != ("colocate", "transformers"),
+         "routing is told by the embedded engine within this process; set rollout.mode = 'colocate'"),
+        (("rollout.replay_experts", "rollout.environment", "model.gradient_checkpointing"),
+         rollout.replay_experts and bool(rollout.environment or model.gradient_checkpointing),
+         "routing is replayed for completions of one turn, in one pass"),
+        (("rollout.environment", "rollout.partial_tokens"), bool(rollout.environment and rollout.partial_tokens),
+         "a conversation is held under one version; set rollout.partial_tokens = 0"),
         (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),
         (("train.final_rate",), train.final_rate > 1, "expected a share, at most 1"),
         (("loss.advantage_rewards", "loss.advantage_scale"),
          loss.advantage_rewards == "each" and loss.advantage_scale == "batch",
          "the sum is divided by the batch's deviation; each reward by its group's, or none"),
     ]  # fmt: skip
+
+
+def widened(config: Config) -> WideConfig:
+    """The same settings, of the class that has more keys."""
+    if isinstance(config, WideConfig):
+        return config
+    kinds = {
+        "model": WideModelConfig,
+        "rollout": WideRolloutConfig,
+        "train": WideTrainConfig,
+        "loss": WideLossConfig,
+    }
+    sections = {
+        name: kinds[name](**vars(table)) if name in kinds else table for name, table in vars(config).items()
+    }
+    return WideConfig(**sections)
 
 
 def loss_config(settings: dict[str, Any]) -> LossConfig:

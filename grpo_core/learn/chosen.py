@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_core.learn.equipped import EquippedPolicy
+from grpo_core.learn.forms.tokens import token_batch
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
@@ -17,10 +18,13 @@ def policy_for(model_dir: str, config: Config, world: World) -> EquippedPolicy:
     Raises:
         ConfigError: The model can't be loaded or does not fit the settings.
     """
+    kind: Any = EquippedPolicy
     if config.wide:
         from grpo_core.learn.forms.precision import MixedPolicy
         from grpo_core.wide import WideConfig
 
         if isinstance(config, WideConfig) and config.lowered:
-            return MixedPolicy(model_dir, config, world)
-    return EquippedPolicy(model_dir, config, world)
+            kind = MixedPolicy
+    policy: EquippedPolicy = kind(model_dir, config, world)
+    policy.make_batch = token_batch
+    return policy

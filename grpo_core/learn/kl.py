@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo_core.learn.batch import make_batch
 from grpo_core.learn.logprobs import slices
 from grpo_core.metrics import mean
 
@@ -95,7 +94,7 @@ def priced(
 ) -> tuple[list[Group], dict[str, float]]:
     """The groups with the KL taken off their rewards, and what it was; for `kl_placement = "reward"`."""
     samples = [sample for group in groups for sample in group.samples]
-    sums = kl_sums(make_batch(samples, policy.device), policy, config, world)
+    sums = kl_sums(policy.make_batch(samples, policy.device), policy, config, world)
     left = iter([s.reward - config.loss.kl_coefficient * kl for s, kl in zip(samples, sums, strict=True)])
     cheaper = [group.having("reward", [next(left) for _ in group.samples]) for group in groups]
     return cheaper, {"kl/reward": mean(sums)}

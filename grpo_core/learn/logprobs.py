@@ -31,11 +31,11 @@ def chunked_logprobs(
     """
     if not len(ids_N):
         return hidden_NH.new_zeros(0), hidden_NH.new_zeros(0)
-    logprobs_N, entropies_N = _Chunked.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
+    logprobs_N, entropies_N = Chunked.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
     return logprobs_N, entropies_N
 
 
-class _Chunked(torch.autograd.Function):  # type: ignore[misc]
+class Chunked(torch.autograd.Function):  # type: ignore[misc]
     """Keeps no logits for the backward pass, which computes each chunk's again.
 
     All chunks use the same memory: freed blocks of this size are not reliably found again by an allocator (glibc
@@ -51,6 +51,7 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
         temperature: float,
         chunk: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs and entropies."""
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk = temperature, chunk
         memory = logits_memory(hidden, weight, chunk)
@@ -64,6 +65,7 @@ class _Chunked(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of the log-probs alone."""
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None

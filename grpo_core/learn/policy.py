@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from grpo_core.learn.batch import make_batch
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.tasks import model
@@ -43,9 +44,11 @@ class Policy:
         device: Where it lives.
         module: What holds the parameters, for the optimizer and for checkpoints.
         reference: The model before training, where the KL to it counts.
+        make_batch: What makes tensors of samples.
     """
 
     reference: ReferencePolicy | None = None
+    make_batch: Any = staticmethod(make_batch)
 
     def __init__(self, model_dir: str, config: Config, device: str = "") -> None:
         """Loads the model, onto the configured device if no other is given.

@@ -62,9 +62,8 @@ def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> Shared:
     width = max(map(len, places))
     padded = [[*ids, *[0] * (width - len(ids))] for ids in places]
     out = model.base_model(input_ids=torch.tensor(padded, device=model.device), use_cache=True)
-    rows_B, lengths_B = torch.tensor(
-        [(places[ids], len(ids)) for ids in prompts], device=model.device
-    ).unbind(1)
+    found = [(places[ids], len(ids)) for ids in prompts]
+    rows_B, lengths_B = torch.tensor(found, device=model.device).unbind(1)
     out.past_key_values.reorder_cache(rows_B)
     gap_BW = out.last_hidden_state.new_zeros(len(prompts), width)
     behind_BW = torch.arange(width, device=model.device)[None, :] >= lengths_B[:, None]

@@ -70,7 +70,7 @@ class Updater:
                     look(self._policy, loss)
                 look, norm = None, self._step(loss)
                 sums += found
-        tokens = int(batch.lengths_B.sum())
+        tokens = int(batch.mask_BT.sum())
         kl, clipped, ratio = (sum(column) / tokens for column in zip(*sums, strict=True))
         entropy = sum(float(part.entropy_BT.sum()) for part in window) / tokens
         shown = self._world.sums([kl, clipped, ratio, entropy])

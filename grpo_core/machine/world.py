@@ -54,6 +54,5 @@ class World:
 
 def alone(config: Config) -> bool:
     """Whether this process has nothing to share out: torchrun started no others, and there are no GPUs to divide."""
-    return (
-        os.environ.get("WORLD_SIZE", "1") == "1" and "cuda" not in config.train.device + config.rollout.device
-    )
+    devices = config.train.device + config.rollout.device
+    return os.environ.get("WORLD_SIZE", "1") == "1" and "cuda" not in devices

@@ -19,7 +19,7 @@ def run(trainer: Trainer) -> None:
     if trainer.world.first:
         spec = engine_spec(trainer.config, trainer.model_dir)
         own = ProcessEngine(spec, timeout_s=options.timeout_s, sync=options.sync)
-    with closing(trainer.world.shared(own)) as engine:
+    with closing(trainer.shared(own)) as engine:
         ahead = Ahead(trainer, engine)
         for _ in trainer.steps():
             ahead.fill()

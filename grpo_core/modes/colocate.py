@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def run(trainer: Trainer) -> None:
     """Wake, publish, sample, sleep, train; and again."""
     own = build_engine(engine_spec(trainer.config, trainer.model_dir))
-    with closing(trainer.world.shared(own, each=True)) as engine:
+    with closing(trainer.shared(own, each=True)) as engine:
         sync = trainer.publisher(engine)
         sleeper = engine if engine.capabilities.sleep and isinstance(engine, Sleeper) else None
         for _ in trainer.steps():

@@ -117,7 +117,7 @@ class Connection:
             token = self._token or client_token(options.token_file, host, port)
             own = engine_for(options, host, port, trainer.folder / "weights", token=token)
             check_trainable(own)
-        return trainer.world.shared(own)
+        return trainer.shared(own)
 
     def _reconnect(self, error: EngineUnreachableError, deadline: float) -> None:
         """Looks for the server until it is there again, or time is up."""

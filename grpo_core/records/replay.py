@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.advantages import configured, group_advantages
-from grpo_core.learn.batch import make_batch
 from grpo_core.learn.chosen import policy_for
 from grpo_core.learn.forms.update import updater_for
 from grpo_core.learn.resumed import put_back
@@ -21,13 +17,15 @@ from grpo_core.records.steps import gradient_digest
 from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
+from grpo_core.turns.spoken import needed, plain
+from grpo_core.types import Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from grpo_core.config import LossConfig
     from grpo_core.learn.policy import Policy
+    from grpo_core.learn.update import Updater
     from grpo_core.types import Sample
 
 SCHEMA = "grpo-doctor.replay.v1"
@@ -68,10 +66,11 @@ def replay(
         )
     # The recorded advantages are taken as they are, unless other ones are asked for.
     judged = any(override.startswith("--loss.advantage_") for override in overrides)
-    samples = _samples(recorded, config.loss) if judged else recorded.samples
-    batch = make_batch(samples, held.device)
+    updater = updater_for(held, config, World(), tokens=any(needed(recorded.samples)))
+    samples = _judged(recorded, updater) if judged else recorded.samples
+    batch = held.make_batch(samples, held.device)
     then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
-    loss = updater_for(held, config, World()).gradients(batch)
+    loss = updater.gradients(batch)
     gradient = gradient_digest(held, str(then["gradient"] or EXACT))
     digest = fingerprint_like(str(then["policy"] or EXACT), held.tensors(), 0)
     now = {"policy": digest, "loss": loss, "gradient": gradient}
@@ -115,10 +114,10 @@ def _take_over(held: Policy, source: Path) -> None:
         raise ConfigError(f"{source}: expected this model's parameters by name: {wrong}") from error
 
 
-def _samples(recorded: Recorded, options: LossConfig) -> list[Sample]:
-    """The samples, with the advantages that these settings make of their rewards."""
-    groups: dict[int, list[float]] = {}
+def _judged(recorded: Recorded, updater: Updater) -> list[Sample]:
+    """The samples, with the advantages that the updater's settings make of their rewards."""
+    groups: dict[int, list[Sample]] = {}
     for place, sample in zip(recorded.numbers["prompt_index"], recorded.samples, strict=True):
-        groups.setdefault(place, []).append(sample.reward)
-    flat = itertools.chain.from_iterable(group_advantages(list(groups.values()), **configured(options)))
-    return [dataclasses.replace(s, advantage=a) for s, a in zip(recorded.samples, flat, strict=True)]
+        groups.setdefault(place, []).append(plain(sample))
+    judged = updater.judged([Group(part[0].prompt, tuple(part)) for part in groups.values()])
+    return [sample for group in judged for sample in group.samples]

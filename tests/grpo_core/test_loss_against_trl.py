@@ -53,5 +53,9 @@ def test_loss_gradient_advantages_and_defaults_are_trls(python, release, program
     beside = seen.get("beside", {})
     assert len(beside) == (7 if release == "1.16.0" else 0)
     assert max(beside.values(), default=0.0) < 1e-12, beside
+    if release == "1.16.0":  # with tool_mask
+        assert set(seen["spoken"]) == types
+        assert seen["spoken_cases"] == 1920
+        assert max(seen["spoken"].values()) < 1e-12, seen["spoken"]
     assert max(seen["advantages"].values()) < 1e-12, seen["advantages"]
     assert seen["defaults"] == []

@@ -24,12 +24,12 @@ CORE = {
     "learn/advantages.py": 46,
     "learn/loss.py learn/kl.py learn/reference.py learn/entropy.py": 209,
     "learn/logprobs.py learn/batch.py learn/sharing.py": 196,
-    "learn/policy.py learn/equipped.py learn/adapters.py learn/memory.py learn/parallel.py learn/resumed.py": 211,
+    "learn/policy.py learn/equipped.py learn/adapters.py learn/memory.py learn/parallel.py learn/resumed.py": 212,
     "learn/update.py": 140,  # several updates on one rollout, and what `forms` puts in place of its parts
     "learn/pool.py learn/dynamic.py learn/staleness.py": 82,
     "publish.py": 64,
     "trainer.py resumed.py evaluation.py": 282,
-    "modes": 287,
+    "modes": 290,  # 3 ask for conversations, which are beside the core
     "machine run.py files.py metrics.py": 466,
     "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 220,
     "rollout/embedded": 211,

@@ -10,6 +10,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.learn.advantages import by_peers, configured, deviation, group_advantages
+from grpo_core.turns.spoken import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ def wide_advantages(
 
     Args:
         rewards: One row a group.
-        lengths: Tokens of each completion, in the same shape.
+        lengths: Tokens that the model sampled of each completion, in the same shape.
         options: All switches.
         scores: Weight and rewards of each reward function, for `advantage_rewards = "each"`.
 
@@ -49,7 +50,7 @@ def wide_advantages(
 def wide_judged(groups: Sequence[Group], config: WideConfig) -> list[Group]:
     """The groups with these advantages."""
     rewards = [group.rewards for group in groups]
-    lengths = [[len(sample.completion.ids) for sample in group.samples] for group in groups]
+    lengths = [[sum(sampled(sample.completion)) for sample in group.samples] for group in groups]
     names = list(groups[0].samples[0].scores)
     given = dict(zip(names, config.reward.weights))  # noqa: B905 - the overlong penalty has none, and counts once
     scores = [

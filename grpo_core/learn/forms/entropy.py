@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from grpo_core.learn.logprobs import logits_memory, logprobs_of_chunk, slices
+from grpo_core.learn.logprobs import Chunked, logits_memory, logprobs_of_chunk, slices
 
 
 def logprobs_and_entropies(
@@ -20,26 +20,13 @@ def logprobs_and_entropies(
 
 
 class _Both(torch.autograd.Function):  # type: ignore[misc]
-    """As `grpo_core.learn.logprobs._Chunked`, with d entropy / d logits = -p (log p + entropy)."""
+    """As `grpo_core.learn.logprobs.Chunked`, with d entropy / d logits = -p (log p + entropy)."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        ids: torch.Tensor,
-        temperature: float,
-        chunk: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.save_for_backward(hidden, weight, ids)
-        ctx.temperature, ctx.chunk = temperature, chunk
-        memory = logits_memory(hidden, weight, chunk)
-        values = memory.new_empty(2, len(ids))
-        for part in slices(len(ids), chunk):
-            everything, spare = logprobs_of_chunk(hidden[part], weight, temperature, memory)
-            values[0, part] = everything.gather(-1, ids[part, None])[:, 0]
-            torch.sum(torch.exp(everything, out=spare).mul_(everything), -1, out=values[1, part])
-        return values[0], -values[1]
+    def forward(ctx: Any, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        found = Chunked.forward(ctx, *given)
+        ctx.mark_non_differentiable()  # nothing: in place of the entropies
+        return found
 
     @staticmethod
     def backward(

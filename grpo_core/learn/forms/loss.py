@@ -25,8 +25,10 @@ def any_policy_loss(
     options: LossConfig,
     learned_BT: torch.Tensor | None = None,
 ) -> PolicyLoss:
-    """The core's loss or the one here, whichever the settings are of."""
+    """The core's loss or the one here, whichever the settings are of; advantages of tokens are of the one here."""
     given = (current_BT, streams, advantages, mask_BT, weights_BT)
+    if advantages.dim() > 1 and not isinstance(options, WideLossConfig):
+        options = WideLossConfig(**vars(options))
     if isinstance(options, WideLossConfig):
         return wide_policy_loss(*given, options, learned_BT)
     return policy_loss(*given, options, learned_BT)

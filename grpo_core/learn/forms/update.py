@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grpo_core.experts.routes import Routes
 from grpo_core.learn.forms.advantages import wide_judged
 from grpo_core.learn.forms.loss import wide_policy_loss
 from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.forms.rejection import within
+from grpo_core.learn.forms.tokens import TokenBatch
 from grpo_core.learn.logprobs import slices
+from grpo_core.learn.loss import kept
 from grpo_core.learn.update import Updater
-from grpo_core.wide import WideConfig
+from grpo_core.wide import WideConfig, widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +37,7 @@ class WideUpdater(Updater):
         """Starts with no update made."""
         super().__init__(policy, config, world)
         self._wide = config
+        self._rerouted: list[float] = []
         options = config.train
         for group in self.optimizer.param_groups:
             group["betas"], group["eps"] = (options.beta1, options.beta2), options.epsilon
@@ -57,10 +61,10 @@ class WideUpdater(Updater):
         for number in range(count):
             part = slice(len(kept_BT) * number // count, len(kept_BT) * (number + 1) // count)
             rows = batch.rows(part)
-            kept = kept_BT[part, : rows.mask_BT.shape[1]]
+            stay_BT = kept_BT[part, : rows.mask_BT.shape[1]]
             whole = options.mini_batch_normaliser == "rollout"
-            weights = weights_BT[part, : kept.shape[1]] if whole else self._weights(kept)
-            windows.append(self._window(rows, kept, weights))
+            weights = weights_BT[part, : stay_BT.shape[1]] if whole else self._weights(stay_BT)
+            windows.append(self._window(rows, stay_BT, weights))
         for window in windows:
             for one in window:
                 with torch.no_grad():
@@ -86,12 +90,29 @@ class WideUpdater(Updater):
 
     def _loss(self, part: Part, streams: Streams, current_BT: Any, entropy_BT: Any) -> PolicyLoss:
         tokens = (part.kept_BT, part.weights_BT, self._wide.loss, part.learned_BT)
-        return wide_policy_loss(current_BT, streams, part.rows.advantages_B, *tokens, entropy_BT)
+        rows = part.rows
+        advantages = rows.advantages_BT if isinstance(rows, TokenBatch) else rows.advantages_B
+        return wide_policy_loss(current_BT, streams, advantages, *tokens, entropy_BT)
+
+    def logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `Updater`; entropies count only where the model sampled, and tokens go where the engine sent them."""
+        if not isinstance(rows, TokenBatch):
+            return super().logprobs(rows)
+        if rows.experts_BLNK is None:
+            logprobs_BT, entropy_BT = super().logprobs(rows)
+        else:
+            with Routes([layer.flatten(0, 1) for layer in rows.experts_BLNK.unbind(2)]) as routes:
+                logprobs_BT, entropy_BT = super().logprobs(rows)
+            self._rerouted.append(routes.moved())
+        return logprobs_BT, kept(entropy_BT, rows.mask_BT)
 
     def update(self, batch: Batch, look: Callable[[Policy, float], None] | None = None) -> dict[str, float]:
         """As `Updater`; in fewer bits, also the share of the last update that the compute type could not hold."""
         mixed = self._policy if isinstance(self._policy, MixedPolicy) else None
+        self._rerouted.clear()
         found = super().update(batch, look)
+        if self._rerouted:
+            found["experts/moved"] = sum(self._rerouted) / len(self._rerouted)
         return found if mixed is None or mixed.lost is None else {**found, "update/lost": mixed.lost}
 
     def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
@@ -120,8 +141,8 @@ class WideUpdater(Updater):
         return rate
 
 
-def updater_for(policy: Policy, config: Config, world: World) -> Updater:
-    """The one that these settings need."""
+def updater_for(policy: Policy, config: Config, world: World, *, tokens: bool = False) -> Updater:
+    """The one that these settings need, or samples with marks or advantages of single tokens (`tokens`)."""
     if isinstance(config, WideConfig):
         return WideUpdater(policy, config, world)
-    return Updater(policy, config, world)
+    return WideUpdater(policy, widened(config), world) if tokens else Updater(policy, config, world)

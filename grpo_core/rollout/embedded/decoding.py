@@ -54,9 +54,8 @@ class Decoder:
     def _attended(self, attention: Any, x_BH: torch.Tensor, held: Any, turn: Any) -> torch.Tensor:
         """What one layer's attention adds."""
         shape, end = (len(x_BH), -1, attention.head_dim), self._end
-        q_BND, k_BND, v_BND = (
-            project(x_BH).view(shape) for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
+        q_BND, k_BND, v_BND = (project(x_BH).view(shape) for project in projections)
         if hasattr(attention, "q_norm"):
             q_BND, k_BND = _normed(attention.q_norm, q_BND), _normed(attention.k_norm, k_BND)
         keys_BNKD, values_BNKD = held

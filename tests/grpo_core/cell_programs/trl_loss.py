@@ -64,7 +64,8 @@ def tensors(seed):
         "advantages": torch.randn(shape[0], generator=generator, dtype=torch.float64),
     }
     made = {name: values.to(torch.get_default_dtype()) for name, values in made.items()}
-    return SimpleNamespace(mask=torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None], **made)
+    mask = torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None]
+    return SimpleNamespace(mask=mask, tool=None, **made)
 
 
 class Accelerator:
@@ -116,7 +117,7 @@ def correction_weights(data, correction):
         "math": math,
         "torch": torch,
         "completion_mask": data.mask.to(torch.get_default_dtype()),
-        "tool_mask": None,
+        "tool_mask": data.tool,
         "old_per_token_logps": data.proximal,
         "sampling_per_token_logps": data.behaviour,
     }
@@ -175,8 +176,10 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy, of
         "old_per_token_logps": data.proximal,
         "ref_per_token_logps": data.reference,
         "sampling_per_token_logps": data.behaviour,
-        "num_items_in_batch": mask.sum(),
+        "num_items_in_batch": mask.sum() if data.tool is None else (mask * data.tool).sum(),
     }
+    if data.tool is not None:
+        inputs["tool_mask"] = data.tool
     if correction:
         inputs["importance_sampling_ratio"] = correction_weights(data, correction)
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
@@ -187,9 +190,10 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy, of
 def ours(data, options, entropy=0.0, bonus=None):
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
-    weights = token_weights(data.mask, options.aggregation, LONGEST)
-    learned = entropy_mask(data.entropy, data.mask, entropy)
-    given = (current, streams, data.advantages, data.mask, weights, options, learned)
+    mask = data.mask if data.tool is None else data.mask & (data.tool > 0)
+    weights = token_weights(mask, options.aggregation, LONGEST)
+    learned = entropy_mask(data.entropy, mask, entropy)
+    given = (current, streams, data.advantages, mask, weights, options, learned)
     loss = (any_policy_loss(*given) if bonus is None else wide_policy_loss(*given, bonus)).value
     loss.backward()
     return loss.detach(), current.grad
@@ -276,6 +280,38 @@ def beside():
             worst.get(f"entropy {loss_type}", 0.0),
         )
     return {"beside": worst | {"normalize_then_sum": each_reward()}}
+
+
+def spoken(types):
+    """Worst differences where a tool said a part, or all, of a completion; one advantage a sample, and one a token."""
+    torch.set_default_dtype(torch.float64)
+    worst, cases = {}, 0
+    corrections = (None, *itertools.product(("token", "sequence"), ("truncate", "mask")))
+    for loss_type, level, beta, correction, entropy, by_token, off_policy, seed in itertools.product(
+        types,
+        ("token", "sequence"),
+        (0.0, 0.04),
+        corrections,
+        (0.0, 0.2),
+        (False, True),
+        (None, 0.1),
+        range(2),
+    ):
+        case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": None, "bias": False}
+        case |= {"correction": correction, "entropy": entropy}
+        data, generator = tensors(seed), torch.Generator().manual_seed(seed)
+        data.tool = torch.randint(0, 2, data.mask.shape, generator=generator).double()
+        if by_token:
+            data.advantages = torch.randn(data.mask.shape, generator=generator)
+        options = replace(wide(options_for(**case)), off_policy_limit=off_policy or 0.0)
+        if (
+            off_policy and by_token
+        ):  # TRL's is of sequences, by their one advantage; ours says the same of each token
+            continue
+        found = differences([(ours(data, options, entropy), theirs(data, **case, off_policy=off_policy))])
+        worst[loss_type] = max(worst.get(loss_type, 0.0), found)
+        cases += 1
+    return {"spoken": worst, "spoken_cases": cases}
 
 
 def wide(options):
@@ -369,6 +405,7 @@ def main() -> None:
     seen = {
         **losses(types),
         **beside(),
+        **spoken(types),
         "advantages": advantages(scales, their_advantages, (4, 2, 1)),
         "defaults": defaults(),
     }

@@ -42,13 +42,30 @@ def tensors(seed):
     )
 
 
+def spoken(seed, *, by_token):
+    """The same, where an environment said a part of each completion, nonsense by its numbers."""
+    data, generator = tensors(seed), torch.Generator().manual_seed(seed)
+    holes = torch.rand(data.mask.shape, generator=generator) < 0.4
+    holes[:, 0] = False
+    data.mask &= ~holes
+    data.behaviour = torch.where(holes, 5.0, data.behaviour)
+    if by_token:
+        data.advantages = torch.randn(data.mask.shape, generator=generator, dtype=torch.float64)
+    return data
+
+
+def of_tokens(data):
+    """The advantages as peers have them: one a token."""
+    return (data.advantages if data.advantages.dim() > 1 else data.advantages[:, None]) * data.mask
+
+
 def ours(data, settings, length_epsilon=0.0, parts=PARTS):
     """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
     options = loss_config(settings)
     current = data.current.clone().requires_grad_()
     weights = token_weights(data.mask, options.aggregation, LONGEST)
     if options.aggregation == "sequence":
-        lengths = torch.tensor(LENGTHS)[:, None]
+        lengths = data.mask.sum(1, keepdim=True)
         weights = weights * (lengths / (lengths + length_epsilon))
     reference = data.reference if options.kl_coefficient else None
     total = torch.zeros(())

@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 import numpy as np
 import torch
-from common import LENGTHS, LONGEST, SEEDS, Worst, answer, ours, reward_groups, tensors
+from common import LENGTHS, LONGEST, SEEDS, Worst, answer, of_tokens, ours, reward_groups, tensors
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import (
     compute_rollout_correction_weights,
@@ -73,13 +73,16 @@ def theirs(data, loss, correction):
     current = data.current.clone().requires_grad_()
     config = actor(loss)
     config.global_batch_info.update(
-        dp_size=1, batch_num_tokens=sum(LENGTHS), global_batch_size=len(LENGTHS), loss_scale_factor=LONGEST
+        dp_size=1,
+        batch_num_tokens=int(data.mask.sum()),
+        global_batch_size=len(LENGTHS),
+        loss_scale_factor=LONGEST,
     )
     drawn = torch.randperm
     torch.randperm = lambda count: drawn(count, generator=torch.Generator().manual_seed(count))
     try:
         value, _ = core_algos.get_policy_loss_fn(loss)(
-            old_log_prob=data.proximal, log_prob=current, advantages=data.advantages[:, None] * data.mask,
+            old_log_prob=data.proximal, log_prob=current, advantages=of_tokens(data),
             response_mask=data.mask.long(), loss_agg_mode="token-mean", config=config,
             rollout_is_weights=weights_of(data, correction),
         )  # fmt: skip

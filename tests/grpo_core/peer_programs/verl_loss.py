@@ -18,6 +18,7 @@ from common import (
     SEEDS,
     Worst,
     answer_all,
+    of_tokens,
     our_advantages,
     ours,
     records,
@@ -73,14 +74,15 @@ def theirs(data, *, loss, aggregation="token-mean", kl=None, correction=None, le
         kl_loss_coef=0.04,
         kl_loss_type=kl or "low_var_kl",
     )
+    whole = torch.arange(data.mask.shape[1])[None] < torch.tensor(LENGTHS)[:, None]
     fields = {
         "prompts": torch.zeros(len(LENGTHS), 1, dtype=torch.long),
         "responses": torch.zeros(data.mask.shape, dtype=torch.long),
-        "attention_mask": torch.nn.functional.pad(data.mask.long(), (1, 0), value=1),
+        "attention_mask": torch.nn.functional.pad(whole.long(), (1, 0), value=1),
         "response_mask": data.mask.long(),
         "old_log_probs": data.proximal,
         "ref_log_prob": data.reference,
-        "advantages": data.advantages[:, None] * data.mask,
+        "advantages": of_tokens(data),
     }
     if correction:
         threshold = CAP if correction == "truncate" else f"{FLOOR}_{CAP}"
@@ -93,7 +95,7 @@ def theirs(data, *, loss, aggregation="token-mean", kl=None, correction=None, le
             {name: field[rows] for name, field in fields.items()}, batch_size=rows.stop - rows.start
         )
         tensordict_utils.assign_non_tensor(
-            batch, dp_size=1, batch_num_tokens=sum(LENGTHS), global_batch_size=len(LENGTHS)
+            batch, dp_size=1, batch_num_tokens=int(data.mask.sum()), global_batch_size=len(LENGTHS)
         )
         # The model answers for prompt and response without padding, each place with the next token's log-prob.
         flat = torch.cat(

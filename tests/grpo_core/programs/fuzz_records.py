@@ -7,7 +7,7 @@ import sys
 
 from grpo_core.config import ConfigError, LossConfig, RecordError
 from grpo_core.records.dumps import check_advantages, read_verl_dump
-from grpo_core.records.recording import SCHEMA, read_step
+from grpo_core.records.recording import SCHEMA, SCHEMA_2, read_step
 from tests.diagnostics.programs.fuzz_readers import as_json, main, refusing
 
 
@@ -34,7 +34,7 @@ def records(numbers, folder):
     (folder / "run" / "rollouts").mkdir(parents=True)
     (folder / "secret").write_bytes(b"secret")
     entry = {
-        "schema": SCHEMA,
+        "schema": numbers.choice((SCHEMA, SCHEMA_2)),
         "step": 1,
         "file": numbers.choice(("rollouts/a", "../secret", "/etc/hostname", "rollouts/../../secret")),
         "sha256": "0" * 64,

@@ -1,4 +1,4 @@
-"""Our own: `rollouts.jsonl` with its safetensors (grpo-doctor.rollout.v1), `completions.jsonl` of `grpo_core train`."""
+"""Our own: `rollouts.jsonl` (grpo-doctor.rollout.v1, v2) with its safetensors, `completions.jsonl` of `train`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from diagnostics.audit.recorded.readers import plain, safetensors
 from diagnostics.audit.recorded.rows import Recording, Row, Tokens, Unread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 KIND, TEXTS = "rollouts.jsonl", "own completions.jsonl"
-SCHEMA = "grpo-doctor.rollout.v1"
+SCHEMAS = ("grpo-doctor.rollout.v1", "grpo-doctor.rollout.v2")
 
 
 def is_one(entry: dict[str, Any]) -> bool:
     """Whether an object is a line of rollouts.jsonl."""
-    return entry.get("schema") == SCHEMA
+    return entry.get("schema") in SCHEMAS
 
 
 def is_text(entry: dict[str, Any]) -> bool:
@@ -100,7 +101,7 @@ def _step(folder: Path, entry: dict[str, Any], budget: plain.Budget) -> list[Row
     prompts = _cut(tensors["prompt_ids"], tensors["prompt_lengths"])
     streams = {
         key: _cut(tensors[key], tensors["completion_lengths"])
-        for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
+        for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions", "sampled")
         if key in tensors
     }
     count = len(tensors["prompt_index"])
@@ -121,6 +122,9 @@ def _sample(
     answer = streams["completion_ids"][each]
     trained = bool(tensors["trained"][each])
     near = streams.get("proximal_logprobs")
+    marks = (
+        [bool(mark) for mark in streams["sampled"][each]] if "sampled" in streams else [True] * len(answer)
+    )
     return Row(
         int(entry["step"]),
         plain.text_of(prompt.get("text")),
@@ -133,9 +137,9 @@ def _sample(
         tokens=Tokens(
             (*ids, *answer),
             len(ids),
-            (False,) * len(ids) + (trained,) * len(answer),
-            none + tuple(streams["behaviour_logprobs"][each]),
-            none + tuple(near[each]) if near else (),
+            (False,) * len(ids) + tuple(trained and mark for mark in marks),
+            none + _sampled(streams["behaviour_logprobs"][each], marks),
+            none + _sampled(near[each], marks) if near else (),
             (0,) * len(ids) + tuple(streams["policy_versions"][each]),
             str(entry["finish_reasons"][each]),
         ),
@@ -156,12 +160,19 @@ def of_text(entry: dict[str, Any], place: str) -> Row:
         tokens=Tokens(
             (*ids, *answer),
             len(ids),
-            engine=(None,) * len(ids) + plain.numbers(entry["logprobs"]),
+            engine=(None,) * len(ids) + _sampled(plain.numbers(entry["logprobs"]), entry.get("sampled")),
             versions=(0,) * len(ids) + tuple(entry.get("versions", ())),
             ended=str(entry.get("finish_reason", "")),
         ),
         place=place,
     )
+
+
+def _sampled(values: Sequence[Any], marks: Sequence[bool] | None) -> tuple[Any, ...]:
+    """A stream that says nothing of tokens which no model sampled."""
+    if marks is None:
+        return tuple(values)
+    return tuple(value if mark else None for value, mark in zip(values, marks, strict=True))
 
 
 def _cut(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
