@@ -2,8 +2,8 @@
 
 `python benchmarks/step.py [PYTHON [--toy]]`; `--toy` shows that it runs and
 measures nothing. PYTHON has TRL; the matrix's cell with the newest, unless another is given. Both
-sides run in that environment, without vLLM, checkpoints or written completions. 2 prompts, 8 completions each of 64
-tokens, one update; the reward is trivial.
+sides run in that environment, without vLLM, checkpoints or written completions. 4 groups of 4 or 2 of 8, completions of
+64 tokens, one update; the reward is trivial.
 """
 
 from __future__ import annotations
@@ -18,20 +18,27 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.measure import Program, interval, pairs  # noqa: E402
 
 TOY = "--toy" in sys.argv
-PAIRS, GOAL = 1 if TOY else 15, 0.60
-LENGTHS: tuple[tuple[int, ...], ...] = ((8,),) if TOY else ((24, 40), (200,))
+PAIRS = 1 if TOY else 15
+# Lengths of the prompts, samples of each, the goal; 16 samples a step.
+CASES: list[tuple[tuple[int, ...], int, float]] = [
+    ((24, 40), 4, 0.40),
+    ((24, 40), 8, 0.60),
+    ((200,), 8, 0.25),
+]
 CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "python"
 
 
 def main(python: str) -> None:
     """One line for each length of the prompts."""
-    for lengths in LENGTHS:
+    for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
         with tempfile.TemporaryDirectory() as folder:
             program = "import sys; from pathlib import Path; from benchmarks.programs.tiny import make; "
             program += f"make(Path(sys.argv[1]), {lengths!r}, prompts=64)"
             Program.run(python, "-c", program, folder)
+            size = [f"--train.prompts_per_step={16 // group}", f"--sampling.group_size={group}"]
             sides = [
-                Program(python, "-m", f"benchmarks.programs.{name}", folder) for name in ("ours", "trl_step")
+                Program(python, "-m", "benchmarks.programs.ours", folder, *size),
+                Program(python, "-m", "benchmarks.programs.trl_step", folder, str(group)),
             ]
             found = pairs(*sides, PAIRS)
             for side in sides:
@@ -40,9 +47,10 @@ def main(python: str) -> None:
         middle, low, high = interval([ours["cpu_s"] / theirs["cpu_s"] for ours, theirs in found])
         ours_s, theirs_s = (interval([pair[side]["cpu_s"] for pair in found])[0] for side in (0, 1))
         print(
-            f"prompts of {lengths} tokens: ours {ours_s:.3f} s, TRL {theirs_s:.3f} s a step, ratio {middle:.3f} "
-            f"[{low:.3f}, {high:.3f}] over {PAIRS} pairs, sampled tokens {tokens}; goal {GOAL} "
-            f"{'pass' if middle <= GOAL else 'MISS'}",
+            f"{16 // group} groups of {group}, prompts of {lengths} tokens: "
+            f"ours {ours_s:.3f} s, TRL {theirs_s:.3f} s a step, ratio {middle:.3f} "
+            f"[{low:.3f}, {high:.3f}] over {PAIRS} pairs, sampled tokens {tokens}; goal {goal} "
+            f"{'pass' if middle <= goal else 'MISS'}",
             flush=True,
         )
 

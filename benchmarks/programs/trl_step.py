@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer on the tiny model, without vLLM, a step a turn: `trl_step.py FOLDER`."""
+"""TRL's GRPOTrainer on the tiny model, without vLLM, a step of 16 samples a turn: `trl_step.py FOLDER GROUP_SIZE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from benchmarks.measure import Turns
 from benchmarks.programs.tiny import even_words
 
-folder, turns = Path(sys.argv[1]), Turns()
+folder, group, turns = Path(sys.argv[1]), int(sys.argv[2]), Turns()
 torch.set_num_threads(1)
 
 
@@ -30,7 +30,7 @@ class EndTurn(TrainerCallback):
 
 options = GRPOConfig(
     output_dir=str(folder / "trl"), max_steps=10_000, use_cpu=True, bf16=False, gradient_checkpointing=False,
-    per_device_train_batch_size=16, gradient_accumulation_steps=1, num_generations=8, max_completion_length=64,
+    per_device_train_batch_size=16, gradient_accumulation_steps=1, num_generations=group, max_completion_length=64,
     shuffle_dataset=False, logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True,
 )  # fmt: skip
 trainer = GRPOTrainer(

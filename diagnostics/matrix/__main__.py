@@ -249,7 +249,8 @@ def _managing(commands_: Any, common: _Parser, chosen: _Parser) -> None:
     check.set_defaults(command=commands.check)
 
     merge = commands_.add_parser("merge", parents=[common], help="take in the verdicts of other stores")
-    merge.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="folders of other stores")
+    stores = "folders of other stores; files that a kit for a GPU box wrote"
+    merge.add_argument("stores", nargs="+", type=Path, metavar="STORE", help=stores)
     merge.set_defaults(command=commands.merge)
 
     releases = commands_.add_parser(
@@ -293,6 +294,9 @@ def _reporting(commands_: Any, common: _Parser, chosen: _Parser) -> None:
         "workflow", parents=[chosen], help="print the GitHub Actions workflow made from the matrix file"
     )
     workflow.add_argument("--release", action="store_true", help="that of a release, which has no cells")
+    workflow.add_argument(
+        "--suite", action="store_true", help="that of the tests for a GPU, which asks no cell"
+    )
     workflow.add_argument("--cpu", default=ci.CPU, metavar="LABEL", help="runner of the cells")
     workflow.add_argument(
         "--gpu", default=ci.GPU, metavar="LABELS", help="of the runner with a GPU; '' for none"

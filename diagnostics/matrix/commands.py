@@ -21,6 +21,7 @@ from diagnostics.matrix.build.workplace import InterpreterError, Workplace
 from diagnostics.matrix.plan import breadth
 from diagnostics.matrix.plan import releases as known_releases
 from diagnostics.matrix.plan.verdicts import exit_code
+from diagnostics.matrix.records import gpu_runs
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.report import ci, digests, findings, findings_document, merging, words, write
 from diagnostics.matrix.report import confusion as predictions
@@ -192,13 +193,18 @@ def add(options: argparse.Namespace) -> int:
 
 
 def merge(options: argparse.Namespace) -> int:
-    """Takes in what other stores know."""
+    """Takes in what other stores know, and what a kit brought back from a GPU box."""
     workplace = _workplace(options)
-    for folder in options.stores:
+    stores = [path for path in options.stores if not path.is_file()]
+    for folder in stores:
         if not (folder / "store.jsonl").is_file():
             raise TableError(f"{folder}: holds no store.jsonl: expected the folder of a store")
+    ran = {path: gpu_runs.read(path) for path in options.stores if path.is_file()}
     with workplace.store.locked():
-        for folder in options.stores:
+        for path, document in ran.items():
+            kept = gpu_runs.keep(workplace.store.folder, document)
+            print(f"{path}: {gpu_runs.told(document)}{'' if kept else '; is there already'}")
+        for folder in stores:
             count = workplace.store.merge(Store(folder.resolve()))
             print(f"{folder}: {count} new verdicts")
     return 0
@@ -298,6 +304,7 @@ def _stale_workflow(matrix: Matrix) -> list[str]:
     made = (
         (path, ci.usual(matrix), ci.MAKES),
         (path.with_name("release.yml"), ci.release(), ci.MAKES_RELEASE),
+        (path.with_name("gpu.yml"), ci.suite(), ci.MAKES_SUITE),
     )
     return [
         f"{each}: is not what the matrix file makes: `nox -s matrix -- {command}` makes it"
@@ -358,7 +365,10 @@ def workflow(options: argparse.Namespace) -> int:
     workplace = _workplace(options)
     cells = selection.cells(workplace.matrix, options.cells, options.profile or "full")
     gpu = [label.strip() for label in options.gpu.split(",") if label.strip()]
-    text = ci.release() if options.release else ci.workflow(workplace.matrix, cells, cpu=options.cpu, gpu=gpu)
+    if options.release or options.suite:
+        text = ci.release() if options.release else ci.suite(cpu=options.cpu, gpu=gpu)
+    else:
+        text = ci.workflow(workplace.matrix, cells, cpu=options.cpu, gpu=gpu)
     if options.output is None:
         print(text, end="")
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,8 @@ from diagnostics.matrix.report import ci
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"
-RELEASE = COMMITTED.with_name("release.yml")
+RELEASE, SUITE = (COMMITTED.with_name(f"{name}.yml") for name in ("release", "gpu"))
+WHOLE = [COMMITTED, RELEASE, SUITE]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,8 @@ def test_the_committed_workflow_is_the_one_that_is_made(capsys):
     assert capsys.readouterr().out == COMMITTED.read_text()
     assert cli.main(["workflow", "--release"]) == 0
     assert capsys.readouterr().out == RELEASE.read_text()
+    assert cli.main(["workflow", "--suite"]) == 0
+    assert capsys.readouterr().out == SUITE.read_text()
 
 
 def test_every_cell_has_a_job_that_may_last(matrix):
@@ -99,6 +103,35 @@ def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
     assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_s
 
 
+def test_the_suite_for_a_gpu_is_run_from_a_kit():
+    """Packed by our session into the folder that is sent, run by its own script, taken in by our own command."""
+    text = SUITE.read_text()
+    packed, ran, taken = text.partition("  suite:")[0], *text.split("  suite:")[1].split("  merge:")
+    assert "run: nox -s gpu-kit -- kit" in packed
+    (command,) = re.findall(r"run: python3 (kit/run_kit.py .+)", ran)
+    help_ = subprocess.run(
+        [sys.executable, ROOT / "tests" / "gpu" / "kit" / "run_kit.py", "--help"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert all(word in help_.stdout for word in shlex.split(command) if word.startswith("--"))
+    assert "checkout" not in ran
+    (merge,) = re.findall(r"nox -s matrix -- (merge \S+)", taken)
+    assert cli._parser().parse_args(shlex.split(merge)).command.__name__ == "merge"
+    assert set(re.findall(r"uses: (\S+)", text)) <= set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
+    assert '["a b"]' in ci.suite(gpu=("a b",))
+
+
+def test_actionlint_finds_nothing():
+    """Expressions, shell and labels, where the tool is on this machine."""
+    actionlint = shutil.which("actionlint")
+    if actionlint is None:
+        pytest.skip("actionlint is not on this machine")
+    done = subprocess.run(
+        [actionlint, *map(str, WHOLE)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize(
     ("schema", "file"),
     [
@@ -131,7 +164,7 @@ def test_the_citation_is_of_this_version():
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-@pytest.mark.parametrize("workflow", [COMMITTED, RELEASE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", WHOLE, ids=lambda path: path.stem)
 def test_a_linter_of_workflows_finds_nothing(workflow):
     """zizmor, offline: actions named by hash, no credentials left, no expression in a script, rights named."""
     zizmor = Path(sys.executable).with_name("zizmor")
@@ -141,7 +174,7 @@ def test_a_linter_of_workflows_finds_nothing(workflow):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("workflow", [COMMITTED, RELEASE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", WHOLE, ids=lambda path: path.stem)
 def test_it_is_a_valid_workflow(workflow):
     """By the schema of GitHub's workflows, as check-jsonschema ships it."""
     pytest.importorskip("check_jsonschema")

@@ -78,7 +78,8 @@ class Engine:
             model = self.wrong.second
         if plain and self.wrong.stale_cache is not None:
             model = self.wrong.stale_cache
-        rows = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].double()
+        there = torch.tensor([ids], device=model.device)
+        rows = model(input_ids=there, use_cache=False).logits[0].cpu().double()
         if self.wrong.noise:
             rows = rows + self.wrong.noise * torch.randn(
                 rows.shape, generator=self.generator, dtype=rows.dtype

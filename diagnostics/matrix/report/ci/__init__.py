@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).with_name("workflow.yml.j2")
 RELEASE = Path(__file__).with_name("release.yml.j2")
+SUITE = Path(__file__).with_name("gpu.yml.j2")
 # The command that makes the committed file.
 MAKES = "workflow --output .github/workflows/matrix.yml"
 MAKES_RELEASE = "workflow --release --output .github/workflows/release.yml"
+MAKES_SUITE = "workflow --suite --output .github/workflows/gpu.yml"
 CPU, GPU = "ubuntu-latest", "self-hosted,gpu"
 # GitHub ends a job after six hours.
 LONGEST_MINUTES = 360
@@ -63,10 +65,28 @@ def workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str, gpu: Sequence[s
 
 def release() -> str:
     """Returns the workflow of a release: built twice, published by the index's trust in it, with the same actions."""
-    named = re.findall(r"uses: ((\S+)@\S+ # \S+)", TEMPLATE.read_text(encoding="utf-8"))
     template = _environment().from_string(RELEASE.read_text(encoding="utf-8"))
-    text: str = template.render(makes=MAKES_RELEASE, uses={name: whole for whole, name in named})
+    text: str = template.render(makes=MAKES_RELEASE, uses=_actions())
     return text
+
+
+def suite(*, cpu: str = CPU, gpu: Sequence[str] = ()) -> str:
+    """Returns the workflow of the tests for a GPU: packed as a kit, run from it, and taken in; no cell is asked.
+
+    Args:
+        cpu: label of the runner that packs and takes in.
+        gpu: labels of a self-hosted runner with a GPU; none: those that are meant.
+    """
+    template = _environment().from_string(SUITE.read_text(encoding="utf-8"))
+    labels = list(gpu) or GPU.split(",")
+    text: str = template.render(makes=MAKES_SUITE, uses=_actions(), cpu=cpu, gpu=labels)
+    return text
+
+
+def _actions() -> dict[str, str]:
+    """Returns the actions of the matrix's workflow, each by its name with its hash."""
+    named = re.findall(r"uses: ((\S+)@\S+ # \S+)", TEMPLATE.read_text(encoding="utf-8"))
+    return {name: whole for whole, name in named}
 
 
 def _environment() -> Environment:

@@ -1,0 +1,33 @@
+"""What the suites of the trainer share, for a run on any device; and what CUDA reads once, before it is started."""
+
+import os
+
+import pytest
+import torch
+
+from grpo_core.settings import load
+from tests.grpo_core.conftest import SHORT, cache, children, model_dir  # noqa: F401 - fixtures
+
+# cuBLAS reads it when its handle is made; PyTorch's deterministic mode asks for it.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    """A run settles threads and algorithms for its process; the next test finds them as they were."""
+    threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(exact)
+
+
+@pytest.fixture
+def short_run(tmp_path):
+    """Settings of a run of a few seconds with trainer and engine on a device."""
+
+    def build(device: str, mode: str = "colocate", **settings):
+        where = {"train.device": device, "rollout.device": device}
+        wanted = {**SHORT, **where, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode}
+        return load(None, [f"--{key}={value}" for key, value in {**wanted, **settings}.items()])
+
+    return build

@@ -1,0 +1,59 @@
+"""Where a test's body runs: on the CPU, which proves the body, and on a GPU, which is what it is for.
+
+A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
+skipped, by name, where PyTorch sees no GPU. What has no twin on a CPU stands in `tests/gpu/test_suite.py`, with why.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cells import cell_python
+
+NO_GPU = "needs a GPU: PyTorch sees none"
+ON_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU))
+DEVICES = ("cpu", pytest.param("cuda", marks=ON_GPU))
+GPU_CELLS = "GRPO_DOCTOR_GPU_CELLS"
+# Kernels of another device add in another order.
+ROUNDING = 2e-4
+
+
+def on_gpu(test):
+    """Marks a test that has no body on a CPU."""
+    for mark in ON_GPU:
+        test = mark(test)
+    return test
+
+
+def gpu_cell(cell: str) -> Path:
+    """The interpreter of a cell with the wheels for CUDA that its lock names, or a skip that says how to get one."""
+    folder = os.environ.get(GPU_CELLS)
+    python = Path(folder or "") / cell / "bin" / "python"
+    if not folder or not python.exists():
+        made = f"uv venv DIR/{cell} && uv pip sync --python DIR/{cell}/bin/python locks/{cell}.txt"
+        pytest.skip(f"no cell {cell} in {GPU_CELLS}={folder or '(unset)'}: {made}")
+    return python
+
+
+def cell_on(device: str, cell: str) -> Path:
+    """The cell with wheels for this device."""
+    return cell_python(cell) if device == "cpu" else gpu_cell(cell)
+
+
+def smi() -> str:
+    """Where `nvidia-smi` is, or a skip."""
+    found = shutil.which("nvidia-smi")
+    if found is None:
+        pytest.skip("there is no nvidia-smi here")
+    return found
+
+
+def held_bytes(tensors) -> int:
+    """What the storages of these tensors take, each once, wherever they live."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())

@@ -1,0 +1,39 @@
+"""Hands a tensor to a process of its own, which compares it and writes into it: `handed_over.py cpu|cuda`."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import multiprocessing
+
+
+def other(tensors, answers) -> None:
+    """The other process."""
+    tensor = tensors.get()
+    expected = torch.arange(100_000, dtype=torch.float32)
+    answers.put("equal" if torch.equal(tensor.cpu(), expected) else "other bits")
+    tensor[0] = 42.0
+    if tensor.is_cuda:
+        torch.cuda.synchronize()
+    answers.put("done")
+    tensors.get()  # holds the memory until it was looked at
+
+
+def main(device: str) -> None:
+    """Prints what the other process has seen, and whether what it wrote is here."""
+    context = multiprocessing.get_context("spawn")
+    tensors, answers = context.Queue(), context.Queue()
+    process = context.Process(target=other, args=(tensors, answers))
+    process.start()
+    tensor = torch.arange(100_000, dtype=torch.float32, device=device)
+    tensors.put(tensor)
+    print(answers.get())
+    answers.get()
+    print("written" if tensor[0].item() == 42.0 else "a copy")
+    tensors.put(None)
+    process.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

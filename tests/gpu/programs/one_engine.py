@@ -1,0 +1,117 @@
+"""Starts vLLM once in a cell and says in JSON how it went: `one_engine.py '{"share": 0.3, ...}'`.
+
+Keys: `eager` (no graphs are captured), `share` of the device, `kv_bytes` in place of what the share leaves, the longest
+`length`, `held` (a share of the device that this process holds beforehand, as a trainer does), `wanted` (a share of it
+that is asked for afterwards), `sleep` (the engine sleeps and wakes once).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ANSWER = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # vLLM prints
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+IDS, PROMPTS = 12, [[1, 2, 3, 10], [4, 5, 6, 10, 3]]
+
+
+def arguments(options: dict, device: str) -> dict:
+    """Those of `vllm.LLM`, as far as this release has them."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    wanted = {
+        "dtype": "float32" if device == "cpu" else "bfloat16",
+        "max_model_len": options.get("length", 256),
+        "enforce_eager": options.get("eager", True),
+        "kv_cache_memory_bytes": options.get("kv_bytes", 2**28 if device == "cpu" else None),
+        "gpu_memory_utilization": options.get("share"),
+        "enable_sleep_mode": options.get("sleep"),
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": 4096,
+        "disable_log_stats": True,
+    }
+    known = {entry.name for entry in dataclasses.fields(EngineArgs)}
+    return {name: value for name, value in wanted.items() if name in known and value is not None}
+
+
+def sampled(llm) -> tuple[list, list]:
+    """Ids, and log-probs of them, of two prompts."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=IDS, temperature=1.0, seed=3, logprobs=0, ignore_eos=True, detokenize=False
+    )
+    outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params, use_tqdm=False)
+    ids = [list(output.outputs[0].token_ids) for output in outputs]
+    found = [
+        [place[one].logprob for place, one in zip(output.outputs[0].logprobs, row, strict=True)]
+        for output, row in zip(outputs, ids, strict=True)
+    ]
+    return ids, found
+
+
+def apart(folder: Path, ids: list, logprobs: list) -> float:
+    """Largest difference to transformers' log-probs in float32 on the CPU."""
+    import torch
+
+    from grpo_core.tasks.model import load_model
+
+    model, most = load_model(folder), 0.0
+    for prompt, row, theirs in zip(PROMPTS, ids, logprobs, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *row]])).logits[0, len(prompt) - 1 : -1]
+        ours = logits.log_softmax(-1).gather(-1, torch.tensor(row)[:, None])[:, 0]
+        most = max(most, float((ours - torch.tensor(theirs)).abs().max()))
+    return most
+
+
+def slept(llm) -> dict:
+    """Free bytes of the device before, asleep and awake again."""
+    import torch
+
+    free = [torch.cuda.mem_get_info()[0]]
+    llm.sleep(level=1)
+    free.append(torch.cuda.mem_get_info()[0])
+    llm.wake_up()
+    free.append(torch.cuda.mem_get_info()[0])
+    return {"free": free}
+
+
+def main() -> None:
+    """One engine, one document."""
+    options = json.loads(sys.argv[1])
+    import torch
+    from vllm import LLM
+    from vllm.platforms import current_platform
+
+    from grpo_core.config import ModelConfig, TaskConfig
+    from grpo_core.tasks import model
+
+    device = str(current_platform.device_type)
+    gpu = device == "cuda"
+    total = torch.cuda.get_device_properties(0).total_memory if gpu else 0
+    with tempfile.TemporaryDirectory() as folder:
+        model.make_tiny(Path(folder), ModelConfig(hidden_size=128, layers=2), TaskConfig().letters, seed=0)
+        held = torch.empty(
+            int(options.get("held", 0) * total), dtype=torch.uint8, device=device if gpu else "cpu"
+        )
+        llm = LLM(folder, **arguments(options, device))
+        before = sampled(llm)
+        answer = {"device": device, "ids": before[0], "apart": apart(Path(folder), *before)}
+        if options.get("sleep"):
+            answer |= {"total": total, **slept(llm), "after": sampled(llm)[0]}
+        if options.get("wanted"):
+            torch.empty(int(options["wanted"] * total), dtype=torch.uint8, device="cuda")
+        del held
+    ANSWER.write(json.dumps(answer))
+    ANSWER.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Released wheels of vLLM and TRL with their own PyTorch: on a GPU those of a cell's lock, on a CPU vLLM's CPU builds.
+
+The cells for a GPU lie in the folder GRPO_DOCTOR_GPU_CELLS, each made of `locks/CELL.txt`; the twins run in the cells
+that `nox -s tests-cells` builds. A cell that is not there is a skip that says how to get it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cells import ROOT, run_with
+from tests.gpu.devices import ON_GPU, cell_on, gpu_cell
+
+PROGRAM = ROOT / "tests" / "gpu" / "programs" / "one_engine.py"
+NEWEST = "vllm-0.31.0+trl-1.16.0"
+# The last with the V0 scheduler, and one of the first that refuse over-long prompts.
+OLD = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0")
+IN_CELLS = ("vllm-0.10.2+trl-0.25.1", NEWEST)
+TOLERANCE = {"cpu": 1e-3, "cuda": 0.05}  # of a log-prob, in float32 and in bfloat16
+GPU_ONLY = pytest.param("cuda", marks=ON_GPU)
+IN_A_CELL = ("cpu", GPU_ONLY)
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+
+def engine(device, cell, **options):
+    """How one engine went: its process, and what it answered if it did."""
+    done = run_with(cell_on(device, cell), str(PROGRAM), json.dumps(options), timeout_s=900)
+    return done, json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def codes(text, tmp_path):
+    """What triage takes a log for."""
+    (tmp_path / "log").write_text(text)
+    command = [sys.executable, "-m", "diagnostics", "triage", str(tmp_path / "log"), "--format", "json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    return [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+
+
+@pytest.mark.parametrize("cell", IN_CELLS)
+@pytest.mark.parametrize(
+    ("device", "eager"),
+    [("cpu", True), pytest.param("cuda", True, marks=ON_GPU), pytest.param("cuda", False, marks=ON_GPU)],
+)
+def test_an_engine_samples_what_transformers_computes(device, cell, eager):
+    """With captured graphs as without them; on a CPU there are none to capture."""
+    done, answer = engine(device, cell, eager=eager, share=0.3)
+    assert answer is not None, done.stderr[-3000:]
+    assert (answer["device"], {len(row) for row in answer["ids"]}) == (device, {12})
+    assert answer["apart"] < TOLERANCE[device]
+
+
+@pytest.mark.parametrize("device", [GPU_ONLY])
+@pytest.mark.parametrize("cell", IN_CELLS)
+def test_vllm_asleep_gives_memory_back(device, cell):
+    """The bytes that the driver counts: nearly all of its share while it sleeps; it samples the same afterwards."""
+    done, answer = engine(device, cell, share=0.5, sleep=True)
+    assert answer is not None, done.stderr[-3000:]
+    before, asleep, awake = answer["free"]
+    assert asleep - before > 0.4 * answer["total"]
+    assert asleep - awake > 0.4 * answer["total"]
+    assert answer["after"] == answer["ids"]
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "expected"),
+    [
+        ("cpu", {}, set()),
+        ("cpu", {"kv_bytes": 2**16, "length": 4096}, {"MEM006"}),
+        pytest.param("cuda", {"share": 0.3}, set(), marks=ON_GPU),
+        pytest.param("cuda", {"share": 0.9, "held": 0.5}, {"MEM004"}, marks=ON_GPU),
+        pytest.param("cuda", {"share": 0.005}, {"MEM005"}, marks=ON_GPU),
+        pytest.param("cuda", {"share": 0.3, "kv_bytes": 2**16, "length": 4096}, {"MEM006"}, marks=ON_GPU),
+        pytest.param("cuda", {"share": 0.6, "wanted": 0.8}, {"MEM007"}, marks=ON_GPU),
+    ],
+)
+def test_a_share_of_memory_ends_as_the_catalogue_says(device, options, expected, tmp_path):
+    """Too little of the device, and what triage makes of it: the code of that shortage and no other of its kind."""
+    done, answer = engine(device, NEWEST, **options)
+    assert (answer is not None) == (not expected), done.stderr[-3000:]
+    if expected:
+        kind = {code for code in codes(done.stdout + done.stderr, tmp_path) if "MEM004" <= code <= "MEM007"}
+        assert kind == expected
+
+
+@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("cell", OLD)
+@pytest.mark.parametrize("code", ["SCH001", "SCH002"])
+def test_the_scheduler_fails_in_the_released_wheel(device, cell, code):
+    """And nothing of the harness does."""
+    done = run_with(cell_on(device, cell), "-m", "repro", "run", code, "--json", timeout_s=1800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)["codes"][code]
+    assert found["outcome"] == "reproduced"
+    assert not [each for each in found["attempts"] if each["outcome"] in {"error", "timeout"}]
+
+
+@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("cell", OLD)
+def test_cmp001_is_of_a_platform_that_is_not_detected(device, cell):
+    """Without a GPU it happens; with one vLLM detects its platform, and it does not."""
+    done = run_with(cell_on(device, cell), "-m", "repro", "run", "CMP001", "--json", timeout_s=900)
+    found = json.loads(done.stdout)["codes"]["CMP001"]
+    named = [
+        each["outcome"]
+        for each in found["attempts"]
+        if (each["trigger"], each["mitigation"]) == ("named_device", None)
+    ]
+    assert named == ["reproduced" if device == "cpu" else "not_reproduced"]
+
+
+@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("cell", IN_CELLS)
+def test_trls_own_trainer_takes_steps_with_vllm(device, cell):
+    """In its process, three steps, and the weights moved."""
+    command = ("-m", "repro.questions.trl_steps", "vllm", "--json")
+    done = run_with(cell_on(device, cell), *command, timeout_s=900)
+    answer = json.loads(done.stdout)
+    assert (answer["outcome"], answer["steps"]) == ("ok", 3), answer["error"]
+    assert answer["moved"] > 0
+
+
+@pytest.mark.parametrize("device", IN_A_CELL)
+@pytest.mark.parametrize("mode", ["colocate", "async", "server"])
+def test_our_trainer_samples_with_vllm(device, mode, tmp_path):
+    """In all modes: every sync is proven on the probe."""
+    python = cell_on(device, NEWEST)
+    command = ["train", f"--rollout.mode={mode}", "--rollout.engine=vllm", "--rollout.timeout_s=500"]
+    where = [f"--train.device={device}", f"--rollout.device={device}", f"--output.dir={tmp_path}"]
+    short = ["--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=4", "--json"]
+    done = run_with(python, "-m", "grpo_core", *command, *where, *short, timeout_s=1500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    document = json.loads(done.stdout)
+    assert document["outcome"] == "ok"
+    assert document["syncs_proven"] == document["syncs"]
+
+
+@pytest.mark.parametrize("device", IN_A_CELL)
+def test_doctors_live_tier_starts_an_engine(device):
+    """On the device that the cell's wheels are for; its log-probs are transformers'."""
+    python = cell_on(device, NEWEST)
+    command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", "live"]
+    done = subprocess.run(
+        [*command, "--format", "json"], cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
+    )
+    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["tiny engine"]["outcome"] == "ok", checks["tiny engine"]
+    assert f"on the {'GPU' if device == 'cuda' else 'CPU'}" in checks["tiny engine"]["reason"]
+    assert checks["log-probs against transformers"]["outcome"] == "ok"
+
+
+@pytest.mark.parametrize("device", [GPU_ONLY])
+def test_a_cell_for_a_gpu_has_its_locks_versions(device):
+    """Of vLLM, TRL and PyTorch: that is the pair that was asked about, and its PyTorch is built for CUDA."""
+    del device
+    program = (
+        "import json, torch; from importlib.metadata import version; "
+        "print(json.dumps([version('vllm'), version('trl'), torch.version.cuda]))"
+    )
+    for cell in (*OLD, *IN_CELLS):
+        found = run_with(gpu_cell(cell), "-c", program)
+        vllm, trl, cuda = json.loads(found.stdout)
+        assert f"vllm-{vllm}+trl-{trl}" == cell
+        assert cuda

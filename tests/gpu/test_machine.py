@@ -1,0 +1,152 @@
+"""doctor, hang and audit on a machine with a GPU: facts against other tools' facts, processes that hold CUDA."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.facts import gpus
+from diagnostics.hang.look import stacks, take
+from tests.cells import ROOT
+from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
+from tests.diagnostics.audit.standin import Engine, Wrong, serving
+from tests.diagnostics.hang import bench
+from tests.gpu.devices import DEVICES, on_gpu, smi
+
+PROGRAM = Path(__file__).parent / "programs" / "locks_with_tensors.py"
+# What `nvidia-smi --query-gpu` calls it, and what it is to us.
+FACTS = {
+    "name": lambda gpu: gpu.name,
+    "uuid": lambda gpu: gpu.uuid,
+    "compute_cap": lambda gpu: gpu.capability,
+    "driver_version": None,
+    "memory.total": lambda gpu: gpu.memory_gb,
+    "memory.used": lambda gpu: gpu.used_gb,
+    "compute_mode": lambda gpu: gpu.compute_mode,
+    "mig.mode.current": lambda gpu: gpu.mig,
+    "ecc.errors.uncorrected.volatile.total": lambda gpu: gpu.ecc_uncorrected,
+}
+# MiB in nvidia-smi, GB with one place in ours; what others take meanwhile.
+NEAR_GB = {"memory.total": 0.2, "memory.used": 2.0}
+ABSENT = {"[N/A]", "[Not Supported]", "N/A"}
+# nvidia-smi writes modes with capitals and blanks; MIG as a word.
+CROSSED = next(case for case in bench.cases() if case.name == "two_locks")
+WORDS = {"Enabled": True, "Disabled": False}
+
+
+def told_by_smi(text: str, field: str):
+    """A value as nvidia-smi prints it without units, as ours is; None where it has none."""
+    if text in ABSENT:
+        return None
+    if field in NEAR_GB:
+        return float(text) * 2**20 / 1e9
+    if field == "compute_mode":
+        return text.lower().replace(" ", "_")
+    return WORDS.get(text, int(text) if text.isdigit() else text)
+
+
+def test_what_nvidia_smi_prints_is_read():
+    """Units, words and what it does not know: the part of the comparison that needs no GPU."""
+    read = [
+        told_by_smi("81559", "memory.total"),
+        told_by_smi("Exclusive Process", "compute_mode"),
+        told_by_smi("Default", "compute_mode"),
+        told_by_smi("Disabled", "mig.mode.current"),
+        told_by_smi("[N/A]", "mig.mode.current"),
+        told_by_smi("0", "ecc.errors.uncorrected.volatile.total"),
+        told_by_smi("9.0", "compute_cap"),
+    ]
+    assert read[0] == pytest.approx(85.52, abs=0.01)
+    assert read[1:] == ["exclusive_process", "default", False, None, 0, "9.0"]
+
+
+@on_gpu
+@pytest.mark.parametrize("field", FACTS)
+def test_a_fact_is_that_of_nvidia_smi(field):
+    """Of every device, in the driver's order."""
+    command = [smi(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    seen = gpus.collect(limit_s=60)
+    assert seen.state == "ok"
+    assert len(printed) == len(seen.devices)
+    for line, gpu in zip(printed, seen.devices, strict=True):
+        expected = told_by_smi(line.strip(), field)
+        found = seen.driver if FACTS[field] is None else FACTS[field](gpu)
+        assert found == (pytest.approx(expected, abs=NEAR_GB[field]) if field in NEAR_GB else expected)
+
+
+@on_gpu
+def test_the_facts_are_those_that_cuda_itself_tells():
+    """Of the devices that PyTorch sees, by their UUIDs."""
+    known = {gpu.uuid.removeprefix("GPU-"): gpu for gpu in gpus.collect(limit_s=60).devices}
+    for index in range(torch.cuda.device_count()):
+        told = torch.cuda.get_device_properties(index)
+        gpu = known[str(told.uuid)]
+        assert (gpu.name, gpu.capability) == (told.name, f"{told.major}.{told.minor}")
+        assert gpu.memory_gb == pytest.approx(told.total_memory / 1e9, rel=0.05)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_doctor_judges_driver_and_devices_where_there_are_some(device):
+    """They are not passed over where there is a GPU, and nothing is made up where there is none."""
+    if device == "cpu" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    command = [sys.executable, "-m", "diagnostics", "doctor", "--format", "json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    expected = {"ok", "findings"} if device == "cuda" else {"skipped"}
+    assert {checks[name]["outcome"] for name in ("GPU driver", "GPUs")} <= expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(stacks.tool() is None, reason="needs py-spy")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_hang_is_named_in_a_process_that_holds_a_device(device):
+    """Among the driver's own threads and maps, too, two crossed locks are what holds it up."""
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), device], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        name, pid = process.stdout.readline().split()
+        found = {}
+        for _ in range(20):  # CUDA starts in its own time: until both threads stand
+            found = bench.score(CROSSED, take.take(take.Wanted((process.pid,))), {name: {int(pid)}})
+            if found["right_process"]:
+                break
+        assert (found["right_process"], found["right_cause"]) == (True, True), found
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_server_on_a_device_is_clean(trained, device, dtype):  # noqa: F811 - the fixture
+    """Its kernels' rounding is no fault, in either type."""
+    engine = Engine(trained / "checkpoint-120", dtype, seed=1)
+    engine.model.to(device)
+    with serving(engine) as url:
+        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
+    assert [each.family for each in found.of(FAULT)] == []
+    assert found.outcome == CLEAN
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("law", "family"),
+    [({"temperature": 0.83}, "sampling/temperature"), ({"top_k": 23}, "sampling/top_k")],
+)
+def test_a_fault_of_a_server_on_a_device_is_named(trained, device, law, family):  # noqa: F811 - the fixture
+    """With nothing else beside it."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(law=law), seed=1)
+    engine.model.to(device)
+    with serving(engine) as url:
+        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
+    assert [each.family for each in found.of(FAULT)] == [family]

@@ -1,0 +1,163 @@
+"""The numbers of a step on a device: log-probs, decoding and draws, against the plain way on the CPU in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
+from grpo_core.machine.determinism import settle
+from grpo_core.rollout.embedded.alike import AlikeDecoder
+from grpo_core.rollout.embedded.decoding import Decoder
+from grpo_core.rollout.embedded.transformers import TransformersEngine, choose
+from grpo_core.tasks.model import load_model
+from grpo_core.types import Request, SamplingParams
+from tests.gpu.devices import DEVICES, ROUNDING, on_gpu
+
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+POSITIONS, WIDTH, VOCABULARY = 60, 32, 300
+PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
+
+
+@pytest.fixture(autouse=True)
+def settled():
+    """As every run has it: one thread, and only what repeats itself."""
+    settle(1)
+
+
+def head(device, dtype):
+    """Hidden states, an output layer and ids, the same on every device."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(POSITIONS, WIDTH, generator=generator)
+    weight = torch.randn(VOCABULARY, WIDTH, generator=generator) * 0.2
+    ids = torch.randint(VOCABULARY, (POSITIONS,), generator=generator)
+    return (
+        hidden.to(device, dtype).requires_grad_(),
+        weight.to(device, dtype).requires_grad_(),
+        ids.to(device),
+    )
+
+
+def model_of(family, device):
+    """A random model of two layers, with heads that share keys."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, initializer_range=0.2, sliding_window=None,
+        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    return getattr(transformers, f"{family}ForCausalLM")(config).float().to(device).eval()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("chunk", [16, 1000])
+def test_chunked_log_probs_and_gradients_are_the_plain_ones(device, dtype, chunk):
+    """In chunks that divide the positions and in one; what 16 bits allow is their own rounding, no more."""
+    hidden, weight, ids = head(device, dtype)
+    values, _ = chunked_logprobs(hidden, weight, ids, temperature=0.7, chunk=chunk)
+    values.sum().backward()
+    plain, layer = (each.detach().cpu().double().requires_grad_() for each in (hidden, weight))
+    logits = plain @ layer.T / 0.7
+    expected = torch.log_softmax(logits, -1).gather(-1, ids.cpu()[:, None])[:, 0]
+    expected.sum().backward()
+    near = 1e-4 if dtype is torch.float32 else 0.05
+    torch.testing.assert_close(values.detach().cpu().double(), expected.detach(), rtol=near, atol=near)
+    for found, grad in ((hidden, plain), (weight, layer)):
+        angle = torch.nn.functional.cosine_similarity(
+            found.grad.cpu().double().flatten(), grad.grad.flatten(), 0
+        )
+        assert angle > 1 - near**2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_backward_pass_repeats_itself_to_the_bit(device, dtype):
+    """The deterministic kernels that `settle` asks for exist for every operation of it."""
+    grads = []
+    for _ in range(2):
+        model = model_of("Llama", device).to(dtype)
+        ids = torch.tensor(
+            [[*prompt, 9, 10, 11][:8] + [0] * (5 - len(prompt)) for prompt in PROMPTS], device=device
+        )
+        prompts = torch.tensor([len(prompt) for prompt in PROMPTS], device=device)
+        lengths = torch.tensor([3, 2, 3, 1], device=device)
+        values, _ = completion_logprobs(model, ids, prompts, lengths, temperature=1.0, chunk=4)
+        values.sum().backward()
+        grads.append(torch.cat([value.grad.flatten().float() for value in model.parameters()]))
+    assert torch.equal(*grads)
+    assert grads[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_our_decoding_is_that_of_transformers(device, family):
+    """Token by token, behind prompts of two lengths, in each family that it is written for."""
+    model, found = model_of(family, device), []
+    with torch.inference_mode():
+        ours = Decoder(model, list(PROMPTS), 6)
+        alone = [AlikeDecoder(model, [prompt]) for prompt in PROMPTS]
+        for place in range(6):
+            expected = torch.cat([each.logits_BV for each in alone])
+            found.append(float((ours.logits_BV - expected).abs().max()))
+            chosen = torch.tensor([20 + place, 30, 40 + place, 50], device=device)
+            ours.follow(chosen)
+            for row, each in enumerate(alone):
+                each.follow(chosen[row : row + 1])
+    assert max(found) < ROUNDING * 10
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_draw_falls_on_the_same_token_as_on_a_cpu(device):
+    """Never on one of probability zero, the last one's draw near 1 included; one row as well as many."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(64, VOCABULARY, generator=generator) * 3
+    logits[:, ::3] = -torch.inf
+    draw = torch.rand(64, generator=generator, dtype=torch.float64)
+    draw[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    expected, logprobs = choose(logits, draw, 0.9)
+    found, there = choose(logits.to(device), draw.to(device), 0.9)
+    assert torch.equal(found.cpu(), expected)
+    assert torch.isfinite(there).all()
+    torch.testing.assert_close(there.cpu(), logprobs, rtol=1e-4, atol=1e-5)
+    for row in (0, 1, 40):
+        one, _ = choose(logits[row : row + 1].to(device), draw[row : row + 1].to(device), 0.9)
+        assert one.item() == expected[row].item()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_sampled_does_not_depend_on_the_neighbours(model_dir, device):
+    """The same requests together, alone, and in another order: the same tokens."""
+    engine = TransformersEngine(model_dir, max_model_len=64, device=device)
+    held = dict(load_model(model_dir).named_parameters())
+    engine.update_weights(held.items(), 0)
+    params = SamplingParams(max_tokens=12, temperature=1.0)
+    requests = [Request(f"r{i}", prompt, seed=i) for i, prompt in enumerate(PROMPTS)]
+    together = engine.generate(requests, params)
+    turned = engine.generate(requests[::-1], params)[::-1]
+    alone = [engine.generate([request], params)[0] for request in requests]
+    assert [each.ids for each in together] == [each.ids for each in turned] == [each.ids for each in alone]
+
+
+@on_gpu
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_chunks_keep_a_devices_memory(backward):
+    """The peak over what was held before, against all logits at once: what benchmarks/logprobs.py asks of a CPU."""
+    found = []
+    for chunk in (256, None):
+        hidden = torch.randn(6144, 256, device="cuda", requires_grad=backward)
+        weight = (torch.randn(32000, 256, device="cuda") * 0.02).requires_grad_(backward)
+        ids = torch.randint(32000, (6144,), device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with torch.set_grad_enabled(backward):
+            if chunk is None:
+                values = torch.log_softmax(hidden @ weight.T, -1).gather(-1, ids[:, None])[:, 0]
+            else:
+                values, _ = chunked_logprobs(hidden, weight, ids, temperature=1.0, chunk=chunk)
+            if backward:
+                values.sum().backward()
+        found.append(torch.cuda.max_memory_allocated() - before)
+    assert found[0] <= (0.45 if backward else 0.10) * found[1]

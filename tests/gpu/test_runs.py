@@ -1,0 +1,131 @@
+"""Whole runs on a device: bits that repeat, modes that agree, and first steps that are those of a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_core import run
+from tests.gpu.devices import DEVICES, ROUNDING
+
+TYPES = ("float32", "bfloat16", "float16")
+# The largest difference of a log-prob between trainer and engine, and what a proof of a sync allows for.
+FLOORS = {"float32": 1e-4, "bfloat16": 0.2, "float16": 0.05}
+# Switches that each take another way through the loss, the batch or the policy.
+SWITCHES = {
+    "plain": {},
+    "sequence ratio": {"loss.ratio": "sequence"},
+    "cispo": {"loss.surrogate": "cispo"},
+    "sapo": {"loss.surrogate": "sapo"},
+    "kl in the loss": {"loss.kl_coefficient": 0.1},
+    "kl in the reward": {"loss.kl_coefficient": 0.1, "loss.kl_placement": "reward"},
+    "entropy mask": {"loss.entropy_quantile": 0.5},
+    "sequence means": {"loss.aggregation": "sequence"},
+    "leave one out": {"loss.advantage_baseline": "leave_one_out"},
+    "masked correction": {"loss.correction": "mask", "loss.correction_level": "sequence"},
+    "micro-batches": {"train.micro_batch": 5},
+    "recomputed": {"model.gradient_checkpointing": "true"},
+    "adapters": {"model.lora_rank": 4},
+    "small chunks": {"train.logprob_chunk": 7},
+}
+
+
+def quiet(_: dict) -> None:
+    """No progress."""
+
+
+def trained(config) -> tuple[dict, list[dict]]:
+    """The document of a run that went well, and its metrics without the wall times."""
+    document = run.train(config, quiet)
+    assert document["outcome"] == "ok", document["error"]
+    lines = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+    return document, [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["async", "server"])
+def test_nothing_stale_means_the_same_bits_in_all_modes(short_run, device, mode):
+    """Parameters and metrics of another mode are those of colocate, by kernels that repeat themselves."""
+    waiting = {"rollout.max_staleness": 0}
+    expected, shown = trained(short_run(device))
+    found, other = trained(short_run(device, mode, **waiting))
+    assert found["parameters"] == expected["parameters"]
+    assert other == shown
+    assert found["syncs_proven_by_fingerprint"] == found["syncs"] == 4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_run_repeats_itself_to_the_bit(short_run, device, dtype):
+    """In every type that a GPU computes in."""
+    types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
+    found = [trained(short_run(device, **types, **{"output.name": name})) for name in ("one", "two")]
+    assert found[0][0]["parameters"] == found[1][0]["parameters"]
+    assert found[0][1] == found[1][1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_trainer_and_engine_are_no_further_apart_than_the_type_allows(short_run, device, dtype):
+    """The floor of a type: every sync is proven within it, and it is no more than that."""
+    types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
+    document, metrics = trained(short_run(device, **types))
+    assert document["max_logprob_difference"] <= FLOORS[dtype]
+    assert document["syncs_proven"] == document["syncs"] == 4
+    assert max(entry["logprob_difference/max"] for entry in metrics) <= FLOORS[dtype]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_engine_of_16_bits_is_further_from_a_trainer_of_32(short_run, device):
+    """The mismatch that users train with, measured."""
+    exact, _ = trained(short_run(device))
+    coarse = {"rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.2, "output.name": "coarse"}
+    apart, _ = trained(short_run(device, **coarse))
+    assert 10 * exact["max_logprob_difference"] < apart["max_logprob_difference"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_run_in_two_parts_is_the_run_in_one(short_run, device):
+    """Weights, optimizer and generators come back from the checkpoint to the device they were on."""
+    whole, shown = trained(short_run(device, **{"output.name": "whole"}))
+    run.train(short_run(device, **{"output.name": "parts", "train.steps": 2}), quiet)
+    longer = run.train(short_run(device, **{"output.name": "parts"}), quiet, resume=True)
+    assert longer["parameters"] == whole["parameters"]
+    assert longer["steps"] == len(shown) == 4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", SWITCHES)
+def test_the_first_step_is_that_of_a_cpu(short_run, device, name):
+    """Loss, gradient and mismatch, up to the order in which kernels add; the same tokens were sampled."""
+    one = {**SWITCHES[name], "train.steps": 1}
+    _, (here,) = trained(short_run(device, **one, **{"output.name": "here"}))
+    _, (there,) = trained(short_run("cpu", **one, **{"output.name": "there"}))
+    assert here["completions/tokens"] == there["completions/tokens"]
+    for key in ("reward/mean", "loss", "grad_norm", "entropy", "kl", "clip_ratio"):
+        assert here[key] == pytest.approx(there[key], rel=10 * ROUNDING, abs=ROUNDING), key
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_evaluation_changes_nothing(short_run, device):
+    """It samples on the same device between two rollouts."""
+    plain, _ = trained(short_run(device))
+    evaluated, metrics = trained(
+        short_run(device, **{"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"})
+    )
+    assert evaluated["parameters"] == plain["parameters"]
+    assert any(key.startswith("eval/") for key in metrics[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_recorded_step_is_replayed_to_the_bit(short_run, device):
+    """From its file, by this process, on the device it was made on."""
+    from grpo_core.records.replay import replay
+
+    document, _ = trained(short_run(device, **{"output.record_every": 1, "checkpoint.keep": 4}))
+    for step in (1, 3):
+        found = replay(Path(document["metrics"]).parent, step)
+        assert (found["outcome"], found["first_difference"]) == ("equal", None)

@@ -1,0 +1,205 @@
+"""Weights to and from an engine on a device: digests, proofs, memory that comes back, and the ways there are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_core.learn.policy import Policy
+from grpo_core.publish import Publisher, SyncError
+from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.weights.base import SetUpError
+from grpo_core.rollout.weights.digest import spot_digest
+from grpo_core.rollout.weights.receive import Receiver
+from grpo_core.rollout.weights.send import open_sender
+from grpo_core.settings import load
+from grpo_core.tasks.model import load_model
+from grpo_core.types import Request, SamplingParams
+from tests.cells import ROOT
+from tests.gpu.devices import DEVICES, held_bytes, on_gpu
+from tests.grpo_core.test_weights import HalfUpdate, LostUpdate, LostUpdateUnreadable, OldVersion, step
+
+PROGRAM = Path(__file__).parent / "programs" / "handed_over.py"
+PARAMS = SamplingParams(max_tokens=8)
+REQUESTS = [Request(f"r{i}", (1, 2, 3, 10), seed=i) for i in range(4)]
+
+
+def engine_on(device, model_dir, kind=TransformersEngine, dtype="float32"):
+    """With version 0 of the weights, and those weights on the same device."""
+    engine = kind(model_dir, max_model_len=64, device=device, dtype=dtype)
+    weights = {
+        name: value.detach().to(device, getattr(torch, dtype))
+        for name, value in load_model(model_dir).named_parameters()
+    }
+    engine.update_weights(weights.items(), 0)
+    return engine, weights
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_digest_is_that_of_the_same_bits_on_a_cpu(device, dtype, model_dir):
+    """Of every type: what a trainer on one device and an engine on another compare."""
+    engine, weights = engine_on(device, model_dir, dtype=dtype)
+    there = {name: value.cpu() for name, value in weights.items()}
+    assert engine.fingerprint() == spot_digest(there.items(), 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_update_is_proven(device, model_dir):
+    """By fingerprint and probe, with trainer and engine on the device."""
+    policy = Policy(str(model_dir), load(None, [f"--train.device={device}"]))
+    engine = TransformersEngine(model_dir, max_model_len=64, device=device)
+    sync = Publisher(policy, engine, (0, 1, 2, 10), tolerance=1e-3)
+    proofs = [sync.publish(0)]
+    for version in (1, 2):
+        with torch.no_grad():
+            for value in policy.causal.parameters():
+                value.mul_(1.01)
+        proofs.append(sync.publish(version))
+    assert [proof.fingerprint for proof in proofs] == [True] * 3
+    assert max(proof.difference for proof in proofs) < 1e-4
+    assert min(proof.moved for proof in proofs[1:]) > 1e-3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [LostUpdate, HalfUpdate, OldVersion, LostUpdateUnreadable])
+def test_an_update_that_did_not_arrive_ends_the_run(device, model_dir, kind):
+    """Where trainer and engine share a device, nothing is looked up in the wrong one's memory."""
+    config = load(None, [f"--train.device={device}"])
+    policy = Policy(str(model_dir), config)
+    sync = Publisher(policy, kind(model_dir, max_model_len=64, device=device), (0, 1, 2, 10), tolerance=1e-3)
+    sync.publish(0)
+    moved = load_model(model_dir)
+    step(moved, 1e-2)
+    with torch.no_grad():
+        for value, other in zip(policy.causal.parameters(), moved.parameters(), strict=True):
+            value.copy_(other)
+    with pytest.raises(SyncError):
+        sync.publish(1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_engine_asleep_gives_its_weights_bytes_back(device, model_dir):
+    """All of them, as the storages have it; awake again and told the weights, it samples what it sampled before."""
+    engine, weights = engine_on(device, model_dir)
+    expected = engine.generate(REQUESTS, PARAMS)
+    held = held_bytes(engine._model.parameters())
+    assert held == sum(value.numel() * value.element_size() for value in weights.values())
+    engine.sleep()
+    assert held_bytes(engine._model.parameters()) == 0
+    with pytest.raises(EngineError, match="asleep"):
+        engine.generate(REQUESTS, PARAMS)
+    engine.wake()
+    assert held_bytes(engine._model.parameters()) == held
+    engine.update_weights(weights.items(), 0)
+    assert engine.generate(REQUESTS, PARAMS) == expected
+
+
+@on_gpu
+def test_the_device_has_the_bytes_back(tmp_path):
+    """As the allocator and the driver count them: free memory rises by the weights of an engine that sleeps."""
+    from grpo_core.config import ModelConfig, TaskConfig
+    from grpo_core.tasks import model
+
+    wide = ModelConfig(hidden_size=1024, layers=4)
+    model.make_tiny(tmp_path / "model", wide, TaskConfig().letters, seed=0)
+    engine, weights = engine_on("cuda", tmp_path / "model")
+    del weights
+    size = held_bytes(engine._model.parameters())
+    torch.cuda.empty_cache()
+    allocated, (free, _) = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()
+    engine.sleep()
+    torch.cuda.empty_cache()
+    assert allocated - torch.cuda.memory_allocated() >= 0.99 * size
+    assert torch.cuda.mem_get_info()[0] - free >= 0.9 * size
+    engine.wake()
+    assert torch.cuda.memory_allocated() >= 0.99 * allocated
+
+
+class Held:
+    """Stands for an engine: keeps copies of what it is given."""
+
+    def __init__(self):
+        self.policy_version, self.tensors = -1, {}
+
+    def update_weights(self, tensors, version):
+        self.tensors = {name: tensor.clone() for name, tensor in tensors}
+        self.policy_version = version
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["inline", "shm", "files", "gloo"])
+def test_every_way_takes_tensors_from_a_device(device, kind, tmp_path):
+    """A trainer's weights are where it trains; what arrives has their bits."""
+    engine, receiver = Held(), Receiver(timeout_s=500, root=tmp_path)
+
+    def call(method, arguments, payload=None):
+        if method == "sync_load":
+            body = None if payload is None else bytearray(b"".join(map(bytes, payload.pieces())))
+            return receiver.load(arguments, engine, body)
+        return getattr(receiver, method[5:])(arguments)
+
+    sender = open_sender(kind, call, timeout_s=500, root=tmp_path)
+    try:
+        for version in range(2):
+            torch.manual_seed(version)
+            sent = {"a": torch.randn(700, 513), "b": torch.randn(7).bfloat16(), "c": torch.randn(8, 4).T}
+            sender.send(((name, value.to(device)) for name, value in sent.items()), version)
+            assert all(torch.equal(engine.tensors[name].cpu(), value) for name, value in sent.items())
+    finally:
+        sender.close()
+        receiver.close()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_tensor_is_handed_to_another_process_without_a_copy(device):
+    """PyTorch's own way: CUDA IPC on a GPU, shared memory on a CPU. The other has its bits, and writes there."""
+    command = [sys.executable, str(PROGRAM), device]
+    done = subprocess.run(
+        command, env=None, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["equal", "written"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_group_of_one_sums(device, tmp_path):
+    """NCCL, or gloo on a CPU, starts and ends in one process: as far as NCCL goes on one GPU."""
+    import torch.distributed as dist
+
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        value = torch.arange(4.0, device=device)
+        dist.all_reduce(value)
+        assert value.tolist() == [0, 1, 2, 3]
+    finally:
+        dist.destroy_process_group()
+
+
+@on_gpu
+@pytest.mark.skipif(
+    torch.cuda.device_count() > 1, reason="there is a GPU for each rank: tests/grpo_core/test_sync.py"
+)
+def test_nccl_between_two_ranks_on_one_gpu_is_an_error_in_time(tmp_path):
+    """NCCL wants a GPU for each rank. It says so, or nothing: then the time is up. It never counts as sent."""
+    engine, receiver = Held(), Receiver(timeout_s=60, root=tmp_path)
+
+    def call(method, arguments, payload=None):
+        return (
+            receiver.load(arguments, engine)
+            if method == "sync_load"
+            else getattr(receiver, method[5:])(arguments)
+        )
+
+    sender = open_sender("nccl", call, timeout_s=60, device="cuda:0")
+    with pytest.raises((SetUpError, EngineError)):
+        sender.send([("a", torch.ones(8, device="cuda"))], 0)
+    assert engine.policy_version == -1
+    sender.close()
+    receiver.close()
