@@ -6,7 +6,7 @@ import argparse
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics import door, programs, version
 
@@ -41,6 +41,13 @@ class _Formatter(argparse.HelpFormatter):
         except (ValueError, OSError):
             wide = 0
         super().__init__(prog, width=(wide or 80) - 2)
+
+
+class _Command(argparse.ArgumentParser):
+    """The parser of one command."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Formatter, **options})
 
 
 class _Version(argparse.Action):
@@ -102,7 +109,7 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
         prog=program, description="Diagnosis of GRPO runs on vLLM.", formatter_class=_Formatter
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="the installed release")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
     asked = None if arguments is None else next((word for word in arguments if word in COMMANDS), "")
     for name, (module, text) in COMMANDS.items():
         if asked not in {None, name}:

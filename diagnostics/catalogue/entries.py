@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "grpo-doctor.issue.v1"
 CHECK_SCHEMA = "grpo-doctor.check.v1"
-CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
 _REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?")
 _SPECIFIER = re.compile(r"\s*(===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*")
 _RELEASE = re.compile(r"[0-9]+(\.[0-9]+)*[0-9a-z.]*")
@@ -28,7 +27,7 @@ _OURS = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 def _family(path: Path, table: Table) -> str:
     """The code, whose family is known and which is the file's name."""
     code: str = table.take("code", str, required=True)
-    match = CODE.fullmatch(code)
+    match = model.CODE.fullmatch(code)
     if match is None or match[1] not in model.FAMILIES:
         raise table.refuse("code", f"a family ({', '.join(model.FAMILIES)}) and three digits")
     if path.stem != code:

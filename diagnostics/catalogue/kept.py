@@ -25,24 +25,49 @@ def kept(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
     Args:
         name: Of what is kept.
         sources: The files that it is made of, those of code among them.
-        make: Gives what pickle can hold.
+        make: Gives what pickle can hold, and never None.
     """
+    paths = list(sources)
+    made = found(name, paths)
+    if made is None:
+        made = make()
+        if not sys.dont_write_bytecode:
+            with contextlib.suppress(OSError):
+                _keep(_path(name), packed({"of": _states(paths), "made": made}))
+    return made
+
+
+def found(name: str, sources: Iterable[Path]) -> Any:
+    """What is kept, where these files are as they were; else None."""
+    try:
+        document = unpacked(_path(name).read_bytes())
+        return document["made"] if document["of"] == _states(sources) else None
+    except Exception:  # noqa: BLE001 - what is damaged is refused in any way there is
+        return None
+
+
+def packed(value: Any) -> bytes:
+    """A value as it is kept."""
+    # Late: many an answer needs nothing of what is kept.
     import pickle
 
-    path = HERE / f"{name}.{sys.implementation.cache_tag}.pickle"
-    try:
-        state = [[str(each), *_state(each)] for each in sources]
-        # Whoever can write there can write the bytecode, too.
-        found = pickle.loads(path.read_bytes())  # noqa: S301
-        if found["of"] == state:
-            return found["made"]
-    except Exception:  # noqa: BLE001 - what is damaged is refused in any way there is
-        state = []
-    made = make()
-    if not sys.dont_write_bytecode:
-        with contextlib.suppress(OSError):
-            _keep(path, {"of": state or [[str(each), *_state(each)] for each in sources], "made": made})
-    return made
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked(data: bytes) -> Any:
+    """The value again."""
+    import pickle
+
+    # Whoever can write it can write the bytecode beside it, too.
+    return pickle.loads(data)  # noqa: S301
+
+
+def _path(name: str) -> Path:
+    return HERE / f"{name}.{sys.implementation.cache_tag}.pickle"
+
+
+def _states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    return [(str(path), *_state(path)) for path in paths]
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -50,14 +75,12 @@ def _state(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _keep(path: Path, document: dict[str, Any]) -> None:
+def _keep(path: Path, data: bytes) -> None:
     """Writes it whole or not at all: others may be reading."""
-    import pickle
-
     path.parent.mkdir(exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        aside.write_bytes(pickle.dumps(document, pickle.HIGHEST_PROTOCOL))
+        aside.write_bytes(data)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -6,15 +6,15 @@ Standard library only, so that a repro inside a cell may ask for an entry. What 
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue.kept import kept
+from diagnostics.catalogue import kept, model
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
-    from diagnostics.catalogue import model
     from diagnostics.tables import Table
 
 FOLDER = Path(__file__).parent / "issues"
@@ -39,14 +39,42 @@ def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
     Raises:
         CatalogueError: The first entry that can't be used, with file, line, key and what was expected.
     """
-    paths = sorted(folder.glob("*.toml"))
-    if not paths:
+    if folder == FOLDER:
+        shipped = kept.kept("entries", _sources(), _packed)["issues"]
+        return {code: kept.unpacked(data) for code, data in shipped.items()}
+    return _load(folder)
+
+
+def _load(folder: Path) -> dict[str, model.Issue]:
+    issues = {issue.code: issue for issue in map(load_file, sorted(folder.glob("*.toml")))}
+    if not issues:
         raise CatalogueError(f"{folder}: expected at least one entry, a file CODE.toml")
+    return issues
 
-    def made() -> dict[str, model.Issue]:
-        return {issue.code: issue for issue in map(load_file, paths)}
 
-    found: dict[str, model.Issue] = kept("issues", [*_MAKERS, *paths], made) if folder == FOLDER else made()
+def _packed() -> dict[str, dict[str, bytes]]:
+    """The shipped entries, checked, each by itself: most answers need few."""
+    entries: dict[str, Mapping[str, object]] = {"issues": _load(FOLDER), "checks": load_checks()}
+    return {
+        kind: {code: kept.packed(entry) for code, entry in found.items()} for kind, found in entries.items()
+    }
+
+
+def _sources() -> list[Path]:
+    """All that the shipped entries depend on: their files, and the code that makes them."""
+    return [*_MAKERS, *sorted(FOLDER.glob("*.toml")), *sorted(CHECKS.glob("*.toml"))]
+
+
+def _one(kind: str, path: Path) -> Any:
+    """A shipped entry as it is kept; None where it is not, or is another file's."""
+    shipped = _kept() if path.parent in {FOLDER, CHECKS} else {}
+    data = shipped.get(kind, {}).get(path.stem)
+    return None if data is None else kept.unpacked(data)
+
+
+@cache
+def _kept() -> dict[str, dict[str, bytes]]:
+    found: dict[str, dict[str, bytes]] = kept.found("entries", _sources()) or {}
     return found
 
 
@@ -56,7 +84,7 @@ def with_config(but: Container[str] = ()) -> list[model.Issue]:
     def made() -> list[model.Issue]:
         return [issue for issue in load().values() if issue.config]
 
-    found: list[model.Issue] = kept("config", [*_MAKERS, *sorted(FOLDER.glob("*.toml"))], made)
+    found: list[model.Issue] = kept.kept("config", _sources(), made)
     return [issue for issue in found if issue.code not in but]
 
 
@@ -66,12 +94,12 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
     Raises:
         CatalogueError: There is no such entry; the message says which are close.
     """
-    from diagnostics.catalogue.entries import CODE
+    path = folder / f"{code.upper()}.toml"
+    if model.CODE.fullmatch(code.upper()) and path.is_file():
+        issue: model.Issue = _one("issues", path) or load_file(path)
+        return issue
     from diagnostics.tables import close_matches
 
-    path = folder / f"{code.upper()}.toml"
-    if CODE.fullmatch(code.upper()) and path.is_file():
-        return load_file(path)
     known = sorted(path.stem for path in folder.glob("*.toml"))
     families = ", ".join(dict.fromkeys(each.rstrip("0123456789") for each in known))
     hint = close_matches(code.upper(), known) or f" (families: {families}; `catalogue` lists all)"
@@ -84,10 +112,15 @@ def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
     Raises:
         CatalogueError: There is no such entry, or it can't be used.
     """
+    path = folder / f"{code}.toml"
+    entry: model.CheckCode = _one("checks", path) or _load_check(path)
+    return entry
+
+
+def _load_check(path: Path) -> model.CheckCode:
     from diagnostics.catalogue.entries import check_of
     from diagnostics.tables import TableError
 
-    path = folder / f"{code}.toml"
     try:
         return check_of(path, _read(path))
     except TableError as error:
@@ -96,14 +129,12 @@ def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
 
 def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
     """All codes of the checks' own, which are no known issues."""
-    return {path.stem: find_check(path.stem, folder) for path in sorted(folder.glob("*.toml"))}
+    return {path.stem: _load_check(path) for path in sorted(folder.glob("*.toml"))}
 
 
 def is_check(code: str, folder: Path = CHECKS) -> bool:
     """Tells whether a code is of a check's own."""
-    from diagnostics.catalogue.entries import CODE
-
-    return bool(CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
+    return bool(model.CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
 
 
 def load_file(path: Path) -> model.Issue:

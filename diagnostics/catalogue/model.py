@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from diagnostics.report.remedies import Edit
 
+# Of a family and a number.
+CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
 FAMILIES = {
     "SCH": "engine scheduler",
     "RAY": "Ray",

@@ -49,25 +49,34 @@ def read(place: str) -> InstalledFiles:
         return InstalledFiles(unread=error.strerror or str(error))
     site = os.path.dirname(place)  # noqa: PTH120 - as text, since the list is long
     damaged: list[str] = []
-    modules: set[str] = set()
+    tops: set[str] = set()
+    # What is of no module of this environment, or spared: known by the folder, of which most have many files.
+    left_out: dict[str, bool] = {}
     gone = 0
     for line in record.splitlines():
         path, _, size = line.rpartition(",")
         path = path.rpartition(",")[0].strip('"')
         if not path.endswith((".so", ".py")):
             continue
-        top = path.partition("/")[0]
-        if not _POINTERS.fullmatch(top):
-            modules.add(top.partition(".")[0])
-        if not size.isdecimal() or len(size) > 18 or _SPARED.search(path):
+        folder = path[: path.rfind("/") + 1]
+        if folder not in left_out:
+            left_out[folder] = _left_out(folder)
+            tops.add(path.partition("/")[0])
+        elif not folder:
+            tops.add(path)
+        if left_out[folder] or not size.isdecimal() or len(size) > 18 or "\0" in path:
             continue
-        if path.startswith("/") or path.count("..") > _MOST_UP or "\0" in path or top == "..":
-            continue  # no module of this environment
         told = _compared(f"{site}/{path}", path, int(size))
         gone += told.endswith("not there")
         if told and len(damaged) < MOST_DAMAGED:
             damaged.append(told)
+    modules = {top.partition(".")[0] for top in tops if not _POINTERS.fullmatch(top)}
     return InstalledFiles(tuple(damaged), gone, tuple(sorted(modules)))
+
+
+def _left_out(folder: str) -> bool:
+    outside = folder.startswith(("/", "../")) or folder.count("..") > _MOST_UP
+    return outside or bool(_SPARED.search(folder))
 
 
 def _compared(place: str, path: str, size: int) -> str:

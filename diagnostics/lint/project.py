@@ -6,14 +6,12 @@ Files are read, nothing is imported. The nearest folder that says anything count
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -128,6 +126,8 @@ def _requirements(path: Path, found: Project) -> None:
     if not any(name in text.lower() for name in _NAMES):
         return
     if path.name.endswith(".lock"):
+        import tomllib
+
         try:
             packages = tomllib.loads(text).get("package", [])
         except (tomllib.TOMLDecodeError, RecursionError):
@@ -152,6 +152,9 @@ def _pin(distribution: str, version: str, path: Path, found: Project) -> None:
 
 
 def _asked(line: str, path: Path, found: Project) -> None:
+    # Late: of most projects nothing is asked.
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         requirement = Requirement(line)
     except InvalidRequirement:

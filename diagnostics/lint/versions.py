@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import sys
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
 # Option of `lint` -> distributions that carry it, the first that is installed counts.
 PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
+
+# How the folder of a wheel's metadata is called, behind name and release.
+_WHEEL = ".dist-info"
 
 
 class VersionError(ValueError):
@@ -104,6 +111,34 @@ def collect(given: Mapping[str, str | None], *, installed: bool = True) -> Versi
 
 
 def _installed(name: str) -> Version | None:
+    """The release of a distribution, as `importlib.metadata` tells it, which is loaded where a name does not."""
+    for place in sys.path:
+        entry = _entries(place or ".").get(name)
+        if entry is None:
+            continue
+        if entry.endswith(_WHEEL) and Path(place, entry, "METADATA").is_file():
+            with contextlib.suppress(InvalidVersion):
+                return Version(entry.removesuffix(_WHEEL).partition("-")[2])
+        return _told(name)
+    return None
+
+
+@cache
+def _entries(folder: str) -> dict[str, str]:
+    """By distribution, its metadata in a folder of packages: the first where there are two."""
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith((_WHEEL, ".egg-info"))]  # noqa: PTH208 - quick
+    except OSError:
+        return {}
+    return {
+        re.sub(r"[-_.]+", "-", name.rpartition(".")[0].partition("-")[0]).lower(): name
+        for name in names[::-1]
+    }
+
+
+def _told(name: str) -> Version | None:
+    from importlib import metadata
+
     try:
         return Version(metadata.version(name))
     except (metadata.PackageNotFoundError, InvalidVersion, TypeError):

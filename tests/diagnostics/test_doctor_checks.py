@@ -4,9 +4,10 @@ import ast
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from diagnostics.doctor import checks, examine
-from diagnostics.doctor.checks import registered
+from diagnostics.doctor.checks import declared, registered
 from diagnostics.doctor.checks.registered import DoctorCheck, Examined
 from diagnostics.report.findings import NotJudged
 
@@ -78,3 +79,22 @@ def test_what_comes_of_a_check(check, outcome, reason):
     assert found.outcome == outcome
     assert reason in found.reason
     assert bool(reason) == bool(found.reason)
+
+
+@pytest.mark.parametrize(
+    ("line", "of_an_extra"),
+    [
+        ("ray[default]>=2; extra == 'ray'", True),
+        ('x; python_version >= "3.8" and extra == "all"', True),
+        ('x; (sys_platform == "linux") and extra == "a.b-c"', True),
+        ('x; python_version < "3.99" or extra == "all"', False),
+        ('x; (extra == "a" or python_version > "3") and extra == "b"', False),
+        ("x; python_version > '3'", False),
+        ("extra==1", False),
+    ],
+)
+def test_what_is_of_an_extra_alone_never_applies(line, of_an_extra):
+    """It is left out unread, so it must be one that does not apply where no extra is asked for."""
+    assert bool(declared._OF_AN_EXTRA.search(line)) is of_an_extra
+    marker = Requirement(line).marker
+    assert not of_an_extra or not marker.evaluate({"extra": ""})

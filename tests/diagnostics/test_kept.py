@@ -74,7 +74,12 @@ def test_where_nothing_can_be_kept_it_is_computed(here, source, monkeypatch):
 def test_what_is_kept_of_the_catalogue_is_what_its_files_say(here):
     """Read, kept, and read again: each entry is the one that its file gives; so are the texts of a first look."""
     first, again = loader.load(), loader.load()
-    assert {path.name.split(".")[0] for path in here.iterdir()} == {"issues"}
+    assert {path.name.split(".")[0] for path in here.iterdir()} == {"entries"}
+    loader._kept.cache_clear()
+    assert all(loader._one("issues", loader.FOLDER / f"{code}.toml") == one for code, one in first.items())
+    checks = loader.load_checks()
+    assert all(loader._one("checks", loader.CHECKS / f"{code}.toml") == one for code, one in checks.items())
+    loader._kept.cache_clear()
     alone = {path.stem: loader.load_file(path) for path in loader.FOLDER.glob("*.toml")}
     assert first == again == dict(sorted(alone.items()))
     known = rules._known()

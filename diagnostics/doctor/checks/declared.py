@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment, Package
     from diagnostics.report.findings import Finding
 
+# What ends in an extra, and in nothing that would do without it.
+_OF_AN_EXTRA = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""")
 # Left out of an environment on purpose, or needed for other inputs than text.
 _OPTIONAL = {
     "torchvision",
@@ -59,6 +62,9 @@ def _requirements(environment: Environment, package: Package) -> list[Finding]:
     missing: list[str] = []
     unmet: list[tuple[str, str]] = []
     for line in package.requires:
+        # Most are of extras that nobody asks for; reading them took longer than all else of this check.
+        if _OF_AN_EXTRA.search(line) and not (package.name in TRAINERS and line.startswith("vllm")):
+            continue
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
