@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from diagnostics import __main__ as command
 from diagnostics.report import wording
 from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
 from diagnostics.report.formats import terminal
@@ -70,10 +71,10 @@ def test_what_to_do_first_is_whole_in_two_lines():
 def test_a_command_is_folded_so_that_a_shell_joins_it():
     """Whole on 80 columns, whatever stands in its quotes; a note behind it is no part of it."""
     words = ["printf", "%s|", "--python", "/opt/" + "e" * 40, "a b  c", "it's", "numpy<2", *"xyz" * 9]
-    command = (
+    asked = (
         f"{wording.quoted(words)}  # or wait: it's being mended in one of the next releases, said its author"
     )
-    lines = wording.folded(command, 60)
+    lines = wording.folded(asked, 60)
     assert all(len(line) <= 60 for line in lines)
     done = subprocess.run(["sh", "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
     assert done.stdout.split("|")[:-1] == words[2:]
@@ -124,3 +125,19 @@ def test_nothing_is_wider_than_the_terminal(line, tmp_path):
     assert shown.wide == []
     assert len(shown.lines) < ROWS
     assert shown.lines[0].startswith(f"{line.split()[0]}: ")
+
+
+@pytest.mark.parametrize("line", ["audit run --timeout", "hang --seconds", "hang --busy-patience"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e7", "soon"])
+def test_seconds_are_refused_alike(line, value, capsys):
+    """In every command, with the bounds."""
+    with pytest.raises(SystemExit) as ended:
+        command._parser().parse_args([*line.split(), value])
+    assert ended.value.code == 2
+    assert f"{value!r}: expected a number of seconds above 0, at most 1000000" in capsys.readouterr().err
+
+
+def test_an_option_that_means_nothing_alone_is_refused(capsys):
+    """`--resolve` asks for the plan, and there is none."""
+    assert command.main(["doctor", "--resolve"]) == 2
+    assert capsys.readouterr().err == "diagnostics: doctor: --resolve is of --fix-plan: give both\n"
