@@ -188,7 +188,7 @@ def _exception(error: BaseException) -> str:
 def _text(told: Report) -> str:
     """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
     from diagnostics.report import clean
-    from diagnostics.report.formats.terminal import write_finding
+    from diagnostics.report.formats.finding import write_finding
     from diagnostics.report.paper import Paper
 
     stream = io.StringIO()

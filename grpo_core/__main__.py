@@ -36,7 +36,8 @@ def main(arguments: list[str]) -> int:
     if flags & {"--help", "-h"} or "--help-settings" in rest:
         from grpo_core.show.helps import help_of
 
-        print(_visible(help_of(rest)))
+        with _stdout_for_the_answer() as answer:
+            answer(_visible(help_of(rest)))
         return 0
     with _stdout_for_the_answer() as answer:
         try:
@@ -154,7 +155,9 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
     os.dup2(2, 1)
 
     def answer(text: str) -> None:
-        os.write(kept, (text + "\n").encode())
+        # Whoever read it may be gone: `| head -1`.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(kept), "wb") as out:
+            out.write((text + "\n").encode())
 
     try:
         yield answer

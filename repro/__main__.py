@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import json
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         said = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         _say(f"repro: failed, which is a fault of its own: {said} (GRPO_DOCTOR_DEBUG=1 shows where)")
         return USAGE
-    with os.fdopen(answer, "w", encoding="utf-8") as out:
+    # Whoever read it may be gone: `| head -1`.
+    with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:
         out.write(render.visible(text) + "\n")
     return int(code)
 

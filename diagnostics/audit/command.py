@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics.quantity import seconds
 from diagnostics.report.findings import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def add(commands: Any) -> None:
     how.add_argument(
         "--tokens", type=_count, default=4000, metavar="N", help="at most so many in all (default: 4000)"
     )
-    how.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="of one call (default: 60)")
+    how.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="of one call (default: 60)")
     how.add_argument("--format", choices=FORMATS, default="terminal")
     parser.set_defaults(command=run)
 
@@ -91,18 +92,8 @@ def _count(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0")
-    return value
-
-
 def _seconds_or_none(text: str) -> float:
-    return 0.0 if text in ("0", "0.0") else _seconds(text)
+    return 0.0 if text in ("0", "0.0") else seconds(text)
 
 
 def _steps(text: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.nodes import options as nodes
 from diagnostics.report import output
-from diagnostics.report.findings import FINE, INCOMPLETE
+from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     import argparse
@@ -54,6 +55,9 @@ def run(options: argparse.Namespace) -> int:
     from diagnostics.doctor import examine as doctor
     from diagnostics.facts import collection, compat
 
+    if options.resolve and not options.fix_plan:
+        print("diagnostics: doctor: --resolve is of --fix-plan: give both", file=sys.stderr)
+        return USAGE
     if options.hosts or options.ray:
         from diagnostics.doctor.fleet import command as fleet
 

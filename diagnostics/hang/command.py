@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.nodes import options as nodes
+from diagnostics.quantity import seconds
 from diagnostics.report.findings import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
@@ -53,21 +54,21 @@ def add(commands: Any) -> None:
     )
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--seconds", type=_positive, default=1.5, metavar="S", help="watch them that long (default: 1.5)"
+        "--seconds", type=seconds, default=1.5, metavar="S", help="watch them that long (default: 1.5)"
     )
     how.add_argument(
         "--samples", type=int, default=3, metavar="N", help="stacks to take in that time (default: 3)"
     )
     how.add_argument(
         "--patience",
-        type=_positive,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="a wait is normal that long where nobody computes (default: 60)",
     )
     how.add_argument(
         "--busy-patience",
-        type=_positive,
+        type=seconds,
         default=600.0,
         metavar="S",
         help="and that long where who is waited for computes (default: 600)",
@@ -80,7 +81,7 @@ def add(commands: Any) -> None:
     watch = parser.add_argument_group("with --watch or --beats")
     watch.add_argument(
         "--stall",
-        type=_positive,
+        type=seconds,
         default=300.0,
         metavar="S",
         help="look when nothing moved that long (default: 300)",
@@ -95,16 +96,6 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help=argparse.SUPPRESS)
     parser.set_defaults(command=run)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:

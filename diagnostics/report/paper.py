@@ -36,6 +36,7 @@ class Paper:
     Attributes:
         is_terminal: Whether somebody looks at it.
         width: Of its lines.
+        height: How many of them a screen has.
     """
 
     def __init__(self, stream: TextIO, *, width: int = 0) -> None:
@@ -53,7 +54,9 @@ class Paper:
         self._out = door.painting(stream)
         self.is_terminal = not width and (_isatty(stream) if tty is None else tty)
         dumb = self.is_terminal and environ.get("TERM", "").lower() in {"dumb", "unknown"}
-        self.width = width or (80 if dumb else _terminal_width())
+        columns, rows = _terminal_size()
+        self.width = width or (80 if dumb else columns)
+        self.height = rows
         self._codes = {**_ATTRIBUTES, **({} if environ.get("NO_COLOR") else _COLOURS)}
         if dumb or not self.is_terminal:
             self._codes = {}
@@ -84,6 +87,13 @@ class Paper:
                 told = self._painted(shown, [*marks[first:last], *marks[last - 1 : last]][: len(shown)])
                 self._out.write(f"{' ' * indent if shown else ''}{told}\n")
         self._out.flush()
+
+    def wrapped(self, text: str, width: int) -> list[str]:
+        """A text of one line in lines of that width."""
+        return [
+            text[first:last].rstrip()
+            for first, last, _ in self._broken(text, max(1, width), whole=False, crop=False)
+        ]
 
     def _broken(self, line: str, width: int, *, whole: bool, crop: bool) -> Iterator[tuple[int, int, str]]:
         """Where the lines of a line begin and end, and what comes behind."""
@@ -122,17 +132,21 @@ def _isatty(stream: TextIO) -> bool:
         return False
 
 
-def _terminal_width() -> int:
-    """COLUMNS, else of the first standard stream that is a terminal, else 80."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns):
-        return int(columns)
+def _terminal_size() -> tuple[int, int]:
+    """COLUMNS and LINES, else of the first standard stream that is a terminal, else 80 by 25."""
+    asked = [
+        int(value) if (value := os.environ.get(name, "")).isdigit() else 0 for name in ("COLUMNS", "LINES")
+    ]
+    columns = rows = 0
     for number in (0, 1, 2):
+        if all(asked):
+            break
         try:
-            return os.get_terminal_size(number).columns or 80
+            columns, rows = os.get_terminal_size(number)
         except (OSError, ValueError):
             continue
-    return 80
+        break
+    return asked[0] or columns or 80, asked[1] or rows or 25
 
 
 def _expanded(line: str, marks: list[str]) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,10 @@ STANDINGS = {
 }
 # Of a change that a run showed to help, in other words than those that are offered.
 IN_OTHER_WORDS = "shown by a run in other words"
+# A word of a command as it was quoted, the note behind a command, and what a folded line is left at least.
+_WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+_NOTE = "  # "
+_LEAST = 20
 # What is not printed is said in the JSON document under these names.
 KINDS: dict[type, str] = {
     Install: "install", Uninstall: "uninstall", Unset: "unset", SetVariables: "set_variables",
@@ -73,6 +78,37 @@ def command_of(action: Action) -> str:
         line += f" && {command_of(action.then)}" if action.then else ""
     note = one_line(action.note) if isinstance(action, Install | Run) else ""
     return f"{line}  # {note}" if note else line
+
+
+def folded(command: str, width: int) -> list[str]:
+    r"""A command in lines that a shell joins again; a note behind it in comments of their own.
+
+    A line is longer than that only where a word is.
+
+    >>> folded("uv pip install --python /opt/env vllm==0.7.3  # or wait", 30)
+    ['uv pip install --python \\', '    /opt/env vllm==0.7.3', '# or wait']
+    """
+    line, _, note = command.partition(_NOTE)
+    if len(line) <= width and not note:
+        return [line]
+    width = max(width, _LEAST)
+    lines = _filled(_WORD.findall(line), width - 2, "    ")
+    return [
+        *(f"{each} \\" for each in lines[:-1]),
+        *lines[-1:],
+        *_filled(note.split(), width - 2, "# ", "# "),
+    ]
+
+
+def _filled(words: list[str], width: int, before: str, first: str = "") -> list[str]:
+    """Words in lines; `before` stands before each line but the first."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append((before if lines else first) + word)
+    return lines
 
 
 def sentence_of(action: Action) -> str:

@@ -30,7 +30,7 @@ NOTES = {
     "not_judged": UNENDED,
     "empty": "nothing to read: the log is empty; look for the file that the run really wrote (nohup.out, one a rank)",
     "clean": "no failure in these logs that is known, no traceback, and the run says that it ended",
-    "unknown": "a failure that no entry describes; below is where to look first",
+    "unknown": "a failure that no entry describes; to report it: triage --format markdown",
     "wrapper": "root not in these logs, only what follows from it",
 }
 

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from diagnostics.facts.names import redact
 from diagnostics.report import clean, wording
+from diagnostics.report.formats.finding import STYLES, command_lines, write_lines
 from diagnostics.report.formats.markdown import _block as block
 from diagnostics.report.formats.markdown import text_of as prose
-from diagnostics.report.formats.terminal import STYLES
 from diagnostics.report.paper import Paper
 
 if TYPE_CHECKING:
     from typing import TextIO
 
     from diagnostics.report.plans import PinnedSet, Plan, Step
+
+# What of a step is there to be copied, and how such a line begins.
+_COPIED = {"$": "$ ", "undo": "undo: "}
 
 
 def as_json(plan: Plan) -> str:
@@ -96,15 +99,14 @@ def _step(paper: Paper, number: int, step: Step) -> None:
     need = (f"{step.need}: ", STYLES[step.severity])
     paper.print([(f"\n{number}. ", ""), need, (step.title, ""), (codes, "dim")], "bold")
     for name, line in step_lines(step):
-        _indented(paper, f"{name} {line}" if name == "$" else f"{name}: {line}", whole=name in {"$", "undo"})
+        if name in _COPIED:
+            write_lines(paper, command_lines(paper, line, 3, _COPIED[name]))
+        else:
+            _indented(paper, f"{name}: {line}")
 
 
-def _indented(paper: Paper, line: str, *, whole: bool = False) -> None:
-    if whole:
-        # A command is copied: it may run over the edge, but is never broken into lines.
-        paper.print(f"   {line}", style="bold" if line.startswith("$") else "", whole=True)
-    else:
-        paper.print(redact(line), indent=3)
+def _indented(paper: Paper, line: str) -> None:
+    paper.print(redact(line), indent=3)
 
 
 def as_markdown(plan: Plan) -> str:

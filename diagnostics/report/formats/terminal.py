@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from diagnostics.facts.names import redact
-from diagnostics.report import wording
 from diagnostics.report.findings import Severity
+from diagnostics.report.formats.finding import (
+    Line,
+    first_line,
+    short,
+    unjudged,
+    write_finding,
+    write_lines,
+)
 from diagnostics.report.paper import Paper
-from diagnostics.report.remedies import Explain
 from diagnostics.report.wording import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from typing import TextIO
 
-    from diagnostics.report.findings import CheckResult, Finding, Report
+    from diagnostics.report.findings import CheckResult, NotJudged, Report
     from diagnostics.report.paper import Pieces
 
-STYLES = {
-    Severity.BLOCKER: "bold red",
-    Severity.ERROR: "red",
-    Severity.WARNING: "yellow",
-    Severity.INFO: "cyan",
-}
-# What a line holds that no terminal bounds.
-_LONG = 240
-# What an evidence's text and place are each left at least.
-_LEAST = 40
 _MOST = 3
 _INDENT = 8
 _ENDED = {
@@ -47,9 +43,17 @@ MARKS = {
     "ignored": ("ignored", "dim"),
     "skipped": ("skipped", "dim"),
     "crashed": ("CRASHED", "bold red"),
+    # What came of reading a file that is not what its name says: a fault of the file's, and nothing of ours crashed.
+    "unread": ("unread", "bold yellow"),
 }
-# What came of reading a file that is not what its name says: a fault of the file's, and nothing of ours crashed.
-UNREAD = ("unread", "bold yellow")
+
+
+class _Below(NamedTuple):
+    """What stands below the findings, in as many lines as it takes."""
+
+    text: Pieces
+    style: str = ""
+    indent: int = 0
 
 
 def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
@@ -61,29 +65,94 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
         verbose: Whether all of it is written: without, it is what fits on a screen.
     """
     paper = Paper(stream)
-    paper.print(f"{report.tool}: {_summary(report)}", style="bold")
-    for told in _subject(report):
-        paper.print(redact(told))
-    for finding in report.findings:
-        if verbose or finding.severity > Severity.INFO:
+    top = [_Below(f"{report.tool}: {_summary(report)}", "bold"), *map(_Below, map(redact, _subject(report)))]
+    for told in top:
+        paper.print(*told[:2])
+    if verbose:
+        end = list(_end(report, verbose=True))
+        for finding in report.findings:
             paper.print()
-        write_finding(paper, finding, verbose=verbose)
+            write_finding(paper, finding, verbose=True)
+    else:
+        found, end = _fitting(paper, report, _rows(paper, top))
+        write_lines(paper, found)
     paper.print()
+    for each in end:
+        if isinstance(each, Line):
+            write_lines(paper, [each])
+        else:
+            paper.print(each.text, each.style, indent=each.indent)
+
+
+def _fitting(paper: Paper, report: Report, taken: int) -> tuple[list[Line], list[Line | _Below]]:
+    """The findings' lines and what stands below them; where somebody looks, in so few that it is one screen.
+
+    What was not judged is told in two lines each, and of the findings the last ones in a line each.
+    """
+    blocks = [short(paper, finding) for finding in report.findings]
+    end = list(_end(report, verbose=False))
+    # With each block's blank line, the one before the end, and the shell's prompt.
+    taken += sum(len(block) + 1 for block in blocks) + 2
+    if paper.is_terminal and taken + _rows(paper, end) > paper.height:
+        end = list(_end(report, verbose=False, paper=paper))
+    rows = taken + _rows(paper, end)
+    for place in range(len(blocks) - 1, 0, -1):
+        # A blank line more stands before those of one line.
+        if not paper.is_terminal or rows + (place < len(blocks) - 1) <= paper.height:
+            break
+        rows -= len(blocks[place])
+        blocks[place] = [first_line(paper, report.findings[place])]
+    lines: list[Line] = []
+    for place, block in enumerate(blocks):
+        listed = report.findings[place].severity == Severity.INFO or (place and len(blocks[place - 1]) == 1)
+        lines += block if listed else [Line([]), *block]
+    return lines, end
+
+
+def _rows(paper: Paper, told: Sequence[Line | _Below]) -> int:
+    """How many lines of the screen it takes."""
+    rows = 0
+    for each in told:
+        plain = each.text if isinstance(each.text, str) else "".join(piece for piece, _ in each.text)
+        rows += 1 if isinstance(each, Line) else len(paper.wrapped(plain, paper.width - each.indent))
+    return rows
+
+
+def _end(report: Report, *, verbose: bool, paper: Paper | None = None) -> Iterator[Line | _Below]:
+    """What stands below the findings: what was not judged (given a paper, in short), how the checks ended, notes."""
+    unread: dict[NotJudged, list[str]] = {}
     for check in report.checks:
-        if verbose or check.outcome == "crashed" or check.not_judged:
-            _write_check(paper, check)
+        if verbose or check.outcome == "crashed":
+            yield from _check_lines(check)
+        else:
+            for each in check.not_judged:
+                unread.setdefault(each, []).append(check.check)
+    # One reason is told once, whatever it kept from being judged.
+    for each, names in unread.items():
+        if paper:
+            yield from unjudged(paper, each.what, each.remedy, each.why)
+        else:
+            yield _marked("not_judged", ", ".join(dict.fromkeys(names)))
+            yield _not_judged(each)
     if not verbose:
-        paper.print(_counted(report), style="dim")
+        yield _Below(_counted(report), "dim")
     for note in report.remarks if verbose else filter(None, [report.how]):
-        paper.print(redact(f"note: {note}"), style="dim")
+        yield _Below(redact(f"note: {note}"), "dim")
 
 
-def _write_check(paper: Paper, check: CheckResult) -> None:
-    word, style = UNREAD if check.reads and check.outcome == "crashed" else MARKS[check.outcome]
-    reason = f": {redact(check.reason)}" if check.reason else ""
-    paper.print([(f"{word:<8}", ""), (check.check, "default"), (reason, "")], style)
-    for each in check.not_judged:
-        paper.print(redact(f"not judged: {each.text}"), indent=_INDENT)
+def _marked(outcome: str, name: str, reason: str = "") -> _Below:
+    word, style = MARKS[outcome]
+    return _Below([(f"{word:<8}", ""), (name, "default"), (reason, "")], style)
+
+
+def _not_judged(each: NotJudged) -> _Below:
+    return _Below(redact(f"not judged: {each.text}"), indent=_INDENT)
+
+
+def _check_lines(check: CheckResult) -> Iterator[_Below]:
+    outcome = "unread" if check.reads and check.outcome == "crashed" else check.outcome
+    yield _marked(outcome, check.check, f": {redact(check.reason)}" if check.reason else "")
+    yield from map(_not_judged, check.not_judged)
 
 
 def _counted(report: Report) -> str:
@@ -117,93 +186,22 @@ def _subject(report: Report) -> list[str]:
     return [*lines, f"judged for {packages}" if packages else "judged for no release in particular"]
 
 
-def write_finding(paper: Paper, finding: Finding, *, verbose: bool = False) -> None:
-    """Writes one finding in at most five lines: what, evidence, what to do first, how it is known; or all of it.
-
-    Args:
-        paper: Where it goes. What is no terminal gets whole lines, whatever their length.
-        finding: The finding; without `verbose` one line of an `info`.
-        verbose: Whether everything that is known of it is written.
-    """
-    style = STYLES[finding.severity]
-    head = [(f"{finding.severity.word:<8}", ""), (f"{finding.code} {finding.title}", "bold")]
-    if verbose:
-        paper.print(head, style)
-        _write_all(paper, finding)
-        return
-    _line(paper, head, style)
-    if finding.severity == Severity.INFO:
-        return
-    if finding.evidence:
-        first, *rest = finding.evidence
-        more = f" and {len(rest)} more" if rest else ""
-        place = _short(first.place) if paper.is_terminal else first.place
-        # The place is what is looked for: a long text gives way to it.
-        room = max(_LEAST, (paper.width if paper.is_terminal else _LONG) - 11 - len(place) - len(more))
-        text = shorten(first.text, room, placeholder=" …")
-        _line(paper, redact(f"        {text} [{place}]{more}"), "dim")
-    advice, command = _first(finding)
-    if advice:
-        _line(paper, redact(f"        * {advice}"))
-    if command:
-        # Never cropped: it is there to be copied.
-        paper.print(f"        $ {command}", style="bold", whole=True)
-    known = f"how it is known: {finding.known_by}, {finding.certainty}; explain {finding.code} tells more"
-    _line(paper, f"        {known}", "dim")
-
-
-def _first(finding: Finding) -> tuple[str, str]:
-    """The first thing to read of a remedy, and the first command of it that does more than explain."""
-    if finding.remedy is None:
-        return "", ""
-    lines = wording.lines_of(finding.remedy)
-    commands = wording.commands_of(
-        action for action in finding.remedy.actions if not isinstance(action, Explain)
-    )
-    return next(iter(lines), ""), next(iter(commands), "")
-
-
-def _line(paper: Paper, text: Pieces, style: str = "") -> None:
-    """One line on a screen: cropped where somebody looks at it, whole where a program reads it."""
-    paper.print(text, style, crop=paper.is_terminal, whole=not paper.is_terminal)
-
-
-def _short(place: str) -> str:
-    """The end of a long path, which is what differs.
-
-    >>> _short("/home/ada/projects/grpo/.venv/lib/python3.12/site-packages/vllm-0.8.5.dist-info")
-    '…/site-packages/vllm-0.8.5.dist-info'
-    """
-    return f"…/{'/'.join(place.split('/')[-2:])}" if len(place) > _LEAST and place.count("/") > 2 else place
-
-
-def _write_all(paper: Paper, finding: Finding) -> None:
-    if finding.detail:
-        paper.print(redact(" ".join(finding.detail.split())), indent=_INDENT)
-    paper.print(
-        f"how it is known: {finding.known_by}; that it concerns you: {finding.certainty}", indent=_INDENT
-    )
-    for item in finding.evidence:
-        paper.print(redact(f"- {item.text} [{item.place}]"), style="dim", indent=_INDENT)
-    if finding.remedy:
-        paper.print("what to do", style="bold", indent=_INDENT)
-        for line in wording.lines_of(finding.remedy):
-            paper.print(redact(f"* {line}"), indent=_INDENT)
-        for command in wording.commands_of(finding.remedy.actions):
-            # Never wrapped: it is there to be copied.
-            paper.print(f"        $ {command}", style="bold", whole=True)
-
-
 def _summary(report: Report) -> str:
     counts = {
         severity: sum(f.severity is severity for f in report.findings) for severity in reversed(Severity)
     }
-    told = [f"{number} {severity.word}" for severity, number in counts.items() if number]
+    told = [_many(number, severity) for severity, number in counts.items() if number]
     unread = sum(check.outcome == "crashed" and check.reads for check in report.checks)
     crashed = sum(check.outcome == "crashed" for check in report.checks) - unread
     tail = f"; {unread} {'files' if unread > 1 else 'file'} could not be read" if unread else ""
     tail += f"; {crashed} of {len(report.checks)} checks crashed" if crashed else ""
-    open_ones = f"; {report.not_judged}" if report.not_judged else ""
+    open_checks = sum(bool(check.not_judged) for check in report.checks)
+    open_ones = f"; {open_checks} of {len(report.checks)} not judged" if open_checks else ""
     looked = any(check.outcome not in {"skipped", "crashed"} and not check.reads for check in report.checks)
     nothing = "nothing found" if looked or not report.checks else "nothing was judged"
     return (", ".join(told) or nothing) + open_ones + tail
+
+
+def _many(number: int, severity: Severity) -> str:
+    """So many of that severity; "info" has no plural."""
+    return f"{number} {severity.word}{'s' if number > 1 and severity > Severity.INFO else ''}"

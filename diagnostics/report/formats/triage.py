@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.facts.names import redact
-from diagnostics.report.formats.terminal import write_finding
+from diagnostics.report.formats.finding import write_finding
 from diagnostics.report.paper import Paper
 
 if TYPE_CHECKING:
