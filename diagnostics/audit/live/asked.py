@@ -35,6 +35,8 @@ _LONGEST = 256
 # Tokens for the law, prompts and samples; for a first look at the weights, and a second one; and for replicas.
 _LAW, _WEIGHTS, _MORE, _REPLICA = 480, 640, 2300, 48
 _COPIES, _PROMPTS = 4, 4
+# Prompts of the trainer's own that are asked about the cache.
+_LONG = 3
 
 
 @dataclass(frozen=True)
@@ -153,11 +155,13 @@ def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> W
         )
         work.answers += [ProbeAnswer("cache", NOT_ASKED, "P2", wanted=wanted), replicas.missing(lacks)]
         return None
-    kept = _LAW + 6 * (_REPLICA + 1) + 2 * (work.longest + 1)
+    # Each long prompt twice, and the one that differs most once more.
+    asked_long = _long_prompts(work)
+    kept = _LAW + 6 * (_REPLICA + 1) + (2 * (1 + asked_long) * (work.longest + 1) if asked_long else 0)
     count = min(_WEIGHTS, max(64, work.tokens - kept))
     chosen = material.sequences(work.words, work.vocabulary, work.longest, count, work.first)
     scores: list[float] = []
-    twins = _cached(work)
+    twins = _cached(work, asked_long)
     before = work.endpoint.client.tokens
 
     def weighed(more: list[list[int]]) -> Weighed:
@@ -180,17 +184,26 @@ def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> W
         work.answers.append(cache.judged(twins, found.floor))
     else:
         unsalted = Fact("endpoint_lacks", {"lacks": work.endpoint.why_not.get("cache", "a cache_salt")})
+        if not asked_long:
+            unsalted = Fact("more_tokens", {"tokens": 2000 - work.tokens})
         work.answers.append(ProbeAnswer("cache", NOT_ASKED, "P2", wanted=(unsalted,)))
     work.answers.append(_replicas(work, found, replica, chosen[0][:_REPLICA]))
     return found
 
 
-def _cached(work: _Work) -> cache.Twins | None:
+def _long_prompts(work: _Work) -> int:
+    """How many of them the cache can be asked about, so that the rest has its tokens."""
+    wanted = len(work.side.prompts[:_LONG]) or 1
+    room = work.tokens - _LAW - 6 * (_REPLICA + 1) - _WEIGHTS // 2
+    return max(0, min(wanted, room // (2 * (work.longest + 1)) - 1))
+
+
+def _cached(work: _Work, most: int) -> cache.Twins | None:
     """Of the trainer's own prompts, or of one that every audit asks: who audits again finds it in the cache."""
-    if not isinstance(work.endpoint, servers.VllmServe):
+    if not isinstance(work.endpoint, servers.VllmServe) or not most:
         return None
     if work.side.prompts and work.words is not None:
-        given = [list(work.words(text)["input_ids"])[: work.longest] for text in work.side.prompts[:3]]
+        given = [list(work.words(text)["input_ids"])[: work.longest] for text in work.side.prompts[:most]]
     else:
         given = [material.long(work.words, work.vocabulary, work.longest, work.first)]
     return cache.looked(work.endpoint, given)

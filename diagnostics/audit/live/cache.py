@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, Fact, ProbeAnswer
+from diagnostics.audit.model import CLEAN, FAULT, MASKED, NOT_ASKED, Fact, ProbeAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _ALARM = 6.0
 # Of the likeliest few alone: the log-probs of the others differ by more, and say less.
 _LIKELIEST = 8
+# From here on it may be a fault, whatever the type.
+_LOOK_AGAIN = 1e-4
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class Twins:
         prompts: How many there were.
         hit: Whether the plain ones were found in the cache; None where nothing tells.
         tokens: What it cost.
+        itself: By how much the one that differs most, asked plain twice more, differs from itself.
     """
 
     worst: float
     prompts: int
     hit: bool | None
     tokens: int
+    itself: float = 0.0
 
 
 def looked(endpoint: VllmServe, prompts: Sequence[Sequence[int]]) -> Twins:
@@ -44,15 +48,23 @@ def looked(endpoint: VllmServe, prompts: Sequence[Sequence[int]]) -> Twins:
     before, cost = endpoint.cache_hits(), endpoint.client.tokens
     differences = []
     for prompt in prompts:
-        plain = endpoint.after(prompt)
-        salted = endpoint.after(prompt, secrets.token_hex(8))
-        near = sorted(plain.keys() & salted.keys(), key=lambda token: -salted[token])[:_LIKELIEST]
-        # Nothing in common among the likeliest: as far apart as can be.
-        apart = [abs(plain[token] - salted[token]) for token in near] or [9.0]
-        differences.append(sum(apart) / len(apart))
+        plain, salted = endpoint.after(prompt), endpoint.after(prompt, secrets.token_hex(8))
+        differences.append(_apart(plain, salted))
     after = endpoint.cache_hits()
     hit = None if before is None or after is None else after > before
-    return Twins(max(differences, default=0.0), len(differences), hit, endpoint.client.tokens - cost)
+    worst = max(differences, default=0.0)
+    # Two servers behind one address differ as well, and each from itself: then it says nothing of a cache.
+    again = list(prompts[differences.index(worst)]) if worst > _LOOK_AGAIN else []
+    itself = _apart(endpoint.after(again), endpoint.after(again)) if again else 0.0
+    return Twins(worst, len(differences), hit, endpoint.client.tokens - cost, itself)
+
+
+def _apart(one: dict[int, float], other: dict[int, float]) -> float:
+    """How far the likeliest ids are apart."""
+    near = sorted(one.keys() & other.keys(), key=lambda token: -other[token])[:_LIKELIEST]
+    # Nothing in common among the likeliest: as far apart as can be.
+    apart = [abs(one[token] - other[token]) for token in near] or [9.0]
+    return sum(apart) / len(apart)
 
 
 def judged(twins: Twins, floor: float) -> ProbeAnswer:
@@ -61,6 +73,8 @@ def judged(twins: Twins, floor: float) -> ProbeAnswer:
     seen = Fact("twins", {"worst": twins.worst, "prompts": twins.prompts})
     if twins.worst <= limit and twins.hit is not True:
         return ProbeAnswer("cache", NOT_ASKED, "P2", wanted=(Fact("nothing_cached"),), tokens=twins.tokens)
+    if twins.worst > limit and twins.itself > limit:
+        return ProbeAnswer("cache", MASKED, "P2", by="replicas/weights", tokens=twins.tokens, facts=(seen,))
     stale = twins.worst > limit
     return ProbeAnswer(
         "cache/stale" if stale else "cache",

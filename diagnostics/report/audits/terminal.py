@@ -54,7 +54,7 @@ def details(answer: dict[str, Any]) -> list[str]:
         other = answer["runner_up"]
         second = f"; next best: {other['name']}, off by {other['residual']:.2g}" if other else ""
         lines.append(
-            f"so explained it is off by {answer['residual']:.2g}{floor} ({answer['count']} tokens){second}"
+            f"so explained it is off by {answer['residual']:.2g}{floor} ({wording.counted(answer)}){second}"
         )
     lines += [fact["text"] for fact in answer["facts"]]
     return lines + [f"to decide it: {fact['text']}" for fact in answer["wanted"]]

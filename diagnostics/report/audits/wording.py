@@ -21,6 +21,23 @@ HEADS = {
 }
 
 
+# What an answer of a probe rests on so many of, where it is no tokens.
+_UNITS = {
+    "P2": "prompt", "P11": "sample", "P12": "sample", "P13": "tensor", "P14": "call", "data": "step", "metrics": "line",
+    "samples": "sample", "masks": "sample", "curves": "line",
+}  # fmt: skip
+
+
+def counted(answer: Mapping[str, Any]) -> str:
+    """How much an answer rests on, in its own unit.
+
+    >>> counted({"probe": "P11", "count": 48}), counted({"probe": "P1", "count": 1})
+    ('48 samples', '1 token')
+    """
+    unit = _UNITS.get(answer["probe"], "token")
+    return f"{answer['count']} {unit}{'' if answer['count'] == 1 else 's'}"
+
+
 def about(family: str) -> str:
     """What a class is called.
 
@@ -51,7 +68,7 @@ def _measured(answer: Mapping[str, Any]) -> str:
     told = f"; off by {residual:.2g}"
     if floor is not None:
         told += f", where arithmetic alone makes {floor:.2g}"
-    return told + (f" ({answer['count']} tokens)" if answer["count"] else "")
+    return told + (f" ({counted(answer)})" if answer["count"] else "")
 
 
 def fact(seen: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from tests.servers import MAX_MODEL_LEN, free_port, serving
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 # Today's, and the oldest that `vllm serve` is asked of.
-CELLS = ("vllm-0.32.0+trl-1.16.0", "vllm-0.10.2+trl-0.24.0")
+CELLS = ("vllm-0.32.0+trl-1.16.0", "vllm-0.10.2+trl-0.25.1")
 
 
 @pytest.fixture(scope="module", params=CELLS)

@@ -18,6 +18,7 @@ def answers(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", s
     with serving(Engine(trained / folder, dtype, wrong, seed)) as url:
         found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, **asked))
     json.dumps(document.document(found), allow_nan=False)
+    assert found.tokens <= asked.get("tokens", 4000)
     return found
 
 
@@ -32,7 +33,6 @@ def test_nothing_wrong_is_clean_as_far_as_asked(trained, dtype):
     found = answers(trained, dtype=dtype)
     assert told(found) == {}
     assert found.outcome == CLEAN
-    assert found.tokens <= 4000
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,16 @@ def test_an_older_checkpoint_is_named(trained):
     """And nothing else, since the law is judged by the weights that the engine holds."""
     found = answers(trained, folder="checkpoint-110")
     assert told(found) == {"weights/version": "checkpoint-110"}
-    assert found.tokens <= 4000
+
+
+@pytest.mark.parametrize(("tokens", "folder"), [(1500, "checkpoint-120"), (2500, "base"), (4000, "base")])
+def test_it_costs_no_more_tokens_than_it_may(trained, tmp_path, tokens, folder):
+    """With long prompts of the trainer's own, and keys and weights that are wrong, which is the dearest case."""
+    prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
+    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": 1.0, "prompts": prompts}))
+    wrong = Wrong(stale_cache=loaded(trained / "checkpoint-20", "bfloat16"))
+    found = answers(trained, wrong, folder=folder, tokens=tokens, trainer=tmp_path / "trainer.json")
+    assert found.tokens <= tokens
 
 
 def test_what_the_trainers_staleness_allows_is_no_fault(trained, tmp_path):
