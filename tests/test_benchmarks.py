@@ -20,13 +20,14 @@ SMALL = {
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
     "lint": ["{tmp}/a.sh"],
     "logprobs": ["--toy"],
+    "masking": ["--mixes=1", "--every=500"],
     "overheads": ["--toy"],
     "step": ["{cell}", "--toy"],
     "sync": ["1", "1"],
     "triage": ["--megabytes=1", "--repeats=1"],
 }
 # These judge what they measured by their exit code, too.
-JUDGES = ("answers", "learning", "lint")
+JUDGES = ("answers", "learning", "lint", "masking")
 SAYS = {"efficiency": "real work, one core each: median", "step": "ours", "overheads": "watchdog: "}
 
 

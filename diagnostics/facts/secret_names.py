@@ -90,7 +90,7 @@ _OPAQUE = re.compile(
     re.IGNORECASE,
 )
 _OPAQUE_NAME = re.compile(r"(?:key|auth|sess|sid|sk|ak|pat|cred)[a-z_]{0,9}['\"]?\s{0,4}[=:]")
-_OPAQUE_BEGINNING = re.compile(r"(?<![\w-])[\w-]+(?=['\"]?\s{0,4}[=:])")
+_OPAQUE_BEGINNING = re.compile(r"(?<![\w-])[\w-]+(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[a-z0-9_+=-]{16})")
 _SWITCH = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 _SPOKEN = re.compile(r"[a-z]{3,}")
 # What each of the names begins with, and what stands in each of them.

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import door
 from diagnostics.nodes import options as nodes
 from diagnostics.quantity import seconds
 from diagnostics.report.findings import INCOMPLETE, USAGE
@@ -114,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         snapshot = _seen(options)
     except (ReadError, take.NoProcessError, ValueError) as error:
-        print(f"diagnostics: hang: {error}", file=sys.stderr)
+        print(f"diagnostics: hang: {door.line(error)}", file=sys.stderr)
         # That nothing was found to be looked at is no wrong usage, and not fine either.
         return USAGE if options.pid or options.files or options.hosts or options.ray else INCOMPLETE
     return answer(snapshot, options)

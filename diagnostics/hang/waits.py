@@ -102,13 +102,20 @@ def of(process: Process, thread: Thread) -> Wait:
         return Wait("kernel", place=place, detail=thread.wchan)
     if not thread.frames:
         return _by_call(process, thread, place) if thread.syscall or thread.wchan else Wait("unseen")
-    found = _by_frames(process, thread, place)
+    found = _entered(thread, place) or _by_frames(process, thread, place)
     # Any other wait is none if the thread computes.
     if _computes(thread, found) and not frames.RAYS_LOOP.match(
         f"{thread.frames[0].path}:{thread.frames[0].function}"
     ):
         return Wait("import" if _imports(thread) else "compute", thread.frames[0], place=place)
     return found or _by_call(process, thread, place)
+
+
+def _entered(thread: Thread, place: StackFrame | None) -> Wait | None:
+    """The lock that a thread is about to hold: whatever it keeps, nothing of it has begun."""
+    inner = thread.frames[0]
+    entered = inner.function == "__enter__" and frames.THREADING.match(inner.path)
+    return Wait("lock", inner, place=place) if entered else None
 
 
 def _says_more(thread: Thread, found: Wait | None, kind: str) -> bool:

@@ -101,6 +101,8 @@ def _stacks(text: str) -> Snapshot | None:
         found = tracebacks.from_text(text)
         note = ("what is there is of errors that were raised: python -m diagnostics triage reads them",)
         return replace(_roled(found, "tracebacks"), notes=() if found else note)
+    if found := pyspy.bare(text):
+        return _roled(found, "py-spy text")
     found = pasted.tree(text) or pasted.table(text)
     if found:
         return Snapshot(tuple(found), source="a list of processes")

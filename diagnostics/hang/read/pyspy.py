@@ -16,6 +16,10 @@ _THREAD = re.compile(
     r'^\s*Thread (?:(0x[0-9a-fA-F]+|\d+)(?:\s*\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))(?::? ?"([^"]*)"?)?'
 )
 _FRAME = re.compile(r"^\s+([^\s(][^(]*?) \((.+?)(?::(\d+))?\)\s*$")
+# Two frames one below the other, as a dashboard of Ray shows a stack: without a line for the thread.
+_BARE = re.compile(r"(?m)(?:^[ \t]+[\w.<>]+ \(\S{1,300}\.py:\d+\)[ \t]*\n){2}")
+# What somebody says before it on the same line.
+_SAID = re.compile(r"(?m)^[^\n]{1,80}?[:\uff1a] ?(?=Thread (?:0x[0-9a-fA-F]+|\d+) \((?:active|idle))")
 _RANK = re.compile(r"^(?:=+|#+|-+|\*+)?\s*\[?(?:rank|RANK)\s*[:=]?\s*(\d+)\b.{0,40}$")
 _CALLED = re.compile(r"(?:py-spy.*)?\bdump\b.*?(?:-p|--pid)[ =](\d+)")
 
@@ -60,10 +64,16 @@ def last(name: str) -> str:
 
 def is_text(text: str) -> bool:
     """Whether some lines look like `py-spy dump`."""
-    lines = text.splitlines()
+    lines = _SAID.sub("", text).splitlines()
     # A process without a frame of Python has threads all the same.
     whole = any(_PROCESS.match(line) for line in lines) and any(_VERSION.match(line) for line in lines)
     return any(_THREAD.match(line) for line in lines) and (whole or any(_FRAME.match(line) for line in lines))
+
+
+def bare(text: str) -> list[Process]:
+    """The one thread of a stack that has no line for it; none if there is no such stack."""
+    match = _BARE.search(text)
+    return from_text(f"Thread 1\n{text[match.start() :]}") if match else []
 
 
 def from_text(text: str) -> list[Process]:
@@ -71,7 +81,7 @@ def from_text(text: str) -> list[Process]:
     found: list[dict[str, Any]] = []
     thread: dict[str, Any] | None = None
     asked, rank = 0, None
-    for line in text.splitlines():
+    for line in _SAID.sub("", text).splitlines():
         line = line.removeprefix(">").rstrip() if line.startswith(">") else line.rstrip()  # noqa: PLW2901 - quoted
         if match := _CALLED.search(line):
             asked = int(match[1])

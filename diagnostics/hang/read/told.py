@@ -33,7 +33,8 @@ _ERRORS = re.compile(
 )
 _NAMED = re.compile(r"(?m)\bcollective:? (?:\w+:)?_?([a-z]\w+)")
 _FINGERPRINTS = re.compile(
-    r"Rank (\d+) is running (?:\w+ )?collective: (?:CollectiveFingerPrint)?\((.{0,400}?)\)(?=,? ?but|[\s.,\"']|$)",
+    r"Rank (\d+) is running (?:\w+ )?collective: (?:CollectiveFingerPrint)?\((.{0,400}?)"
+    r"(?:\)(?=,? ?but|[\s.,\"']|$)|\Z)",
     re.DOTALL,
 )
 _KIND = re.compile(r"OpType=(\w+)")

@@ -25,6 +25,9 @@ _THREAD = re.compile(
 )
 _FIRST = re.compile(r"Thread 1\b:?$|MainThread|main thread", re.IGNORECASE)
 _PYTHON = re.compile(r'^\s*(?:\(Python\) )?File:? "([^"]+)", line (\d+|\?+)(,?) in (\S+)')
+# As IPython has it: the place, and an arrow at the line. Two ways of writing the place.
+_IPYTHON = re.compile(r"^(?:File )?(\S{1,300}\.py)(?::\d+)?,? in (\w+(?:\.\w+)*)\(")
+_IPYTHON_LINE = re.compile(r"^-+> ?(\d+)\s(.*)$")
 _C = re.compile(r'^\s*\(C\) File "([^"]*)", line (\d+), in (.+?)(?: \(([^)]*)\))?\s*$')
 _GDB_THREAD = re.compile(r'^\s*Thread (\d+) \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
 # `info threads`: a line a thread, of each the innermost frame alone.
@@ -50,6 +53,9 @@ _ERROR = re.compile(
     r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
 )
 _STOOD = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExit|Interrupted")
+# A lock that is asked for until it is given; errors that are of a wait all the same.
+_AGAIN = "[Errno 37] No locks available"
+_STANDS = re.compile(rf"(?i)timed out|{re.escape(_AGAIN)}")
 _CAUSE = ("During handling of the above", "The above exception was")
 _HEAD = re.compile(r"^\s*(?:=+|#+|-+|\*+)?\s*(?:rank|RANK|\[rank)\s*[:=]?\s*(\d+)\b.{0,40}$")
 _PROCESS = re.compile(r"^Process (\d+): ?")
@@ -67,7 +73,18 @@ def is_text(text: str) -> bool:
     return any(
         pattern.match(line)
         for line in _lines(text)
-        for pattern in (_FAULT, _PYSTACK, _GDB_THREAD, _PLAIN, _GDB_FRAME, _PYTHON, _CPP, _ARROW, _GDB_INFO)
+        for pattern in (
+            _FAULT,
+            _PYSTACK,
+            _GDB_THREAD,
+            _PLAIN,
+            _GDB_FRAME,
+            _PYTHON,
+            _IPYTHON,
+            _CPP,
+            _ARROW,
+            _GDB_INFO,
+        )
     )
 
 
@@ -87,6 +104,7 @@ class _Dump:
         self.rank: int | None = None
         self.source = False
         self.pid = 0
+        self.last = ""  # an error's line
 
     def line(self, line: str) -> None:
         if self._begins(line) or self._frames(line):
@@ -103,15 +121,21 @@ class _Dump:
             self.thread = None
             self.processes.append({"pid": int(match[1]), "rank": None, "threads": []})
         elif self.thread is not None and (match := _ERROR.match(line)):
-            self.thread["gone"] = not _STOOD.search(match[1]) and "timed out" not in line.lower()
-        elif line.startswith(_CAUSE) and self.thread is not None:
-            self.thread["gone"], self.thread["name"] = True, ""
+            self.last = line
+            self.thread["gone"] = not (_STOOD.search(match[1]) or _STANDS.search(line))
+        elif line.startswith(_CAUSE):
+            self._caused()
         elif _THREAD.match(line):
             self._thread(0, "MainThread" if _FIRST.search(line) else line.strip("*=#- \t")[:80], reverse=None)
         elif self.thread is not None and self.thread["drawn"] and line[:1].strip():
             self.thread = None
         elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
             self.pid = int(match[1])
+
+    def _caused(self) -> None:
+        """What follows is another stack."""
+        if self.thread is not None and _AGAIN not in self.last:
+            self.thread["gone"], self.thread["name"] = True, ""
 
     def _begins(self, line: str) -> bool:
         """Whether a tool's own line begins a thread."""
@@ -155,8 +179,18 @@ class _Dump:
         elif match := _GDB_FRAME.match(line):
             self._frame(StackFrame(match[2] or match[3] or NATIVE, match[1].strip(), int(match[4] or 0)))
         else:
-            return False
+            return self._of_ipython(line)
         return True
+
+    def _of_ipython(self, line: str) -> bool:
+        if match := _IPYTHON.match(line):
+            self._frame(StackFrame(match[1], last(match[2])), reverse=True)
+            return True
+        match = _IPYTHON_LINE.match(line)
+        if match and self.thread is not None and self.thread["frames"]:
+            inner = self.thread["frames"][-1]
+            self.thread["frames"][-1] = replace(inner, line=int(match[1]), calls=called(match[2]))
+        return False
 
     def _thread(self, tid: int, name: str, *, reverse: bool | None = False, gil: bool = False) -> None:
         main = name == "MainThread"

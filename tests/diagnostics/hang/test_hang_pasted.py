@@ -102,6 +102,24 @@ HANGS = {
         "    forward (transformers/models/qwen3_moe/modeling_qwen3_moe.py:300)\n    <module> (train.py:90)\n",
         "mismatch", "HNG001", set(),
     ),
+    "a lock that a queue keeps, wanted again by a handler of signals": (
+        f"{_MAIN}    __enter__ (threading.py:240)\n    put (queue.py:126)\n    emit (logging/handlers.py:30)\n"
+        "    on_signal (train.py:4)\n    <module> (train.py:9)\n",
+        "lock", "HNG006", {"/1"},
+    ),
+    "a lock of a file that is asked for again, in IPython": (
+        "OSError                                   Traceback (most recent call last)\n"
+        "~/env/lib/python3.7/site-packages/datasets/utils/filelock.py in _acquire(self)\n    380         try:\n"
+        "--> 381             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n\n"
+        "OSError: [Errno 37] No locks available\n\nDuring handling of the above exception, another occurred:\n",
+        "file_lock", "HNG007", {"/1"},
+    ),
+    "a check of PyTorch's that is cut": (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=BROADCAST, TensorShape=[1]), but Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[25], TensorDevice",
+        "mismatch", "HNG001", {"/1", "/2"},
+    ),
     "a rank that waits for a server": (
         f"rank 0:\n{_MAIN}    readinto (socket.py:706)\n    begin (http/client.py:318)\n    <module> (train.py:9)\n"
         f"rank 1:\n{_MAIN}    broadcast (torch/distributed/distributed_c10d.py:3000)\n    <module> (train.py:9)\n",
@@ -149,6 +167,10 @@ OPEN = {
     "pool threads": 'Thread 0x7f27 (idle threadpool worker)\n\n  File "/usr/lib/python3.9/threading.py", line 930, in _bootstrap\n'  # noqa: E501
     '    self._bootstrap_inner()\n  File "/usr/lib/python3.9/concurrent/futures/thread.py", line 75, in _worker\n'
     "    work_item = work_queue.get(block=True)\n",
+    "a stack without a line for its thread": "    get_execution_info (ray/_private/function_manager.py:361)\n"
+    "    main_loop (ray/_private/worker.py:887)\n    <module> (ray/_private/workers/default_worker.py:289)\n",
+    "a rank alone, with words before it": 'this is card 0: Thread 59633 (active): "MainThread"\n'
+    "    all_reduce (vllm/distributed/parallel_state.py:132)\n    forward (train.py:9)\n",
     "a thread beside the main one": 'Thread 0x7f1 (most recent call first):\n  File "/usr/lib/python3.12/queue.py", line 180 in get\n'  # noqa: E501
     '  File "/job/pipeline.py", line 98 in run\n  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap\n',
     "a server that nobody asks": f"{_MAIN}    select (selectors.py:468)\n    _run_once (asyncio/base_events.py:1898)\n"
