@@ -34,6 +34,8 @@ REJECTIONS = tuple(
     if (level, estimator) != ("seq_max", "k1")
 )
 
+GATES = ("token_kl", "token_tv", "sequence_ratio", "sequence_kl", "sequence_tv")
+
 
 @dataclass(frozen=True)
 class WideLossConfig(LossConfig):
@@ -42,10 +44,14 @@ class WideLossConfig(LossConfig):
     wide = True
 
     advantage_baseline: str = key(
-        "group", choices=("group", "leave_one_out", "batch", "none", "length", "best_other")
+        "group",
+        choices=("group", "leave_one_out", "batch", "none", "length", "best_other", "optimal_token"),
     )
     """Beside the core's: `length`, the mean of its group weighed by lengths (OPO). `best_other`: only the best of a
-    group counts, by how far it is above the second (pass@k)."""
+    group counts, by how far it is above the second (pass@k). `optimal_token`: at each place the mean of its group,
+    weighed by what gradients cost up to there, so that each token has an advantage (verl's optimal_token_baseline)."""
+    advantage_deviation: str = key("rewards", choices=("rewards", "differences"))
+    """What the scale is the deviation of: rewards, or rewards less the baseline (ms-swift's reinforce_plus_plus)."""
     advantage_rewards: str = key("sum", choices=("sum", "each"))
     """The sum of the rewards becomes an advantage, or each reward does, and their weighted sum is divided by its
     deviation over the batch (GDPO; TRL's normalize_then_sum)."""
@@ -79,6 +85,12 @@ class WideLossConfig(LossConfig):
     """Beside the core's: `token_sum`, every token weighs 1."""
     entropy_coefficient: float = key(0.0)
     """The mean entropy of the step's tokens, times this, is taken off the loss."""
+    correction_gate: str = key("none", choices=("none", *GATES))
+    """With correction = mask: what must be within bounds for a token to keep its weight. Of the token or, as a mean,
+    of its completion: the ratio (correction_floor to correction_cap), the KL between two coins, or how far the
+    probability is from the engine's (OpenRLHF's is_correction). What is left out still counts in the normaliser."""
+    gate_limit: float = key(0.1, above=0)
+    """Upper bound of `kl` and `tv`."""
     off_policy_limit: float = key(0.0, low=0)
     """A completion of negative advantage is left out where the mean of behaviour - current over its tokens is above
     this
@@ -195,6 +207,16 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
          "its weights of a sequence are made of those of tokens, as in TRL; set loss.correction_level = 'token'"),
         (("loss.surrogate", "loss.aggregation"), loss.surrogate == "geo_mean" and loss.aggregation != "sequence",
          "a sequence has one value; set loss.aggregation = 'sequence'"),
+        (("loss.correction_gate", "loss.correction", "loss.correction_level", "loss.surrogate"),
+         loss.correction_gate != "none"
+         and ((loss.correction, loss.correction_level) != ("mask", "token") or loss.surrogate in ("vespo", "geo_mean")),
+         "it masks weights of tokens; set loss.correction = 'mask' and loss.correction_level = 'token'"),
+        (("loss.advantage_baseline", "loss.advantage_scale", "loss.advantage_whiten", "loss.advantage_rewards"),
+         loss.advantage_baseline == "optimal_token"
+         and (loss.advantage_scale, loss.advantage_whiten, loss.advantage_rewards) != ("none", "none", "sum"),
+         "an advantage of each token is not divided; set loss.advantage_scale = 'none' and leave the others"),
+        (("loss.advantage_baseline", "model.dtype"), loss.advantage_baseline == "optimal_token" and lower,
+         "a lower dtype is not tried with the optimal token baseline; use float32"),
         (("loss.reject", "loss.reject_low", "loss.reject_high"),
          loss.reject.endswith("k1") and loss.reject_low > loss.reject_high,
          "the lower bound must not be above the upper"),

@@ -148,8 +148,8 @@ DIALECTS: Mapping[str, Dialect] = (
         "openrlhf/models/loss.py: PolicyLoss; openrlhf/models/utils.py: compute_approx_kl; "
         "openrlhf/trainer/ppo_utils/experience_maker.py",
         "Not expressed: KL in the reward, on by default (0.01, k1), which comes behind the group's normalisation "
-        "and is added up from each token to the end; and corrections that judge a whole sequence. Fully masked "
-        "sequences don't count as sequences. With a correction, gspo's ratio is taken to the engine's log-probs.",
+        "and is added up from each token to the end. Fully masked sequences don't count as sequences. Corrected, "
+        "gspo's ratio is taken to the engine's log-probs.",
         "executed",
     )
     | _records(
@@ -179,12 +179,7 @@ DIALECTS: Mapping[str, Dialect] = (
 )  # fmt: skip
 
 # What is asked for by these names is refused by them.
-_NO_PI_SQUARED = (
-    "its baseline weighs by the sum of squared probabilities at each place, which no engine here sends"
-)
 NOT_EXPRESSIBLE: Mapping[str, str] = {
-    "verl-0.9.1/optimal_token_baseline": _NO_PI_SQUARED,
-    "verl-0.9.1/tir_optimal_token_baseline": _NO_PI_SQUARED,
     "verl-0.9.1/gae": "it needs a value model",
     "verl-0.9.1/remax": "its baseline is a greedy completion of each prompt, which no rollout here has",
     "ms-swift-4.6.0/real": "a softmax over the completions of a group takes the place of the ratio",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core.learn.dialects import DIALECTS
+from grpo_core.wide import GATES
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "peer_programs"
@@ -38,12 +39,13 @@ EXPECTED = {
         {f"{loss} {mode}" for loss in ("vanilla", "gspo", "cispo") for mode in (*MODES, "token-sum")}
         | {"sapo seq-mean-token-mean"}
         | {f"{form} {correction}" for form in FORMS for correction in (None, "truncate", "mask")},
-        set(),
+        {"optimal_token_baseline", "tir_optimal_token_baseline"},
     ),
     "verl_050_loss.py": ("0.5.0", set(MODES[:3]), {"grpo", "grpo no std", "rloo"}),
     "openrlhf_loss.py": (
         "0.11.2",
-        {"ppo without KL", "ppo with KL", "gspo without KL"},
+        {"ppo without KL", "ppo with KL", "gspo without KL"}
+        | {f"ppo {kl} KL, {gate}" for kl in ("with", "without") for gate in GATES},
         {"group_norm", "dr_grpo", "rloo"},
     ),
     "swift_loss.py": (
@@ -57,7 +59,13 @@ EXPECTED = {
             "sapo",
             *(f"off-policy {loss}" for loss in ("grpo", "dapo", "sapo")),
         },
-        {"grpo", "grpo no std", "rloo", "gdpo"},
+        {
+            "grpo",
+            "grpo no std",
+            "rloo",
+            "gdpo",
+            *(f"reinforce_plus_plus {s}" for s in ("batch", "group", "none")),
+        },
     ),
 }
 # Whose dialects a program runs as they are recorded.
@@ -67,7 +75,13 @@ RECORDS = {
     "swift_loss.py": "ms-swift-4.6.0/",
 }
 # The peer itself computes these in float32, whatever it is given.
-SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std", "gdpo"}
+SINGLE = {
+    "ppo with KL",
+    *(f"ppo with KL, {gate}" for gate in GATES),
+    "grpo vectorized",
+    "grpo vectorized no std",
+    "gdpo",
+}
 # Here it adds 1e-8 to a count, or to a variance, which ours does not.
 SINGLE |= {"reinforce++", "reinforce++ baseline", *(f"geo_mean {c}" for c in (None, "truncate", "mask"))}
 

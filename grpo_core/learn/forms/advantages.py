@@ -72,6 +72,9 @@ def _of_sums(rewards: Rows, lengths: Rows, options: WideLossConfig) -> list[list
         return _scaled(rewards, centred, usual)
     if options.advantage_baseline == "best_other":
         return _scaled(rewards, [_best(row) for row in rewards], usual)
+    if options.advantage_deviation == "differences":
+        apart = group_advantages(rewards, **{**usual, "scale": "none"})
+        return _scaled(apart, apart, usual)
     return [list(row) for row in group_advantages(rewards, **usual)]
 
 

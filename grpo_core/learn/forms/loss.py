@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_core.learn.forms.rejection import on_policy
+from grpo_core.learn.forms.rejection import gated, on_policy
 from grpo_core.learn.forms.surrogates import CORRECTED, FORMS, Terms
 from grpo_core.learn.loss import PolicyLoss, importance_weights, kept, policy_loss, ratios, surrogate
 from grpo_core.wide import WideLossConfig
@@ -66,7 +66,8 @@ def wide_policy_loss(
     else:
         gain, cut = surrogate(ratio, gains, current, options)
     if options.correction != "none" and options.surrogate not in CORRECTED:
-        gain = gain * importance_weights(proximal, behaviour, mask_BT, options)
+        weigh = importance_weights if options.correction_gate == "none" else gated
+        gain = gain * weigh(proximal, behaviour, mask_BT, options)
     if options.off_policy_limit:
         gain = gain * on_policy(current, behaviour, gains, mask_BT, options.off_policy_limit)
     per_token = -gain if learned_BT is None else -gain * learned_BT

@@ -1,7 +1,7 @@
 """Tokens and completions that are left out because trainer and engine, or policy and sampler, are too far apart.
 
-Sources: `compute_rollout_rejection_mask` of verl 0.9.1 (`rollout_rs`); the off-policy sequence mask of DeepSeek-V3.2 as
-`get_off_policy_mask` of TRL 1.16.0 has it.
+Sources: `compute_rollout_rejection_mask` of verl 0.9.1 (`rollout_rs`); `PolicyLoss` of OpenRLHF 0.11.2; the off-policy
+sequence mask of DeepSeek-V3.2 as `get_off_policy_mask` of TRL 1.16.0 has it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,25 @@ def within(
     if estimator == "k1":
         low, high = math.log(options.reject_low), math.log(options.reject_high)
     return mask_BT & (stat >= low) & (stat <= high)
+
+
+def gated(
+    proximal: torch.Tensor, behaviour: torch.Tensor, mask_BT: torch.Tensor, options: WideLossConfig
+) -> torch.Tensor:
+    """Weights proximal / behaviour of tokens, 0 where `loss.correction_gate` shuts; no gradient. [B, T]."""
+    level, _, kind = options.correction_gate.rpartition("_")
+    log_weight = torch.where(mask_BT, proximal - behaviour, torch.zeros_like(proximal)).detach()
+    stat = log_weight
+    if kind != "ratio":
+        p, q = (one.detach().exp().clamp(1e-6, 1 - 1e-6) for one in (behaviour, proximal))
+        stat = (p - q).abs() if kind == "tv" else p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+    if level == "sequence":
+        stat = torch.where(mask_BT, stat, torch.zeros_like(stat)).sum(1, keepdim=True)
+        stat = stat / mask_BT.sum(1, keepdim=True).clamp(min=1)
+    ratio = stat.exp()
+    within_ratio = (ratio >= options.correction_floor) & (ratio <= options.correction_cap)
+    stays = within_ratio if kind == "ratio" else stat <= options.gate_limit
+    return torch.where(stays, log_weight.exp(), torch.zeros_like(log_weight))
 
 
 def on_policy(

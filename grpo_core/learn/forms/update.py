@@ -10,6 +10,7 @@ import torch
 from grpo_core.experts.routes import Routes
 from grpo_core.learn.forms.advantages import wide_judged
 from grpo_core.learn.forms.loss import wide_policy_loss
+from grpo_core.learn.forms.optimal import optimally_judged
 from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.forms.rejection import within
 from grpo_core.learn.forms.tokens import TokenBatch
@@ -48,6 +49,8 @@ class WideUpdater(Updater):
 
     def judged(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with their advantages."""
+        if self._wide.loss.advantage_baseline == "optimal_token":
+            return optimally_judged(groups, self._policy, self._wide, self._world)
         return wide_judged(groups, self._wide)
 
     def _windows(self, batch: Batch) -> list[list[Part]]:

@@ -90,6 +90,10 @@ def records(release, their_loss, their_advantages, length_epsilon=0.0):
     for record in DIALECTS.values():
         if f"{record.project}-{record.version}" != release:
             continue
+        if (
+            record.loss.advantage_baseline == "optimal_token"
+        ):  # takes more than rewards: verl_tokens.py runs it
+            continue
         options = configured(record.loss)
         for seed in SEEDS:
             data, groups = tensors(seed), reward_groups(seed)

@@ -39,6 +39,21 @@ CORRECTIONS = {
         {"correction": "mask", "correction_cap": CAP, "correction_floor": FLOOR},
     ),
 }  # fmt: skip
+# Which of its gates shut on a whole sequence, or by a divergence, and the bounds at which some of both stay.
+GATES = {
+    "sequence_ratio": ("seq", "ratio", (0.8, 1.2)),
+    "sequence_kl": ("seq", "binary_kl", (0.0, 0.1)),
+    "sequence_tv": ("seq", "tv", (0.0, 0.13)),
+    "token_kl": ("token", "binary_kl", (0.0, 0.1)),
+    "token_tv": ("token", "tv", (0.0, 0.1)),
+}
+for gate, (level, gating, (low, high)) in GATES.items():
+    bounds = {"correction_floor": low, "correction_cap": high} if gating == "ratio" else {"gate_limit": high}
+    their = {"is_correction_level": level, "is_correction_mode": "mask", "is_correction_gating": gating}
+    CORRECTIONS[gate] = (
+        {**their, "is_correction_threshold": (low, high)},
+        {"correction": "mask", "correction_gate": gate, **bounds},
+    )
 
 
 def load():
@@ -120,7 +135,8 @@ def losses():
                 data, kind=kind, token_level=token_level, dual_clip=dual_clip, kl=kl, correction=correction
             )
             our = ours(data, settings, length_epsilon=1e-8)
-            worst.add(f"{kind} {'with' if kl else 'without'} KL", *zip(our, their, strict=True))
+            gate = f", {correction}" if correction in GATES else ""
+            worst.add(f"{kind} {'with' if kl else 'without'} KL{gate}", *zip(our, their, strict=True))
     return worst
 
 

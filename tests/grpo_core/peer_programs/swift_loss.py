@@ -152,6 +152,13 @@ def advantages():
             ("rloo", centred * 3 / 2, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
         ):
             worst.add(name, (our, compute_advantages(rewards, torch.ones(1), 3, **options)[0]))
+        for scale in ("batch", "group", "none"):
+            options = WideLossConfig(advantage_deviation="differences", advantage_scale=scale)
+            their, _ = compute_advantages(
+                rewards, torch.ones(1), 3, advantage_estimator="reinforce_plus_plus", scale_rewards=scale
+            )
+            our = torch.tensor(wide_advantages(groups, [[1] * 3] * len(groups), options)).flatten()
+            worst.add(f"reinforce_plus_plus {scale}", (our, their))
         second, weights = reward_groups(seed + 100), torch.tensor([1.0, 0.5])
         both = torch.stack([rewards[:, 0], torch.tensor(second).flatten()], 1)
         options = WideLossConfig(advantage_rewards="each", advantage_epsilon=1e-8)
