@@ -20,6 +20,8 @@ SMALL = {
     "lint": ["{tmp}/a.sh"],
     "logprobs": ["--toy"],
     "overheads": ["--toy"],
+    "proof": ["--toy"],
+    "startup": ["--toy"],
     "step": ["{cell}", "--toy"],
     "sync": ["1", "1"],
     "triage": ["--megabytes=1", "--repeats=1"],
