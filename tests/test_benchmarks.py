@@ -22,6 +22,8 @@ SMALL = {
     "logprobs": ["--toy"],
     "masking": ["--mixes=1", "--every=500"],
     "overheads": ["--toy"],
+    "proof": ["--toy"],
+    "startup": ["--toy"],
     "step": ["{cell}", "--toy"],
     "sync": ["1", "1"],
     "triage": ["--megabytes=1", "--repeats=1"],
