@@ -27,7 +27,7 @@ _POINTS, _ROUNDS = 17, 6
 # A law with one value more than another has to be so much better, and more surely so than by chance.
 BETTER, SURE = 0.07, 4.5
 # The first look for two values at once is at some of the tokens alone.
-_LOOK = 96
+_LOOK, _KINDS = 96, 4
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,12 @@ def fit(seen: Seen, expected: Law, floor: float) -> Fitted:
         return replace(here, next_best=(singles[0].changed[0], singles[0].residual))
     best = singles[0]
     if best.residual > 1.3 * floor:
-        for pair in _pairs(seen, expected, best):
-            if pair.residual < (1 - BETTER) * best.residual and _surely(seen, best.law, pair.law):
-                second, best = (" and ".join(best.changed), best.residual), pair
+        # Of pairs none is simpler than another: the nearest is held against the single value.
+        told = sorted(_pairs(seen, expected, best), key=lambda each: each.residual)
+        pair = told[0]
+        if pair.residual < (1 - BETTER) * best.residual and _surely(seen, best.law, pair.law):
+            after = told[1] if len(told) > 1 else best
+            second, best = (" and ".join(after.changed), after.residual), pair
     return _pruned(seen, replace(best, next_best=second), expected)
 
 
@@ -142,7 +145,7 @@ def _pairs(seen: Seen, expected: Law, best: Fitted) -> Iterator[Fitted]:
             continue
         kinds.add(kind)
         yield _polished(seen, law, (one, other))
-        if len(kinds) == 3:
+        if len(kinds) == _KINDS:
             return
 
 
