@@ -91,9 +91,12 @@ def judged(
         answers += mended
     floor = floor_of(sampled, found.law)
     answers += _unless_beside(_law(sampled.seen, found, expected, floor), answers)
-    if any(each.outcome == FAULT for each in answers):
-        return [*answers, *_of_ids(sampled, found.law, expected, mode, faulty=True)]
-    return [*answers, *_of_ids(sampled, found.law, expected, mode, faulty=False)]
+    faulty = any(each.outcome == FAULT for each in answers)
+    of_ids = _of_ids(sampled, found.law, expected, mode, faulty=faulty)
+    # Ids are held against the law of what is reported: where none fits, other weights drew them, and that hides the rest.
+    if {"sampling/law", "logprobs/raw"} <= {each.family for each in (*answers, *of_ids)}:
+        of_ids = [ProbeAnswer("logprobs", MASKED, "P6", by="sampling/law")]
+    return [*answers, *of_ids]
 
 
 def _beside_others(drawn: Sequence[Drawn]) -> list[ProbeAnswer]:
