@@ -93,7 +93,7 @@ def judged(
     answers += _unless_beside(_law(sampled.seen, found, expected, floor), answers)
     faulty = any(each.outcome == FAULT for each in answers)
     of_ids = _of_ids(sampled, found.law, expected, mode, faulty=faulty)
-    # Ids are held against the law of what is reported: where none fits, other weights drew them, and that hides the rest.
+    # Ids are held against the law of what is reported; where none fits, other weights drew them.
     if {"sampling/law", "logprobs/raw"} <= {each.family for each in (*answers, *of_ids)}:
         of_ids = [ProbeAnswer("logprobs", MASKED, "P6", by="sampling/law")]
     return [*answers, *of_ids]
