@@ -188,7 +188,7 @@ def _logs(label: str) -> Sequence[LogSource]:
 
 
 def _text(log: LogSource) -> str:
-    return b"".join(block.data for block in log.blocks()).decode(errors="replace")
+    return b"".join(log.blocks()).decode(errors="replace")
 
 
 def _entry(code: str) -> str:

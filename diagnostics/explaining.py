@@ -75,16 +75,16 @@ def _found(text: str) -> tuple[list[str], str]:
     # Late: who names a code needs none of it.
     from diagnostics.triage.command import triage
     from diagnostics.triage.nearest import Index, words
-    from diagnostics.triage.reading.logs import Block, LogSource
+    from diagnostics.triage.reading.logs import LogSource
     from diagnostics.triage.rules import Rules
 
     @dataclass(frozen=True)
     class Line(LogSource):
         """A log of what was typed."""
 
-        def blocks(self) -> Iterator[Block]:
+        def blocks(self) -> Iterator[bytes]:
             """The one block of it."""
-            yield Block(text.encode("utf-8", "replace") + b"\n", 1)
+            yield text.encode("utf-8", "replace") + b"\n"
 
     issues = catalogue.load()
     if found := [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import kept, model
+from diagnostics.uncollected import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -41,7 +42,8 @@ def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
     """
     if folder == FOLDER:
         shipped = kept.kept("entries", _sources(), _packed)["issues"]
-        return {code: kept.unpacked(data) for code, data in shipped.items()}
+        with uncollected():
+            return {code: kept.unpacked(data) for code, data in shipped.items()}
     return _load(folder)
 
 

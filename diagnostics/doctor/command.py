@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.nodes import options as nodes
 from diagnostics.report import output
 from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
+from diagnostics.uncollected import uncollected
 
 if TYPE_CHECKING:
     import argparse
@@ -51,10 +52,6 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
-    from diagnostics.doctor import chosen
-    from diagnostics.doctor import examine as doctor
-    from diagnostics.facts import collection, compat
-
     if options.resolve and not options.fix_plan:
         print("diagnostics: doctor: --resolve is of --fix-plan: give both", file=sys.stderr)
         return USAGE
@@ -62,6 +59,15 @@ def run(options: argparse.Namespace) -> int:
         from diagnostics.doctor.fleet import command as fleet
 
         return fleet.run(options)
+    return _here(options)
+
+
+@uncollected()
+def _here(options: argparse.Namespace) -> int:
+    from diagnostics.doctor import chosen
+    from diagnostics.doctor import examine as doctor
+    from diagnostics.facts import collection, compat
+
     prefix = chosen.prefix_of(options.python) if options.python else options.prefix
     facts = collection.collect(prefix)
     if options.facts_json:

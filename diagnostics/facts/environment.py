@@ -346,7 +346,7 @@ def _package(distribution: metadata.Distribution, name: str, version: str, place
         version,
         place,
         installer,
-        requires=_requires(distribution),
+        requires=_requires(distribution, head),
         requires_python=_field(head, "Requires-Python"),
         recorded=_recorded(place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
@@ -357,10 +357,13 @@ def _recorded(place: str) -> bool:
     return not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
 
 
-def _requires(distribution: metadata.Distribution) -> tuple[str, ...]:
-    """The declared requirements, as written."""
-    told = (str(line) for line in distribution.requires or ())
-    return tuple(islice((line for line in told if len(line) <= _LONGEST_LINE), _MOST_REQUIRED))
+def _requires(distribution: metadata.Distribution, head: str) -> tuple[str, ...]:
+    """The declared requirements, as written; where they are not a plain line each, a mail's parser reads them."""
+    lines = head.split("\n")
+    plain = [line[14:].strip() for line in lines if line[:14].lower() == "requires-dist:"]
+    if not plain or any(line[:1] in {" ", "\t"} for line in lines) or not "".join(plain).isascii():
+        plain = [str(line) for line in distribution.requires or ()]
+    return tuple(islice((line for line in plain if len(line) <= _LONGEST_LINE), _MOST_REQUIRED))
 
 
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:

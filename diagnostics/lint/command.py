@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import stat
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
 from diagnostics.report import clean, output
 from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
+from diagnostics.uncollected import uncollected
 
 if TYPE_CHECKING:
     import argparse
@@ -37,18 +37,8 @@ def add(commands: Any) -> None:
     lint.set_defaults(command=_lint)
 
 
+@uncollected()
 def _lint(options: argparse.Namespace) -> int:
-    # Short-lived, and most of what it makes is kept to the end: collecting garbage is a sixth of its time.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return _judged(options)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _judged(options: argparse.Namespace) -> int:
     from diagnostics.lint import judge, versions
     from diagnostics.report import filters
 

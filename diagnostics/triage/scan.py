@@ -34,9 +34,9 @@ def scan(source: LogSource, rules: Rules) -> Seen:
     walk = _BlockWalk(seen, rules)
     try:
         for block in source.blocks():
-            walk.block(block.data, block.first_line)
-            seen.head = seen.head or block.data[:HEAD]
-            seen.tail = (seen.tail + block.data[-TAIL:])[-TAIL:]
+            walk.block(block)
+            seen.head = seen.head or block[:HEAD]
+            seen.tail = (seen.tail + block[-TAIL:])[-TAIL:]
     except SourceError as error:
         seen.problem = str(error)
     walk.stages.finish()
@@ -48,12 +48,14 @@ class _BlockWalk:
 
     def __init__(self, seen: Seen, rules: Rules) -> None:
         self._seen = seen
+        self._number = 1
         self._first_look = FirstLook(rules)
         self.stages = Stages(seen, rules, self._first_look)
 
-    def block(self, data: bytes, number: int) -> None:
+    def block(self, data: bytes) -> None:
         """Looks through a block: from anchor to anchor, and line by line while a traceback is open."""
-        first, position, size = number, 0, len(data)
+        first = number = self._number
+        position, size = 0, len(data)
         while position < size:
             if self.stages.inside(number):
                 end = _line_end(data, position)
@@ -72,6 +74,7 @@ class _BlockWalk:
                 end = end if whole or end - match.start() <= 2 * _WINDOW else match.start() + 2 * _WINDOW
             number += data.count(b"\n", position, end)
             position = end
+        self._number = number
         if first == 1 and size <= wrapped.LARGEST:
             self._rejoin(data)
         self._seen.lines = max(self._seen.lines, number if data[-1:] != b"\n" else number - 1)

@@ -30,14 +30,6 @@ class SourceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Block:
-    """Bytes of a log that end at the end of a line, and the number of their first line."""
-
-    data: bytes
-    first_line: int
-
-
-@dataclass(frozen=True)
 class LogSource:
     """One log; `path` is None for standard input.
 
@@ -51,8 +43,8 @@ class LogSource:
     member: str = ""
     inside: Path | None = None
 
-    def blocks(self) -> Iterator[Block]:
-        """Reads it once, in bounded memory.
+    def blocks(self) -> Iterator[bytes]:
+        """Reads it once, in bounded memory: blocks that end at the end of a line.
 
         Raises:
             SourceError: It can't be read, is no text, or it says packed and is not, is cut off, or unpacks without end.
@@ -140,7 +132,7 @@ class _WithoutHoles:
             os.lseek(self._fd, now, os.SEEK_SET)
 
 
-def _read(raw: io.BufferedReader) -> Iterator[Block]:
+def _read(raw: io.BufferedReader) -> Iterator[bytes]:
     return _of_text(_blocks(_plain(raw)))
 
 
@@ -162,8 +154,8 @@ def _plain(raw: io.BufferedReader) -> Stream:
         return raw
 
 
-def _blocks(stream: Stream) -> Iterator[Block]:
-    rest, line = b"", 1
+def _blocks(stream: Stream) -> Iterator[bytes]:
+    rest = b""
     while read := stream.read(BLOCK):
         data = rest + read
         end = data.rfind(b"\n") + 1
@@ -171,19 +163,18 @@ def _blocks(stream: Stream) -> Iterator[Block]:
             rest = data
             continue
         whole, rest = (data[:end], data[end:]) if end else (data, data[-_OVERLAP:])
-        yield Block(whole, line)
-        line += whole.count(b"\n")
+        yield whole
     if rest:
-        yield Block(rest, line)
+        yield rest
 
 
-def _of_text(blocks: Iterator[Block]) -> Iterator[Block]:
+def _of_text(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """The blocks of what begins as a log does, holes before it left out."""
     begun = False
     block = None
     for block in blocks:
         if not begun:
-            found = kinds.is_text(block.data)
+            found = kinds.is_text(block)
             if found is None:
                 continue
             if not found:

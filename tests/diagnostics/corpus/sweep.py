@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from diagnostics import catalogue
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.logs import Block
 from diagnostics.triage.rules import Rules
 from tests.diagnostics.corpus import transforms
 
@@ -32,7 +31,7 @@ class Memory:
 
     def blocks(self):
         if self.data:
-            yield Block(self.data, 1)
+            yield self.data
 
 
 def said(rules: Rules, lines: list[str]) -> tuple[str, str]:

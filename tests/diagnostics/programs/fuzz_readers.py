@@ -381,7 +381,7 @@ def packed(numbers, folder):
     with refusing(SourceError):
         for source in find([str(folder if numbers.random() < 0.3 else folder / "a.log")]):
             for block in source.blocks():
-                assert len(block.data) < 4 << 20
+                assert len(block) < 4 << 20
 
 
 _RULES = []
