@@ -29,6 +29,7 @@ COMMANDS = {
     ),
     "explain": ("diagnostics.explaining", "what a code means, why it happens, what helps"),
     "catalogue": ("diagnostics.listing", "the known issues"),
+    "completion": ("diagnostics.completion", "a shell's completion of this program"),
 }
 
 

@@ -83,6 +83,15 @@ COMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[int, str]]] = {
         ),
         {1: "(never)", 2: "an entry that can't be used", 3: "(never)"},
     ),
+    "completion": (
+        "Prints the script by which a shell completes commands, options, codes and formats.",
+        (
+            ("completion bash", "to be put into ~/.local/share/bash-completion/completions/grpo-doctor"),
+            ("completion zsh", "to be read by ~/.zshrc"),
+            ("completion fish", "to be put into ~/.config/fish/completions/grpo-doctor.fish"),
+        ),
+        {0: "it was printed", 1: "(never)", 3: "(never)"},
+    ),
 }
 
 

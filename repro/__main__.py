@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro import render, repeat, runner, upstream
+from repro import render, repeat, runner, upstream, usage
 from repro.base import INCOMPLETE
 from repro.drivers import imports
 
@@ -95,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     searched = _fuzz_parser(commands)
     for command in (listing, run, again, imported, searched):
         command.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    for name, command in commands.choices.items():
+        usage.put(command, name, parser.prog)
     return parser
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics import door, programs
-from diagnostics.matrix import commands
+from diagnostics.matrix import commands, usage
 from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.sources import WheelError
 from diagnostics.matrix.build.uv import UvMissingError
@@ -136,6 +136,10 @@ def _parser() -> argparse.ArgumentParser:
     _managing(commands_, common, chosen)
     _reporting(commands_, common, chosen)
     _sweeping(commands_, common)
+    for choice in commands_._choices_actions:  # noqa: SLF001 - argparse has no other way to a command's line of help
+        command = commands_.choices[choice.dest]
+        command.description = f"{str(choice.help)[:1].upper()}{str(choice.help)[1:]}."
+        usage.put(command, choice.dest, parser.prog)
     return parser
 
 

@@ -1,0 +1,42 @@
+"""`--help` of the programs beside the diagnosis: a sentence, three examples that are taken, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+
+import pytest
+
+from diagnostics.matrix import __main__ as matrix
+from diagnostics.matrix import usage as of_matrix
+from repro import __main__ as repro
+from repro import usage as of_repro
+
+EXAMPLES = {
+    **{(repro, name): examples for name, (_, examples) in of_repro.COMMANDS.items()},
+    **{(matrix, name): examples for name, (examples, _) in of_matrix.COMMANDS.items()},
+}
+
+
+@pytest.mark.parametrize(("program", "name"), EXAMPLES, ids=lambda each: getattr(each, "__name__", each))
+def test_a_help_has_a_sentence_examples_and_exit_codes(program, name):
+    """Each example is one that the parser takes; nothing that was written for it is lost."""
+    parser = program._parser()
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), pytest.raises(SystemExit, match="0"):
+        parser.parse_args([name, "--help"])
+    text = told.getvalue()
+    assert text.count(".\n") >= 1
+    assert text.index("examples:") < text.index("exit codes:\n  0 ")
+    assert len(EXAMPLES[program, name]) == 3
+    for example in EXAMPLES[program, name]:
+        assert f"  {parser.prog} {example}\n" in text
+        assert parser.parse_args(shlex.split(example.partition(" | ")[0])).command
+
+
+@pytest.mark.parametrize(("program", "table"), [(repro, of_repro.COMMANDS), (matrix, of_matrix.COMMANDS)])
+def test_every_command_has_examples(program, table):
+    """And no other."""
+    (commands,) = [each for each in program._parser()._actions if isinstance(each.choices, dict)]
+    assert set(commands.choices) == set(table)
