@@ -139,3 +139,28 @@ def test_an_option_that_a_script_does_not_declare_is_not_judged(tmp_path):
     told = {each.what for check in report.checks for each in check.not_judged}
     assert "eos_tokem" in told
     assert "mine" not in told
+
+
+def test_what_was_composed_beforehand_counts_only_where_its_parts_are_not_there(copy):
+    """Somebody added a key to a part and made no new one of it: Hydra reads the parts."""
+    config = copy / "verl" / "trainer" / "config"
+    (config / "_generated_ppo_trainer.yaml").write_text("trainer:\n  nnodes: 1\n")
+    assert "CFG113" not in said(copy, RUN + "trainer.val_only=true")
+    (config / "engine" / "dp.yaml").unlink()
+    assert set(hydra.values(config, "ppo_trainer")) == {"trainer", "trainer.nnodes"}
+
+
+def test_a_changed_copy_may_allow_what_releases_refuse(tmp_path):
+    """An option that no release has tells that it was changed; one that has none of its own is judged as a release."""
+    part = tmp_path / "trl" / "trainer" / "grpo_trainer.py"
+    part.parent.mkdir(parents=True)
+    part.write_text("class GRPOTrainer: ...\n")
+    run = tmp_path / "run.yaml"
+    body = "model_name_or_path: a\nuse_vllm: true\nnum_generations: 1\nmax_completion_length: 8\n"
+    told = {}
+    for name, more in (("plain", ""), ("changed", "codes_of_mine: 1\n")):
+        run.write_text(body + more)
+        report = judge.lint([run], versions.collect({}, installed=False))
+        told[name] = {each.code: each.severity.word for each in report.findings}
+    assert told["plain"]["CFG110"] == "error"
+    assert told["changed"]["CFG110"] == "warning"

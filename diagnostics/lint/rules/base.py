@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from diagnostics import catalogue
 from diagnostics.catalogue import model, offers
 from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.lint import known
 from diagnostics.lint.rules.registered import replaced
 from diagnostics.report.findings import Evidence, Finding, Severity
 from diagnostics.report.remedies import Advice, Explain, Remedy
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from diagnostics.lint.values import Value
     from diagnostics.report.remedies import Offer
 
+# What these say stands in the command itself, or was asked of the copy.
+_OF_ANY_COPY = {"CFG113", "CFG114", "CFG120", "CFG121"}
 NOT_KNOWN_RELEASE = "The release is not known here: give it, as --{package} VERSION, for a firm answer."
 
 
@@ -70,6 +73,9 @@ def found(
     # `${X:-8}` may come from outside with another value: what rests on it is no certain failure.
     if any(value.outside for value in rests_on):
         severity = min(severity, Severity.WARNING)
+    if severity > Severity.WARNING and code not in _OF_ANY_COPY and _changed_copy(plan):
+        severity = Severity.WARNING
+        detail = f"{detail} The project's own copy has options of its own, and may allow it."
     if gate is None:
         severity = min(severity, Severity.WARNING)
         detail = f"{detail} {NOT_KNOWN_RELEASE.format(package=package or plan.framework)}"
@@ -90,6 +96,14 @@ def found(
             references=tuple(reference.ref for reference in entry.references),
         )
     ]
+
+
+def _changed_copy(plan: RunPlan) -> bool:
+    """Whether the run is for a project's own copy that was changed: it sets options that no release has."""
+    if plan.framework not in plan.versions.copies:
+        return False
+    names = known.names(plan.framework, plan.role)
+    return any(not known.takes(value.key, names) for value in known.options_of(plan.settings))
 
 
 def _known_by(entry: model.Issue, framework: str) -> str:

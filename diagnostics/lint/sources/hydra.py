@@ -13,7 +13,7 @@ from diagnostics.lint.values import Value
 from diagnostics.report.findings import NotJudged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from diagnostics.lint.values import Settings
 
@@ -69,15 +69,20 @@ def values(folder: Path, name: str, choices: Mapping[str, str] | None = None) ->
         choices: The files that the command chooses for groups of its list of defaults.
     """
     missing: list[str] = []
-    # The file that was composed beforehand has the defaults' own choices.
-    composed = (
-        f"_generated_{name}" if not choices and (folder / f"_generated_{name}.yaml").is_file() else name
-    )
-    found: dict[str, Value | None] = {}
-    for key, value in _read(folder, composed, "", missing, 0, choices):
-        found.setdefault(key, value)
+    found = _first(_read(folder, name, "", missing, 0, choices))
+    if (missing or not found) and not choices and (folder / f"_generated_{name}.yaml").is_file():
+        # What was composed beforehand is older than the parts where somebody added to these; alone it is all there is.
+        missing = []
+        found = _first(_read(folder, f"_generated_{name}", "", missing, 0))
     tables = {key.rsplit(".", count)[0] for key in found for count in range(1, key.count(".") + 1)}
     return {} if missing else found | dict.fromkeys(tables - found.keys())
+
+
+def _first(read: Iterable[tuple[str, Value]]) -> dict[str, Value | None]:
+    found: dict[str, Value | None] = {}
+    for key, value in read:
+        found.setdefault(key, value)
+    return found
 
 
 def groups(folder: Path, name: str) -> set[str]:
