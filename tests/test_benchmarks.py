@@ -17,6 +17,7 @@ SMALL = {
     "audit_running": ["--toy"],
     "doctor": ["--prefix", sys.prefix, "--repeats=1"],
     "efficiency": ["--toy"],
+    "hang": ["--processes=2", "--repeats=1"],
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
     "lint": ["{tmp}/a.sh"],
     "logprobs": ["--toy"],
@@ -29,7 +30,7 @@ SMALL = {
     "triage": ["--megabytes=1", "--repeats=1"],
 }
 # These judge what they measured by their exit code, too.
-JUDGES = ("answers", "learning", "lint", "masking")
+JUDGES = ("answers", "hang", "learning", "lint", "masking")
 SAYS = {"efficiency": "real work, one core each: median", "step": "ours", "overheads": "watchdog: "}
 
 

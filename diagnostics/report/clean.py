@@ -7,6 +7,7 @@ quoted afterwards.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostics import door
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+# Texts of one report whose cleaned form is kept while it is walked.
+_KEPT = 1024
 # Sentences, which may be written over several lines; everything else is one line.
 _PROSE = {("Finding", "detail"), ("Advice", "text")}
 # A tab would be drawn as blanks, and the word of a command be another.
@@ -27,7 +30,9 @@ _PLACES = {("Evidence", "place")}
 
 def own(value: T) -> T:
     """The same for the eyes of whoever ran it: no secret in it, nothing that acts on a terminal."""
-    cleaned: T = _walk(value, lambda text: door.line(mask(text)), lambda text: door.visible(mask(text)))
+    # Keys, paths and words of processes that are alike come again and again.
+    masked = lru_cache(_KEPT)(mask)
+    cleaned: T = _walk(value, lambda text: door.line(masked(text)), lambda text: door.visible(masked(text)))
     return cleaned
 
 
@@ -41,7 +46,8 @@ def shareable(value: T, *, places: bool = True) -> T:
     # Late: what goes to a terminal needs none of its many patterns.
     from diagnostics.report.personal import strip
 
-    cleaned: T = _walk(value, strip, strip, frozenset() if places else frozenset(_PLACES))
+    stripped = lru_cache(_KEPT)(strip)
+    cleaned: T = _walk(value, stripped, stripped, frozenset() if places else frozenset(_PLACES))
     return cleaned
 
 

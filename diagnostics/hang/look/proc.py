@@ -42,7 +42,8 @@ _LAST_RAN = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
 def file(path: str) -> str:
     """A file; empty where it can't be read."""
     try:
-        return Path(path).read_bytes().decode("utf-8", errors="replace")
+        with open(path, "rb", buffering=0) as opened:  # noqa: PTH123 - of thousands, a `Path` took half the time
+            return opened.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
 
@@ -124,13 +125,13 @@ def moved(pid: int) -> int | None:
 def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
     """Its open files; None without the right to see them."""
     try:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
+        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - as fast as it gets, as above
     except OSError:
         return None
     found = []
-    for link in links:
+    for name in names:
         with contextlib.suppress(OSError):
-            found.append(_descriptor(pid, int(link.name), str(link.readlink())))
+            found.append(_descriptor(pid, int(name), os.readlink(f"/proc/{pid}/fd/{name}")))  # noqa: PTH115
     return tuple(sorted(found, key=lambda item: item.fd))
 
 
@@ -147,7 +148,7 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
     if link == "/dev/null":
         return Descriptor(fd, "null")
     try:
-        inode = Path(f"/proc/{pid}/fd/{fd}").stat().st_ino
+        inode = os.stat(f"/proc/{pid}/fd/{fd}").st_ino  # noqa: PTH116
     except OSError:
         inode = 0
     return Descriptor(fd, "file", inode, _mode(pid, fd), link)

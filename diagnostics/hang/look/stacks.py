@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import frames
+from diagnostics.hang.look.numbers import numbered
 from diagnostics.hang.read import pyspy
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
             return f"py-spy cannot be started: {error.strerror or error}"
         if done.returncode == 0:
             try:
-                return pyspy.threads(json.loads(done.stdout))[pid]
+                return numbered(pid, pyspy.threads(json.loads(done.stdout))[pid])
             except (ValueError, KeyError, TypeError):
                 problem = "py-spy's answer could not be read"
                 continue
