@@ -360,6 +360,14 @@ def test_how_a_conversation_ends(plan, most, ids, ended):
     assert engine.seen[-1] == [ids[: len(ids) - 1]]
 
 
+def test_a_turn_that_was_aborted_is_no_turn():
+    """Nobody asked for its end: the environment is not called, and the conversation is as unusable as a completion."""
+    (talked,) = TurnsEngine(OneToken("t"), lambda *_: 1 / 0, 0).generate(
+        [Request("a", (1,), 0)], SamplingParams(8)
+    )
+    assert (talked.ids, talked.finish_reason) == ((7,), "abort")
+
+
 def test_an_engine_that_goes_on_behind_nothing_is_refused():
     """With its own reason; and a sync's probe is no conversation."""
     with pytest.raises(EngineError, match="it forgets"):
