@@ -144,9 +144,12 @@ def read_verl_dump(path: Path) -> list[TextStep]:
 
     def rows(file: Path) -> list[dict[str, Any]]:
         found = [json.loads(line) for line in given.read(file).decode("utf-8").splitlines()]
-        if found and isinstance(found[0], dict) and {"request", "prompt_ids"} <= set(found[0]):
+        first = found[0] if found and isinstance(found[0], dict) else {}
+        recorded = str(first.get("schema")).startswith("grpo-doctor.rollout.")
+        if recorded or {"request", "prompt_ids"} <= set(first):
+            what = "steps" if recorded else "completions"
             raise ConfigError(
-                f"{file}: this trainer's own completions, no dump of another's: its steps are computed again by "
+                f"{file}: this trainer's own {what}, no dump of another's: its steps are computed again by "
                 "`replay RUN STEP`, where output.record_every recorded them"
             )
         return sorted(found, key=group)

@@ -36,14 +36,15 @@ class Talk:
         """What is to be sampled next."""
         return replace(self.request, prefix=tuple(self.ids), budget=turn_tokens)
 
-    def take(self, turn: Completion, reply: Reply, most: int) -> None:
-        """A turn, and what the environment has to say to it.
+    def take(self, turn: Completion, reply: Reply, most: int, *, budgeted: bool) -> None:
+        """A turn, and what the environment has to say to it; one that was aborted is no turn, unless it had a budget.
 
         Raises:
             EngineError: The environment failed, or said something other than token ids.
         """
         self._add(turn.ids, turn.logprobs, turn.versions, sampled=True)
-        if turn.finish_reason == "length" or not turn.ids:
+        cut_off = turn.finish_reason == "abort" and not (budgeted and turn.ids)
+        if turn.finish_reason == "length" or cut_off:
             self.ended = turn.finish_reason
             return
         where = f"rollout.environment: request {self.request.id}"
@@ -147,4 +148,4 @@ class TurnsEngine(WrappedEngine):
 
     def _take(self, talks: Round, turns: Sequence[Completion]) -> None:
         for talk, turn in zip(talks.going, turns, strict=True):
-            talk.take(turn, self._reply, talks.params.max_tokens)
+            talk.take(turn, self._reply, talks.params.max_tokens, budgeted=self._most > 0)

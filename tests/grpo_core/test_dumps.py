@@ -286,3 +286,12 @@ def test_damaged_and_hostile_files_are_read_or_refused(reader):
     """A few of the cases of `python -m tests.grpo_core.programs.fuzz_records`, which is run with many."""
     _outcomes, _slowest, wrong = fuzz_readers.run(reader, 30, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)
+
+
+@pytest.mark.parametrize("schema", ["grpo-doctor.rollout.v1", "grpo-doctor.rollout.v2"])
+def test_our_own_records_are_told_from_a_dump(tmp_path, schema):
+    """Of either version: what computes them again is named."""
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(json.dumps({"schema": schema, "step": 1}) + "\n")
+    with pytest.raises(ConfigError, match=r"own steps, no dump of another's: .* `replay RUN STEP`"):
+        read_verl_dump(path)

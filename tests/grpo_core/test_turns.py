@@ -360,6 +360,14 @@ def test_how_a_conversation_ends(plan, most, ids, ended):
     assert engine.seen[-1] == [ids[: len(ids) - 1]]
 
 
+def test_a_turn_that_was_aborted_is_no_turn():
+    """Nobody asked for its end: the environment is not called, and the conversation is as unusable as a completion."""
+    (talked,) = TurnsEngine(OneToken("t"), lambda *_: 1 / 0, 0).generate(
+        [Request("a", (1,), 0)], SamplingParams(8)
+    )
+    assert (talked.ids, talked.finish_reason) == ((7,), "abort")
+
+
 def test_an_engine_that_goes_on_behind_nothing_is_refused():
     """With its own reason; and a sync's probe is no conversation."""
     with pytest.raises(EngineError, match="it forgets"):
@@ -387,3 +395,27 @@ def test_a_record_of_another_program_may_have_advantages_of_tokens(tmp_path, mod
     numbers = load_file(file)
     assert numbers["token_advantages"].shape == numbers["sampled"].shape == (sum(map(len, MARKS)),)
     save_file(numbers, file)
+
+
+@pytest.mark.slow
+def test_conversations_in_flight_go_on_behind_a_restart(short_run, tmp_path):
+    """Asked for again, under the version they had: bit for bit the run that was never interrupted."""
+    settings = {
+        **TURNS,
+        "rollout.environment": script(tmp_path),
+        "rollout.max_staleness": 2,
+        "train.steps": 5,
+    }
+
+    def stops(entry: dict) -> None:
+        if entry["step"] == 3:
+            raise KeyboardInterrupt
+
+    whole = run.train(short_run("async", **settings), lambda entry: None)
+    assert whole["outcome"] == "ok", whole["error"]
+    config = short_run("async", **settings, **{"output.name": "parts"})
+    assert run.train(config, stops)["outcome"] == "interrupted"
+    document = run.train(config, lambda entry: None, resume=True)
+    assert (document["outcome"], document["steps"]) == ("ok", 5)
+    assert document["parameters"] == whole["parameters"]
+    assert Path(document["completions"]).read_text() == Path(whole["completions"]).read_text()
