@@ -17,6 +17,7 @@ SMALL = {
     "audit_running": ["--toy"],
     "doctor": ["--prefix", sys.prefix, "--repeats=1"],
     "efficiency": ["--toy"],
+    "gpu": ["--device=cpu", "--toy"],
     "hang": ["--processes=2", "--repeats=1"],
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
     "lint": ["{tmp}/a.sh"],
@@ -31,7 +32,12 @@ SMALL = {
 }
 # These judge what they measured by their exit code, too.
 JUDGES = ("answers", "hang", "learning", "lint", "masking")
-SAYS = {"efficiency": "real work, one core each: median", "step": "ours", "overheads": "watchdog: "}
+SAYS = {
+    "gpu": "step, ours",
+    "efficiency": "real work, one core each: median",
+    "step": "ours",
+    "overheads": "watchdog: ",
+}
 
 
 def started(name: str, folder: Path) -> subprocess.CompletedProcess[str]:

