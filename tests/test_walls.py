@@ -19,6 +19,7 @@ IN_CELL = {
     "torch",
     "numpy",
     "transformers",
+    "huggingface_hub",
     "tokenizers",
     "safetensors",
     "vllm",
