@@ -69,11 +69,12 @@ def test_vllm_asleep_gives_memory_back(device, cell):
     ("device", "options", "expected"),
     [
         ("cpu", {}, set()),
-        ("cpu", {"kv_bytes": 2**16, "length": 4096}, {"MEM006"}),
+        ("cpu", {"kv_bytes": 2**16, "length": 4096}, {"MEM005"}),  # less than a block
+        ("cpu", {"kv_bytes": 2**20, "length": 4096}, {"MEM006"}),
         pytest.param("cuda", {"share": 0.3}, set(), marks=ON_GPU),
         pytest.param("cuda", {"share": 0.9, "held": 0.5}, {"MEM004"}, marks=ON_GPU),
         pytest.param("cuda", {"share": 0.005}, {"MEM005"}, marks=ON_GPU),
-        pytest.param("cuda", {"share": 0.3, "kv_bytes": 2**16, "length": 4096}, {"MEM006"}, marks=ON_GPU),
+        pytest.param("cuda", {"share": 0.3, "kv_bytes": 2**20, "length": 4096}, {"MEM006"}, marks=ON_GPU),
         pytest.param("cuda", {"share": 0.6, "wanted": 0.8}, {"MEM007"}, marks=ON_GPU),
     ],
 )
