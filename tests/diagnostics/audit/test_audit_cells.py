@@ -13,7 +13,7 @@ from tests.servers import MAX_MODEL_LEN, free_port, serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
-# Older engines do not start with this model on a CPU.
+# vLLM 0.10.2 did not start with this model on a CPU.
 CELL = "vllm-0.32.0+trl-1.16.0"
 
 
