@@ -117,30 +117,30 @@ def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("name", ["train", "serve", "probe", "replay", "check"])
-def test_a_help_is_of_one_command(name, capsys):
+def test_a_help_is_of_one_command(name, capfd):
     """A screen: its line, a sentence, three examples, exit codes; settings are a search away."""
     assert main([name, "--help"]) == 0
-    told = capsys.readouterr().out
+    told = capfd.readouterr().out
     assert told.startswith(f"usage: python -m grpo_core {name} ")
     assert "exit codes: 0 " in told
     assert len(re.findall(r"^  python -m grpo_core ", told, flags=re.MULTILINE)) == 3
     assert "--help-settings" in told
     assert len(told.splitlines()) <= 24
     assert main(["--help"]) == 0
-    assert f"\n{name} " in capsys.readouterr().out
+    assert f"\n{name} " in capfd.readouterr().out
 
 
-def test_settings_are_searched(capsys):
+def test_settings_are_searched(capfd):
     """By a word in their names or meanings; without one all are shown, with their defaults."""
     assert main(["train", "--help-settings"]) == 0
-    every = capsys.readouterr().out
+    every = capfd.readouterr().out
     assert "--rollout.max_staleness 1" in every
     assert main(["train", "--help-settings", "STALENESS"]) == 0
-    some = capsys.readouterr().out
+    some = capfd.readouterr().out
     assert "--rollout.max_staleness 1" in some
     assert len(some) < len(every) / 5
     assert main(["--help-settings", "zebra"]) == 0
-    assert "No setting has 'zebra'" in capsys.readouterr().out
+    assert "No setting has 'zebra'" in capfd.readouterr().out
 
 
 def test_probe_compares_before_and_after_an_update(capfd):
