@@ -9,6 +9,7 @@ of a comment or a docstring is no change: see `source.py`.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -121,17 +122,7 @@ class Code:
 
     def _file(self, path: Path, name: str) -> File:
         if path not in self._files:
-            data = path.read_bytes()
-            try:
-                tree = ast.parse(data) if path.suffix == ".py" else None
-            except (SyntaxError, ValueError):
-                tree = None  # whatever it is, a change of it is a change
-            if tree is None:
-                made = File(_short(data))
-            else:
-                links, strings, table = named(tree, name, frozenset(self.places))
-                made = File(_short(without_words(data.decode(), tree).encode()), links, strings, table)
-            self._files[path] = made
+            self._files[path] = _read(path.read_bytes(), name, frozenset(self.places))
         return self._files[path]
 
     def _data(self, module: str, path: Path, strings: frozenset[str]) -> dict[str, Path]:
@@ -144,6 +135,19 @@ class Code:
             if not (folder / "__init__.py").exists():
                 files += [item for item in folder.rglob("*") if item.is_file() and item.suffix != ".pyc"]
         return {item.relative_to(place).as_posix(): item for item in files}
+
+
+@functools.cache
+def _read(data: bytes, name: str, packages: frozenset[str]) -> File:
+    """What a file of that content and name comes to: most are the same from one look to the next."""
+    try:
+        tree = ast.parse(data) if name.endswith(".py") else None
+    except (SyntaxError, ValueError):
+        tree = None  # whatever it is, a change of it is a change
+    if tree is None:
+        return File(_short(data))
+    links, strings, table = named(tree, name, packages)
+    return File(_short(without_words(data.decode(), tree).encode()), links, strings, table)
 
 
 def _followed(words: Iterable[str], chosen: frozenset[str]) -> bool:
