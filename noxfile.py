@@ -46,6 +46,7 @@ PINS = ROOT / ".github" / "pins"
 # What `tests` runs, and what `tests-cells`: real engines, other trainers' code, long runs. The rest is `-m heavy`.
 WITHOUT_CELLS = "not (heavy or long or vllm or peers)"
 IN_CELLS = "(long or vllm or peers) and not heavy"
+QUICKLY = f"({WITHOUT_CELLS}) and not slow"
 # Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_VERL = "verl==0.5.0"
@@ -109,13 +110,15 @@ def tests(session: nox.Session) -> None:
     paths, options = chosen_by(session)
     # Who added an entry or a line of a table waits for no trainer: `nox -s tests` runs those that need one.
     light = [] if any(word.endswith(".py") for word in session.posargs) else lighter(session, paths)
-    paths = light or paths
+    paths, wanted = (light, QUICKLY) if light else (paths, WITHOUT_CELLS)
+    if light:
+        session.log("tests marked slow are left out, too; `nox -s tests` without arguments runs all")
     if not paths or needs_torch(paths):
         install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     else:
         install(session, "--editable", ".[matrix]", "--group", "test-light")
     # Two at a time: most of the suite is real processes that start, and each computes in one thread.
-    arguments = ["-n", "2", "--dist", "loadgroup", "-m", WITHOUT_CELLS, *options, *map(str, paths)]
+    arguments = ["-n", "2", "--dist", "loadgroup", "-m", wanted, *options, *map(str, paths)]
     session.run("python", "-m", "pytest", *arguments, env=schemas(session))
 
 
@@ -162,8 +165,7 @@ def quick(session: nox.Session) -> None:
     if not light:
         session.error("no test without torch rests on that; nox -s tests -- FILE")
     install(session, "--editable", ".[matrix]", "--group", "test-light")
-    wanted = f"({WITHOUT_CELLS}) and not slow"
-    session.run("python", "-m", "pytest", "-n", "2", "-m", wanted, *options, *map(str, light))
+    session.run("python", "-m", "pytest", "-n", "2", "-m", QUICKLY, *options, *map(str, light))
 
 
 def lighter(session: nox.Session, paths: Sequence[Path]) -> list[Path]:

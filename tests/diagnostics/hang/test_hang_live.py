@@ -25,6 +25,7 @@ HOST = str(bench.HERE / "host.py")
 pytestmark = pytest.mark.skipif(stacks.tool() is None, reason="needs py-spy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
