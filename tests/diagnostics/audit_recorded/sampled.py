@@ -6,6 +6,8 @@ of the law that it samples by; the trainer's that of its own temperature over th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from diagnostics.audit.recorded.rows import Row, Tokens
@@ -97,3 +99,17 @@ def saved(made, folder):
     ).save_pretrained(folder)
     made.save_pretrained(folder)
     return folder
+
+
+def as_texts(found):
+    """The same samples as a text dump has them: no ids, no log-probs."""
+    return [
+        replace(
+            row,
+            prompt=" ".join(f"t{each}" for each in row.tokens.ids[:6]),
+            completion=" ".join(f"t{each}" for each in row.tokens.ids[6:]),
+            tokens=None,
+            advantage=None,
+        )
+        for row in found
+    ]
