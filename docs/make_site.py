@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^)#\s]+)\)")
-COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "explain", "catalogue")
+COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "explain", "catalogue", "completion")
 CONF = """\
 project = "grpo-doctor"
 author = "grpo-doctor contributors"

@@ -71,7 +71,11 @@ def _visible(text: str) -> str:
 
 def _not_installed(error: Exception) -> str:
     """Says what to install where a module is missing; empty for any other error, and for a module of ours."""
-    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    found: BaseException | None = error
+    # Transformers leaves the name to its error's cause.
+    while isinstance(found, ModuleNotFoundError) and not found.name:
+        found = found.__cause__
+    module = (found.name or "").partition(".")[0] if isinstance(found, ModuleNotFoundError) else ""
     if module in {"", "grpo_core"}:
         return ""
     wanted = "'grpo-doctor[train]'" if module in _TRAIN else module
