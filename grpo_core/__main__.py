@@ -114,8 +114,7 @@ def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
     from grpo_core.rollout.serve.run import serve
 
     try:
-        flag = {name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS}
-        serve(config, answer, **flag)
+        serve(config, answer, **{name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS})
     except EngineError as error:
         print(f"grpo_core: {_visible(str(error))}", file=sys.stderr)
         return 1
