@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
 # Who imports one of these needs the trainer's environment; hundreds of megabytes that nobody else needs.
 HEAVY = frozenset({"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"})
-FEW = 2
+FEW = 1
 _OURS = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
 _NAMED = re.compile(rf"^{_OURS}$")
 _IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
@@ -29,7 +29,7 @@ def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: 
     """Returns the files of tests that rest on one of these files or on something in one of these folders.
 
     A Python file is looked for as far as imports lead. Of data and of a folder everything rests on everything soon,
-    so these are looked for a few imports away.
+    so these are looked for one import away.
 
     Args:
         paths: of sources, of data, or of tests, which are chosen themselves.
