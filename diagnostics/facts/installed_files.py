@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -50,8 +51,8 @@ def read(place: str) -> InstalledFiles:
     site = os.path.dirname(place)  # noqa: PTH120 - as text, since the list is long
     damaged: list[str] = []
     tops: set[str] = set()
-    # What is of no module of this environment, or spared: known by the folder, of which most have many files.
-    left_out: dict[str, bool] = {}
+    # Known by the folder, of which most have many files: what lies in it; None of those that nobody misses.
+    there: dict[str, frozenset[str] | None] = {}
     gone = 0
     for line in record.splitlines():
         path, _, size = line.rpartition(",")
@@ -59,12 +60,15 @@ def read(place: str) -> InstalledFiles:
         if not path.endswith((".so", ".py")):
             continue
         folder = path[: path.rfind("/") + 1]
-        if folder not in left_out:
-            left_out[folder] = _left_out(folder)
+        if folder not in there:
+            there[folder] = None if _left_out(folder) else _files(f"{site}/{folder}")
             tops.add(path.partition("/")[0])
         elif not folder:
             tops.add(path)
-        if left_out[folder] or not size.isdecimal() or len(size) > 18 or "\0" in path:
+        files = there[folder]
+        if files is None or path[len(folder) :] in files:
+            continue
+        if not size.isdecimal() or len(size) > 18 or "\0" in path:
             continue
         told = _compared(f"{site}/{path}", path, int(size))
         gone += told.endswith("not there")
@@ -77,6 +81,15 @@ def read(place: str) -> InstalledFiles:
 def _left_out(folder: str) -> bool:
     outside = folder.startswith(("/", "../")) or folder.count("..") > _MOST_UP
     return outside or bool(_SPARED.search(folder))
+
+
+def _files(folder: str) -> frozenset[str]:
+    """Modules that lie in a folder, one look for them all; links, libraries and the unlisted are asked by name."""
+    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
+        return frozenset(
+            entry.name for entry in entries if entry.name.endswith(".py") and not entry.is_symlink()
+        )
+    return frozenset()
 
 
 def _compared(place: str, path: str, size: int) -> str:
