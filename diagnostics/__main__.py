@@ -77,9 +77,6 @@ def _run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("diagnostics: interrupted", file=sys.stderr)
         code = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = FINE
     except Exception as error:  # noqa: BLE001 - the one place for what nobody foresaw
         line = _refusal(error)
         if line:

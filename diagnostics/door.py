@@ -8,6 +8,8 @@ that a document stays one.
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
@@ -70,8 +72,10 @@ class Door:
 
     Attributes:
         inner: The stream behind it.
+        unread: Whether somebody stopped reading what one of them told.
     """
 
+    unread = False
     _hidden = _HIDDEN
 
     def __init__(self, inner: TextIO) -> None:
@@ -86,13 +90,30 @@ class Door:
         _, broken, tail = shown.rpartition("\n")
         if shown:
             self._fresh = bool((broken or self._fresh) and _BLANK.fullmatch(tail))
-        self.inner.write(told)
+        with self._unread():
+            self.inner.write(told)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Writes texts."""
         for text in lines:
             self.write(text)
+
+    def flush(self) -> None:
+        """Hands on what was written."""
+        with self._unread():
+            self.inner.flush()
+
+    @contextlib.contextmanager
+    def _unread(self) -> Iterator[None]:
+        """Where nobody reads any more, as behind `| head -1`, the rest goes nowhere; the exit code is the answer's."""
+        try:
+            yield
+        except BrokenPipeError:
+            Door.unread = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.inner.fileno())
+            os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -164,13 +185,17 @@ def write_painted(text: str) -> None:
 def opened() -> Iterator[None]:
     """Puts both standard streams behind doors; what Python says of an error that nobody caught passes one, too."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (Door(behind(stream)) for stream in before)
+    # None where the stream was closed before we began.
+    sys.stdout, sys.stderr = (Door(behind(stream) or io.StringIO()) for stream in before)
     try:
         yield
     except Exception:
         sys.excepthook = _told
         raise
     finally:
+        with contextlib.suppress(OSError):  # a full disk: said at the end, by Python
+            sys.stdout.flush()
+            sys.stderr.flush()
         sys.stdout, sys.stderr = before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -65,6 +66,9 @@ def failed(error: Exception, program: str) -> int:
         traceback.print_exception(error)
     from diagnostics.facts.secrets import mask
 
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        print(f"{program}: {error.strerror}: the answer is not whole", file=sys.stderr)
+        return 2
     said = mask(" ".join(f"{type(error).__name__}: {error}".split())[:400])
     print(f"{program}: failed, which is a fault of its own: {said} ({DEBUG}=1 shows where)", file=sys.stderr)
     return 2

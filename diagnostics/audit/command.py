@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import door
 from diagnostics.quantity import seconds
 from diagnostics.report.findings import INCOMPLETE, USAGE
 
@@ -164,6 +165,8 @@ def _watched(options: argparse.Namespace) -> Audit:
             print(running.line(change), flush=True)
         else:
             print(f"diagnostics: audit: {running.line(change)}", file=sys.stderr)
+        if door.Door.unread:
+            raise KeyboardInterrupt  # nobody looks any more: the usual end
 
     probe = None
     if options.server:
