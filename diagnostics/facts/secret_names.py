@@ -89,8 +89,10 @@ _OPAQUE = re.compile(
     r"([A-Za-z0-9_+=-]{16,512})(?![\w.])",
     re.IGNORECASE,
 )
-_OPAQUE_NAME = re.compile(r"(?:key|auth|sess|sid|sk|ak|pat|cred)[a-z_]{0,9}['\"]?\s{0,4}[=:]")
-_OPAQUE_BEGINNING = re.compile(r"(?<![\w-])[\w-]+(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[a-z0-9_+=-]{16})")
+# The same from its sign back to where the name begins.
+_OPAQUE_END = re.compile(
+    r"[=:]\s{0,4}['\"]?(?:yek|htua|(?:di_?)?noisses|dis|ks|ka|tap|s?laitnederc)[\w-]{0,48}(?![\w-])"
+)
 _SWITCH = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 _SPOKEN = re.compile(r"[a-z]{3,}")
 # What each of the names begins with, and what stands in each of them.
@@ -122,10 +124,13 @@ def unspoken(word: str) -> bool:
 BY_NAME: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
     (Sought(_ENTRY, (_STEMS, ("value",)), starts=(re.compile("n(?=ame)|k(?=ey)"),)), rf"\1{MASK}"),
     (Sought(_NAMED, (_STEMS, ("=", ":", "\uff1d", "\uff1a")), starts=(_BEGINNING,)), rf"\1{MASK}"),
-    (Sought(_PAIR, (_STEMS, ("',", '",')), starts=(re.compile(r"['\"](?=-)|\((?=b?['\"])"),)), rf"\1{MASK}"),
+    (
+        Sought(_PAIR, (_STEMS, ("',", '",')), starts=(re.compile(r"'(?=-)|\"(?=-)|\((?=b?['\"])"),)),
+        rf"\1{MASK}",
+    ),
     (Sought(_ELEMENT, (_STEMS, ("</",)), starts=(re.compile(r"<(?=[\w:-])"),)), rf"\1{MASK}"),
     (Sought(_FLAG, (_STEMS, ("--",)), starts=(re.compile(r"-(?=-[\w.-])"),)), rf"\1{MASK}"),
     (Sought(_GIVEN, (_PROGRAMS,), starts=(_PROGRAM,)), rf"\1{MASK}"),
     (Sought(_SAID, (_STEMS,), starts=(_BEGINNING,)), rf"\1{MASK}"),
-    (Sought(_OPAQUE, needs=_OPAQUE_NAME, starts=(_OPAQUE_BEGINNING,)), _opaque),
+    (Sought(_OPAQUE, ends=(_OPAQUE_END,)), _opaque),
 )

@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 
 # Where a word may begin: also behind an end of line or a colour that is spelled out, as in the form of a text in a log.
 EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
+# What a dash or an underscore ends; those first whose end another is called. Each is letters, sets and their counts.
+_ISSUERS = (
+    r"ATATT3x\w{4}", "lsv2_[a-z]{2}", "hf", "api_org", "gh[oprsu]", "github_pat", "glpat", "gldt", "glptt", "glrt",
+    "glsoat", "glcbt", "glft", "gloas", "glsa", "glc", "xox[a-z]", "xapp", "sk", "rk", "gsk", "nvapi", "pypi", "npm",
+    "r8", "dckr_pat", "shpat", "shpss", "shpca", "dop_v1", "doo_v1", r"wandb_v\d", r"tgp_v\d", "tskey", "lin_api", "fw",
+    "pplx", "xai", "GOCSPX", "rpa", "csk", "tvly", "pcsk", "jina", "whsec", "HRKU", "ntn", "figd", "PMAK",
+    "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp",
+)  # fmt: skip
+_PART = re.compile(r"(?:\\.|\[[^]]+\]|.)(?:\{\d\})?")
 # Who issued it shows at its beginning.
 _ISSUED = re.compile(
     rf"{EDGE}(?:"
-    r"(?:hf|api_org|gh[oprsu]|github_pat|gl(?:pat|dt|ptt|rt|soat|cbt|ft|oas|sa|c)|xox[a-z]|xapp|sk|rk|gsk|nvapi"
-    r"|pypi|npm"
-    r"|r8|dckr_pat|shp(?:at|ss|ca)|dop_v1|doo_v1|(?:wandb|tgp)_v\d|tskey|lin_api|fw|pplx|xai|ATATT3x\w{4}|GOCSPX|rpa|csk|tvly"
-    r"|pcsk|lsv2_[a-z]{2}|jina|whsec|HRKU|ntn|figd|PMAK|pscale_tkn|rubygems|KGAT|NRAK|sntrys|nfp)"
+    rf"(?:{'|'.join(_ISSUERS)})"
     r"[_-][A-Za-z0-9_-]{16,}|(?:secret|sess)[_-](?=[\w-]{0,24}\d)[A-Za-z0-9_-]{24,}"
     r"|(?:hvs|dp\.[a-z]{2}|pat\w{14})\.[A-Za-z0-9_-]{24,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{24,}"
     r"|(?:key-|SK)[0-9a-f]{32}(?![0-9a-f])|v1\.0-[0-9a-f]{24}-[0-9a-f]{64,}|LTAI[A-Za-z0-9]{12,28}(?![A-Za-z0-9])"
@@ -118,16 +124,20 @@ def _long(match: re.Match[str]) -> str:
 # letter stand apart.
 _ISSUED_STARTS = (
     re.compile(
-        r"h(?=f[_-]|vs\.)|a(?=pi_org)|g(?=h[oprsu][_-]|ithub_pat|l[a-z]|sk[_-])|x(?=ox|app[_-]|ai[_-])"
-        r"|s(?=k[_-]|ecret[_-]|ess[_-]|hp|ntrys)|r(?=k[_-]|8[_-]|pa[_-]|ubyg)|n(?=vapi|pm[_-]|tn[_-]|fp[_-])"
-        r"|p(?=ypi[_-]|plx|csk|scale_|at\w{14}\.)|d(?=ckr_|op_v|oo_v|p\.[a-z]|api[0-9a-f])|w(?=andb_v|hsec)"
-        r"|t(?=gp_v|skey|vly)|l(?=in_a|sv2_)|f(?=w[_-]|igd)|c(?=sk[_-])|j(?=ina[_-])|k(?=ey-)|v(?=1\.0-)|y(?=a29)"
-        r"|A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)|G(?=OCSPX)|H(?=RKU)|P(?=MAK)|K(?=GAT)|N(?=RAK)|S(?=K[0-9a-f]|G\.)"
-        r"|L(?=TAI)|1(?=//0)|\$(?=apr1|2[abxy]|[156y]|argon)"
+        r"h(?=vs\.)|d(?=p\.[a-z]|api[0-9a-f])|p(?=at\w{14}\.)|k(?=ey-)|v(?=1\.0-)|y(?=a29)"
+        r"|A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)|S(?=K[0-9a-f]|G\.)|L(?=TAI)|1(?=//0)|\$(?=apr1|2[abxy]|[156y]|argon)"
     ),
     re.compile(r"[0-9a-f]{40}"),
-    re.compile(r"\d{6,12}(?=:AA)"),
     re.compile(r"\.atlasv1\.(?<=([A-Za-z0-9]{14})\.atlasv1\.)"),
+)
+# Of those whose beginning a dash or an underscore ends: backwards from there, where enough stands behind it.
+_ISSUED_ENDS = (
+    re.compile(
+        r"[_-](?=[A-Za-z]|\d[rv])(?<=[\w-]{16}[_-])"
+        rf"(?:{'|'.join(''.join(_PART.findall(name)[::-1]) for name in (*_ISSUERS[1:], 'secret', 'sess'))})"
+        r"(?:(?![A-Za-z0-9])|(?=[nrt]\\)|(?=m\d\d?\[))"
+    ),
+    re.compile(r"AA:\d{6,12}(?!\d)"),
 )
 # As `EDGE` has it, a run of letters may begin behind what is spelled out.
 _RANDOM_STARTS = (
@@ -151,10 +161,24 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         rf"\1{MASK}",
     ),
     (Sought(_COOKIES, (("cookies",),), starts=(re.compile("cookies"),)), rf"\1{MASK}"),
-    (Sought(_HOOK, (("://", "/bot", "/webhook", "/hook/"),)), rf"\1{MASK}"),
-    (Sought(_URL, (("://",), ("@",))), f"{MASK}@"),
+    (
+        Sought(
+            _HOOK,
+            (("://", "/bot", "/webhook", "/hook/"),),
+            starts=(re.compile(r":(?=//)|/(?=bot\d|webhook|hook/)"),),
+        ),
+        rf"\1{MASK}",
+    ),
+    (Sought(_URL, (("://",), ("@",)), starts=(re.compile(r"://()"),)), f"{MASK}@"),
     (Sought(_ENCODED, (("%3a%2f%2f",), ("%40",)), starts=(re.compile("%3a%2f%2f()"),)), f"{MASK}@"),
-    (Sought(_LOGIN, ((":",), ("@",))), f"{MASK}@"),
+    (
+        Sought(
+            _LOGIN,
+            ((":",), ("@",)),
+            ends=(re.compile(r"@[^\s@/:'\"<>]{3,128}:[\w.+-]{1,64}(?![\w:/.+-])"),),
+        ),
+        f"{MASK}@",
+    ),
     (
         Sought(
             _JWT,
@@ -167,7 +191,7 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         ),
         MASK,
     ),
-    (Sought(_ISSUED, starts=_ISSUED_STARTS), _issued),
+    (Sought(_ISSUED, starts=_ISSUED_STARTS, ends=_ISSUED_ENDS), _issued),
     (Sought(_BEARER, (("bearer",),), starts=(re.compile("bearer"),)), rf"\1{MASK}"),
     (Sought(_BASIC, (("Basic",),), starts=(re.compile("Basic"),)), rf"\1{MASK}"),
     (Sought(_PIPED, (("echo",),), starts=(re.compile("echo"),)), rf"\1{MASK}"),

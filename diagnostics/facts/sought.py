@@ -37,7 +37,11 @@ class Sought:
     """Matches in each such text."""
     starts: tuple[re.Pattern[str], ...] = ()
     """One of them matches where the pattern may begin, and takes no second beginning with it; the place is that of its
-    group, if it has one. Fast are those that begin with a word, or with one of few letters."""
+    group, if it has one. Fast are those that begin with a word, or with one of few letters: alternatives each with a
+    letter, or all with the same set."""
+    ends: tuple[re.Pattern[str], ...] = ()
+    """The same read backwards: of the text in reverse, from something rare behind the beginning on, to the beginning.
+    The place is where the match, or its group, ends."""
 
     def sub(self, by: str | Callable[[re.Match[str]], str], text: str) -> str:
         """The text with every match replaced.
@@ -48,32 +52,64 @@ class Sought:
         # Signs of a pattern for which letters of either kind are the same are small ones.
         seen = folded(text) if self.pattern.flags & re.IGNORECASE else text
         for one_of in self.signs:
-            if not any(sign in seen for sign in one_of):
+            if not _stands(one_of, seen):
                 return text
         if self.needs is not None and not self.needs.search(seen):
             return text
-        if not self.starts:
+        if not (self.starts or self.ends):
             return self.pattern.sub(by, text)
         return self._from_starts(by, text, self._places(seen))
 
     def _places(self, seen: str) -> Iterator[int]:
         """Where one of the beginnings stands, in the order of the text."""
-        each = [_of(starts, seen) for starts in self.starts]
-        return heapq.merge(*each) if len(each) > 1 else each[0]
+        each = [_of(starts, seen) for starts in self.starts] + [_behind(ends, seen) for ends in self.ends]
+        return heapq.merge(*each) if len(each) > 1 else iter(each[0])
 
     def _from_starts(self, by: str | Callable[[re.Match[str]], str], text: str, places: Iterator[int]) -> str:
         pieces: list[str] = []
         end = 0
         match_at = self.pattern.match
+        made = _written(by) if isinstance(by, str) else by
         for at in places:
             if at >= end and (match := match_at(text, at)):
-                pieces += text[end:at], match.expand(by) if isinstance(by, str) else by(match)
+                pieces += text[end:at], made(match)
                 end = match.end()
         return "".join([*pieces, text[end:]]) if pieces else text
 
 
-def _of(starts: re.Pattern[str], seen: str) -> Iterator[int]:
-    return (found.start(starts.groups) for found in starts.finditer(seen))
+@lru_cache(maxsize=64)
+def _written(by: str) -> Callable[[re.Match[str]], str]:
+    r"""What a template puts in the place of a match; `Match.expand` reads it anew for each.
+
+    >>> _written(r"\1<secret>")(re.match("(a)b", "ab"))
+    'a<secret>'
+    """
+    before, *pieces = re.split(r"\\(\d)", by)
+    if not pieces:
+        return lambda _: by
+    groups = [(int(number), literal) for number, literal in zip(pieces[::2], pieces[1::2], strict=True)]
+    return lambda match: before + "".join([(match[number] or "") + literal for number, literal in groups])
+
+
+# Two patterns that have a look in common ask one after the other, and mostly of the same text.
+@lru_cache(maxsize=8)
+def _stands(one_of: tuple[str, ...], seen: str) -> bool:
+    return any(sign in seen for sign in one_of)
+
+
+@lru_cache(maxsize=4)
+def _of(starts: re.Pattern[str], seen: str) -> list[int]:
+    return [found.start(found.lastindex or 0) for found in starts.finditer(seen)]
+
+
+def _behind(ends: re.Pattern[str], seen: str) -> list[int]:
+    size = len(seen)
+    return [size - found.end(found.lastindex or 0) for found in ends.finditer(_backwards(seen))][::-1]
+
+
+@lru_cache(maxsize=2)
+def _backwards(text: str) -> str:
+    return text[::-1]
 
 
 def settled(changes: Sequence[Callable[[str], str]], text: str) -> str:

@@ -5,7 +5,6 @@ Patterns as those of `personal`: a repetition ends, or begins where no other can
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 
 from diagnostics.facts import late as re
@@ -23,6 +22,12 @@ _ADDRESS_SET = re.compile(r"(?<=[^=]=)(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|
 _ADDRESS6 = re.compile(
     r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[a-z]:))[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7}(%[\w.-]{1,15})?(?![\w:])",
     re.IGNORECASE,
+)
+_ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
+# The same from its last colon on, which its last part and nothing of a word more stand behind.
+_LAST_PART = "|".join(rf"(?<=(?<![\w:])[0-9a-f]{{{size}}}:)" for size in range(5))
+_ADDRESS6_END = re.compile(
+    rf":(?:{_LAST_PART})(?:[0-9a-f]{{0,4}}:){{1,6}}[0-9a-f]{{0,4}}(?:(?![\w:.])|(?=[nrt]\\)|(?=:[a-z]))"
 )
 # Of six bytes, and of twenty, as InfiniBand has it.
 _MAC = re.compile(
@@ -94,10 +99,15 @@ _BY_ADDRESS = re.compile(
 )
 
 
+# One of these stands in each of `_RELEASE`.
+_RELEASES = ("cu", "nv", "version", "release", "driver", "nccl", "torch")
+
+
 def _address(match: re.Match[str]) -> str:
     """Four numbers behind the name of a library are its release."""
     before = match.string[max(0, match.start() - 32) : match.start()]
-    return match[0] if _RELEASE.search(before) else "<address>"
+    named = not before.isascii() or any(map(before.lower().__contains__, _RELEASES))
+    return match[0] if named and _RELEASE.search(before) else "<address>"
 
 
 def _machine(match: re.Match[str]) -> str:
@@ -109,14 +119,20 @@ def _machine(match: re.Match[str]) -> str:
 def _address6(match: re.Match[str]) -> str:
     """Global and local addresses; a time, a slice and a name of C++ are none."""
     text = match[0].partition("%")[0]
-    if text.count(":") < 3 and not re.match(r"[23f][0-9a-f]{3}:", text, re.IGNORECASE):
+    if text.count(":") < 3 and not _ROUTED.match(text):
         return match[0]
-    try:
-        # What a sentence goes on with behind it begins with a colon, too.
-        address = ipaddress.IPv6Address(text.removesuffix(":") if not text.endswith("::") else text)
-    except ValueError:
-        return match[0]
-    return match[0] if address.is_loopback or address.is_unspecified else "<address>"
+    # What a sentence goes on with behind it begins with a colon, too.
+    text = text.removesuffix(":") if not text.endswith("::") else text
+    head, gap, tail = text.partition("::")
+    parts = [*head.split(":"), *tail.split(":")] if gap else text.split(":")
+    if gap:
+        # Of `::` at either end nothing is beside it; between them they leave out one part or more.
+        fits = len(parts) - (not head) - (not tail) < 8 and "::" not in tail
+        fits = fits and (all(head.split(":")) or not head) and (all(tail.split(":")) or not tail)
+    else:
+        fits = len(parts) == 8 and all(parts)
+    local = not text.rpartition(":")[0].strip("0:") and parts[-1].lstrip("0") in {"", "1"}
+    return match[0] if local or not fits else "<address>"
 
 
 Table = tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...]
@@ -129,7 +145,7 @@ TOLD: Table = (
             starts=(
                 re.compile(
                     r"-(?=-(?:master|head|node|server|rdzv|host))|NODE(?=LIST=|NAME=)|Linux |resolve|added|connect to"
-                    r"|failed to|[smp](?=p?i?run: )|STEP |Last login"
+                    r"|failed to|s(?=run: )|m(?=pirun: )|p(?=run: )|STEP |Last login"
                 ),
             ),
         ),
@@ -137,7 +153,15 @@ TOLD: Table = (
     ),
     (Sought(_SIGNALLED, (("] *** ",),), starts=(re.compile(r"\[()(?=[A-Za-z])"),)), "<host>"),
     (Sought(_SYSLOG, needs=re.compile(r" \d\d:\d\d:\d\d ")), r"\1<host>"),
-    (Sought(_SHARES, (("\\\\", ":/export", ":/home", ":/vol", ":/mnt"),)), "<host>"),
+    (
+        Sought(
+            _SHARES,
+            (("\\\\", ":/export", ":/home", ":/vol", ":/mnt"),),
+            starts=(re.compile(r"\\(?<=\\\\)()"),),
+            ends=(re.compile(r"/:[\w.-]{2,65}(?![\w.:/-])"),),
+        ),
+        "<host>",
+    ),
 )
 NAMED: Table = (
     (Sought(_HOST, (("//",),), starts=(re.compile(r"/(?<=//)()"),)), "<host>"),
@@ -170,32 +194,36 @@ NAMED: Table = (
         Sought(
             _MAC,
             needs=re.compile(r"[:-][0-9a-f]{2}[:-][0-9a-f]{2}[:-]"),
-            starts=(re.compile(r"[0-9a-f]{2}(?=[:-][0-9a-f]{2}[:-][0-9a-f]{2}[:-])"),),
+            ends=(re.compile(r"[:-](?=[0-9a-f]{2}[:-][0-9a-f]{2}[:-]([0-9a-f]{2})(?![:-][0-9a-f]{2}))"),),
         ),
         "<address>",
     ),
     (
         Sought(
             _GUID,
-            needs=re.compile(r"[.:][0-9a-f]{4}[.:]|[Nn][Uu][Mm][Bb][Ee][Rr]: |-[Ii][Dd]: "),
-            starts=(
-                re.compile(r"[0-9a-f]{4}(?=[.:][0-9a-f]{4}[.:])"),
-                re.compile(r": (?:(?<=(?i:number: ))|(?<=(?i:-id: )))()"),
-            ),
+            starts=(re.compile(r": (?:(?<=(?i:number: ))|(?<=(?i:-id: )))()"),),
+            ends=(re.compile(r"[.:](?=[0-9a-f]{4}[.:]([0-9a-f]{4}))"),),
         ),
         "<address>",
     ),
-    (Sought(_ADDRESS, needs=_FOUR, starts=(re.compile(r"\d{1,3}(?=\.\d{1,3}\.\d{1,3}\.\d)"),)), _address),
+    (Sought(_ADDRESS, needs=_FOUR, ends=(re.compile(r"\.(?=\d{1,3}\.\d{1,3}\.(\d{1,3}))"),)), _address),
     (Sought(_ADDRESS_SET, needs=_FOUR, starts=(re.compile(r"=()(?=\d{1,3}\.\d)"),)), "<address>"),
-    (Sought(_ADDRESS6, needs=re.compile(":[0-9a-f]{0,4}:")), _address6),
+    (
+        Sought(
+            _ADDRESS6,
+            needs=re.compile(":[0-9a-f]{0,4}:"),
+            ends=(_ADDRESS6_END,),
+        ),
+        _address6,
+    ),
 )
 BUILT_IN: Table = (
     (Sought(_DEVICE, (("gpu-", "mig-"),), starts=(re.compile("gpu-|mig-"),)), r"\1-<uuid>"),
     (
         Sought(
             _UUID,
-            needs=re.compile("-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-|[0-9a-f]{32}"),
-            starts=(re.compile("[0-9a-f]{8}(?=-[0-9a-f]{4}-)"), re.compile("[0-9a-f]{32}")),
+            starts=(re.compile("[0-9a-f]{32}"),),
+            ends=(re.compile("-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{8}"),),
         ),
         "<uuid>",
     ),

@@ -109,8 +109,8 @@ _FOLDERS: Table = (
             (("home", "user", "scratch", "lustre", "nfs", "afs", "tmp/"),),
             starts=(
                 re.compile(
-                    r"[/\\](?=[/\\]{0,3}(?:home|users?[/\\])|(?:net|cluster|global|p|nfs|afs|dfs)/|scratch|lustre"
-                    r"|tmp/[tkhpr])|%(?=2f|5c)"
+                    r"[/\\%](?=[/\\]{0,3}(?:home|users?[/\\])|(?:net|cluster|global|p|nfs|afs|dfs)/|scratch|lustre"
+                    r"|tmp/[tkhpr]|2f|5c)"
                 ),
                 re.compile(r":(?=[/\\]{1,4}(?:home|users))(?<=([a-z]):)"),
             ),
@@ -137,7 +137,8 @@ EACH: Table = (
             _WHO,
             starts=(
                 re.compile(
-                    r"[Uu](?=[Ss]|id=)|LOGNAME|HOME=|['\"](?=user)|g(?=id=)|logged in|sudo:|wandb\.ai|git@"
+                    r"U(?=[Ss])|u(?=[Ss]|id=)|LOGNAME|HOME=|'(?=user)|\"(?=user)|g(?=id=)|logged in|sudo:|wandb\.ai"
+                    r"|git@"
                 ),
             ),
         ),
@@ -160,9 +161,19 @@ EACH: Table = (
     ),
     *TOLD,
     *_FOLDERS,
-    (Sought(_MAIL, (("@", "%40"),)), _mail),
+    (
+        Sought(
+            _MAIL,
+            (("@", "%40"),),
+            ends=(
+                re.compile(r"@(?:[\w.+%-]+|\"[^\"\n@]{1,64}\")"),
+                re.compile(r"04%[\w.+-]{1,64}(?![\w.+%-])"),
+            ),
+        ),
+        _mail,
+    ),
     *NAMED,
-    (Sought(_LOGIN, (("@",),)), "<user>@"),
+    (Sought(_LOGIN, (("@",),), ends=(re.compile(r"@[\w.-]{0,31}[a-z_](?![\w/.-])"),)), "<user>@"),
     *BUILT_IN,
 )
 _CHANGES: tuple[Callable[[str], str], ...] = (

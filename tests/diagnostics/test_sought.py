@@ -1,5 +1,6 @@
 """A quick look for what a pattern needs leaves out no place where it matches."""
 
+import ipaddress
 import random
 import re
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from diagnostics.facts import secrets
 from diagnostics.facts.sought import Sought, folded
-from diagnostics.report import personal
+from diagnostics.report import machines, personal
 from tests.diagnostics import test_door_shapes as shapes
 from tests.diagnostics.test_door_share import SHAPES
 
@@ -43,6 +44,37 @@ def test_texts_put_together_are_changed_as_without_a_look(seed, more):
     drawn = random.Random(seed)
     pieces = [drawn.choice(TEXTS)[drawn.randrange(9) :] + drawn.choice(BETWEEN) for _ in range(4)]
     alike(more.join(pieces))
+
+
+ALPHABETS = [
+    "ab1:.-_@/ ",
+    "0123456789abcdef:-. ",
+    "\\nrt[0m31hfskgp_-X9A",
+    "://@user:pass%40ab1. ",
+    "key=:'\" aB3-_ sid",
+]
+ALPHABETS += ["/home/users1\\a. ", '@"ab.c1%+- ', "AA:0123[m\\n"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(ALPHABETS).flatmap(lambda letters: st.text(letters, min_size=4, max_size=200)))
+def test_texts_of_few_letters_are_changed_as_without_a_look(text):
+    """Where one beginning stands in another, and what is read backwards overlaps."""
+    alike(text)
+
+
+@given(st.from_regex("[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,7}", fullmatch=True))
+def test_an_address_of_version_6_is_one_where_the_standard_library_says_so(text):
+    """Read without it, since it takes its time over what is none."""
+    try:
+        address = ipaddress.IPv6Address(text.removesuffix(":") if not text.endswith("::") else text)
+    except ValueError:
+        address = None
+    if text.count(":") < 3 and not re.match("[23f][0-9a-f]{3}:", text):
+        address = None
+    expected = address is not None and not (address.is_loopback or address.is_unspecified)
+    found = re.fullmatch(r"([0-9a-f:]+)", text)
+    assert (machines._address6(found) == "<address>") is expected
 
 
 @given(st.text())
