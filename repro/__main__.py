@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import sys
 import time
 import traceback
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         3: something gave no answer, and nothing worse. 130: interrupted.
     """
     options = _parser().parse_args(arguments)
+    # Before standard output is kept: whoever looks at the answer looks at that.
+    options.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     answer = _keep_stdout()
     try:
         repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
@@ -92,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     imported.add_argument(
         "--timeout", type=float, default=240.0, metavar="S", help="seconds for one (default: 240)"
     )
+    for short, what in (
+        (listing, "triggers and mitigations, too"),
+        (run, "each attempt, and what is simulated"),
+    ):
+        short.add_argument("--verbose", action="store_true", help=what)
     searched = _fuzz_parser(commands)
     for command in (listing, run, again, imported, searched):
         command.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -147,7 +155,7 @@ def _keep_stdout() -> int:
 def _list(options: argparse.Namespace, repros: Mapping[str, Repro], _registry: str) -> tuple[str, int]:
     if options.json:
         return _json(render.list_document(repros)), FINE
-    return "\n".join(render.listing(repros)), FINE
+    return "\n".join((render.listing if options.verbose else render.codes)(repros)), FINE
 
 
 def _run(options: argparse.Namespace, repros: Mapping[str, Repro], registry: str) -> tuple[str, int]:
@@ -155,8 +163,10 @@ def _run(options: argparse.Namespace, repros: Mapping[str, Repro], registry: str
     results = runner.run(repros, plans, limit_s=limit_s, say=_say, registry=registry)
     if options.json:
         text = _json(render.document(repros, results, proof))
-    else:
+    elif options.verbose:
         text = "\n".join(render.text(repros, results, proof))
+    else:
+        text = "\n".join(render.short(repros, results, proof, options.width))
     return text, exit_code([attempt for attempts in results.values() for attempt in attempts], proof)
 
 

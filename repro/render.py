@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 
 from repro import upstream
@@ -23,6 +24,9 @@ _ACTS = re.compile(
 SCHEMA = "grpo-doctor.repro.v1"
 LIST_SCHEMA = "grpo-doctor.repros.v1"
 _SHOWN_MODIFIED = 5
+_INDENT = 8
+# Of a code on a screen: lines that its best mitigation takes.
+_ADVICE = 2
 
 
 def visible(text: str) -> str:
@@ -81,10 +85,81 @@ def _verdict(helped: Sequence[str], failed: Sequence[str]) -> str:
     return "does not help" if failed else "not shown"
 
 
+def short(
+    repros: Mapping[str, Repro],
+    results: Mapping[str, Sequence[Attempt]],
+    proof: upstream.WheelProof | None,
+    width: int = 0,
+) -> list[str]:
+    """Returns a run in five lines a code: what came of it and where, what helps first, what does not.
+
+    Args:
+        repros: by code.
+        results: by code.
+        proof: that upstream's files are its wheel's.
+        width: of the terminal; 0 where nobody looks, for whole lines.
+    """
+    lines: list[str] = []
+    for code, attempts in results.items():
+        lines += [*([""] if lines else []), *_code(repros[code], attempts, width)]
+    versions = ", ".join(f"{name} {version}" for name, version in upstream.versions().items())
+    for told in (
+        versions,
+        _proof(proof) if proof else "",
+        "--verbose shows each attempt, and what is simulated",
+    ):
+        lines += (wrap(told, width) if width else [told]) if told else []
+    return lines
+
+
+def _code(repro: Repro, attempts: Sequence[Attempt], width: int) -> list[str]:
+    """Returns the lines of a code."""
+    wrong = sum(attempt.as_recorded is False for attempt in attempts)
+    mark = f"; {wrong} of {len(attempts)} attempts are NOT what is on record" if wrong else ""
+    outcome = overall(attempts)
+    head = _cut(f"{repro.code}  {outcome.value}{mark}: {repro.title}", width)
+    bare = [attempt for attempt in attempts if attempt.mitigation is None and attempt.outcome is outcome]
+    triggers = len({attempt.trigger for attempt in attempts})
+    seen = f"by {len(bare)} of {triggers} triggers: " if triggers > 1 else ""
+    said = next((words for words in map(_said, bare) if words), "")
+    told = [_cut(f"{' ' * _INDENT}{seen}{said}", width)] if said or seen else []
+    found = mitigations(repro, attempts)
+    best = max(
+        found, key=lambda name: (not found[name]["did_not_help"], len(found[name]["helped"])), default=""
+    )
+    if best and found[best]["helped"]:
+        against = ", ".join(found[best]["helped"])
+        told += _wrapped(f"* {best}: {found[best]['about']} (helped with {against})", width)
+    useless = [name for name, one in found.items() if one["did_not_help"]]
+    if useless:
+        told.append(_cut(f"{' ' * _INDENT}does not help, or not always: {', '.join(useless)}", width))
+    return [head, *told]
+
+
+def _wrapped(told: str, width: int) -> list[str]:
+    """Returns a text in two lines at the most, where somebody looks."""
+    if not width:
+        return [" " * _INDENT + told]
+    return wrap(
+        told, width, initial_indent=" " * _INDENT, subsequent_indent=" " * (_INDENT + 2),
+        max_lines=_ADVICE, placeholder=" …",
+    )  # fmt: skip
+
+
+def _cut(line: str, width: int) -> str:
+    """Returns a line that fits, where somebody looks."""
+    blanks = len(line) - len(line.lstrip())
+    return (
+        line
+        if not width or len(line) <= width
+        else " " * blanks + shorten(line, width - blanks, placeholder=" …")
+    )
+
+
 def text(
     repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
 ) -> list[str]:
-    """Returns the lines of a run, for a terminal."""
+    """Returns all lines of a run, for a terminal."""
     lines = [", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
     if proof:
         lines.append(_proof(proof))
@@ -119,11 +194,15 @@ def _attempts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
             if own is not None:
                 lines.append(f"    simulated here: {'; '.join(own) or 'nothing'}")
         name = f"with {attempt.mitigation}" if attempt.mitigation else "as it is"
-        place = f"{attempt.where} in {attempt.function}: {attempt.assertion}" if attempt.where else ""
-        said = "; ".join(part for part in (place, attempt.detail) if part)
         mark = "  << not what is on record" if attempt.as_recorded is False else ""
-        lines.append(f"    {name:<28}{attempt.outcome.value:<16}{said}{mark}".rstrip())
+        lines.append(f"    {name:<28}{attempt.outcome.value:<16}{_said(attempt)}{mark}".rstrip())
     return lines
+
+
+def _said(attempt: Attempt) -> str:
+    """Returns where an attempt failed, and what it says."""
+    place = f"{attempt.where} in {attempt.function}: {attempt.assertion}" if attempt.where else ""
+    return "; ".join(part for part in (place, attempt.detail) if part)
 
 
 def _verdicts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
@@ -137,8 +216,13 @@ def _verdicts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
     return ["  what helps:", *lines] if lines else []
 
 
+def codes(repros: Mapping[str, Repro]) -> list[str]:
+    """Returns the lines of `list`: one a code."""
+    return [f"{code}  {repro.title}" for code, repro in repros.items()]
+
+
 def listing(repros: Mapping[str, Repro]) -> list[str]:
-    """Returns the lines of `list`."""
+    """Returns all lines of `list`: triggers and mitigations, too."""
     lines: list[str] = []
     for code, repro in repros.items():
         lines += [f"{code}  {repro.title}", f"  {repro.assertion}", "  triggers:"]

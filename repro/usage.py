@@ -13,8 +13,8 @@ _CODES = (
 # Of each command: its sentence, and three examples.
 COMMANDS: dict[str, tuple[str, tuple[str, str, str]]] = {
     "list": (
-        "Lists the failures, their triggers, and the mitigations with what each helps against.",
-        ("list", "list --json", "list | grep SCH"),
+        "Lists the failures; their triggers and mitigations, too, with what each helps against.",
+        ("list", "list --verbose", "list | grep SCH"),
     ),
     "run": (
         "Makes failures happen in this environment, as it is and with each mitigation.",

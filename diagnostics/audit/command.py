@@ -83,6 +83,9 @@ def add(commands: Any) -> None:
     )
     how.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="of one call (default: 60)")
     how.add_argument("--format", choices=FORMATS, default="terminal")
+    how.add_argument(
+        "--verbose", action="store_true", help="in the terminal: all that is known of each answer"
+    )
     parser.set_defaults(command=run)
 
 
@@ -120,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     except AuditError as error:
         print(f"diagnostics: audit: {error}", file=sys.stderr)
         return USAGE
-    return write(found, options.format)
+    return write(found, options.format, verbose=options.verbose)
 
 
 def _asked(options: argparse.Namespace) -> Audit:
@@ -197,7 +200,7 @@ def _misused(options: argparse.Namespace) -> str:
     return next((problem for problem, holds in told if holds), "")
 
 
-def write(found: Audit, form: str) -> int:
+def write(found: Audit, form: str, *, verbose: bool = False) -> int:
     """Prints it; returns the exit code."""
     from diagnostics.audit import document
     from diagnostics.report.audits import markdown, page, terminal
@@ -213,5 +216,5 @@ def write(found: Audit, form: str) -> int:
     elif form == "html":
         print(page.text(made), end="")
     else:
-        terminal.render(made, sys.stdout)
+        terminal.render(made, sys.stdout, document.findings(made), verbose=verbose)
     return document.exit_code(found.outcome)

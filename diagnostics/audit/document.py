@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
 from diagnostics.catalogue import loader as catalogue
 from diagnostics.report import clean
-from diagnostics.report.audits import wording
+from diagnostics.report.audits import terminal, wording
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
 
 if TYPE_CHECKING:
     from diagnostics.audit.model import Audit, ProbeAnswer
     from diagnostics.catalogue.model import Issue
+    from diagnostics.report.findings import Finding
 
 SCHEMA = "grpo-doctor.audit.v1"
 _load = cache(catalogue.load)
@@ -49,6 +50,22 @@ def lines(made: dict[str, Any]) -> list[dict[str, Any]]:
 def exit_code(outcome: str) -> int:
     """0 clean as far as asked, 1 a fault, 3 it is not known."""
     return {FAULT: FINDINGS, CLEAN: FINE}.get(outcome, INCOMPLETE)
+
+
+def findings(made: dict[str, Any]) -> dict[str, Finding]:
+    """Of each family whose fault is a known issue: the finding, with what to do first."""
+    from diagnostics.catalogue import offers
+
+    return {
+        each["family"]: offers.as_finding(
+            _load()[each["code"]],
+            "established",
+            [(line, each["probe"]) for line in terminal.details(each)],
+            each["sentence"],
+        )
+        for each in made["answers"]
+        if each["outcome"] == FAULT and each["code"] in _load()
+    }
 
 
 def _answer(answer: ProbeAnswer) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import subject
 from diagnostics.catalogue.releases import readable, within
 from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.report.findings import Evidence, Finding, Severity
 from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED, Explain, Offer, Remedy, Run
 
 if TYPE_CHECKING:
@@ -52,6 +53,22 @@ def remedy(
         offers=tuple(offer for offer, _ in offered),
         does_not_help=tuple(offer for offer, _ in made if offer.standing == FAILS),
     )
+
+
+def as_finding(issue: Issue, certainty: str, seen: Iterable[tuple[str, str]], title: str = "") -> Finding:
+    """What was seen of an issue as a finding, with what to do first where nothing but the issue is known.
+
+    Args:
+        issue: The issue.
+        certainty: How sure it is that this concerns the user.
+        seen: What was seen, and where.
+        title: What it is called here; else as its entry calls it.
+    """
+    return Finding(
+        issue.code, title or issue.title, Severity.ERROR, certainty,
+        known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index, default="declared"),
+        evidence=tuple(Evidence(text, place) for text, place in seen), remedy=remedy(issue),
+    )  # fmt: skip
 
 
 def occurring(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:

@@ -75,7 +75,10 @@ def add(commands: Any) -> None:
         help="and that long where who is waited for computes (default: 600)",
     )
     how.add_argument("--format", choices=FORMATS, default="terminal")
-    how.add_argument("--stacks", action="store_true", help="also the tree of all stacks, in the terminal")
+    how.add_argument("--verbose", action="store_true", help="in the terminal: everything that was seen")
+    how.add_argument(
+        "--stacks", action="store_true", help="in the terminal: the same, and the tree of all stacks"
+    )
     how.add_argument(
         "--save", type=Path, metavar="FILE", help="keep what was seen, to be judged elsewhere by --from"
     )
@@ -194,6 +197,7 @@ def answer(snapshot: Snapshot, options: argparse.Namespace) -> int:
 
 
 def _write(found: dict[str, Any], options: argparse.Namespace) -> None:
+    from diagnostics.hang.judge import causes
     from diagnostics.hang.show import markdown, page, terminal
 
     if options.format == "json":
@@ -203,4 +207,6 @@ def _write(found: dict[str, Any], options: argparse.Namespace) -> None:
     elif options.format == "html":
         print(page.text(found), end="")
     else:
-        terminal.render(found, sys.stdout, stacks=options.stacks)
+        terminal.render(
+            found, sys.stdout, causes.finding(found), verbose=options.verbose, stacks=options.stacks
+        )

@@ -15,6 +15,7 @@ from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
 from repro.render import visible
 from repro.upstream import WheelProof
+from tests.screen import COLUMNS, ROWS, show
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
@@ -160,11 +161,29 @@ def test_a_document_says_which_mitigation_does_not_help(toys):
 
 def test_the_terminal_says_the_same(toys):
     """Triggers, outcomes, what is simulated, and what helps."""
-    done = toy_repro("run", "TOY006")
+    done = toy_repro("run", "TOY006", "--verbose")
     assert "simulated: everything" in done.stdout
     assert "with useless" in done.stdout
     assert "<< not what is on record" in done.stdout
     assert "does not help: not with silent" in done.stdout
+
+
+@pytest.mark.parametrize("line", ["run TOY006", "run TOY001 TOY005 TOY006 --timeout 5"])
+def test_the_first_screen_has_the_verdict_and_what_helps(toys, line):
+    """Each code in five lines that fit; the rest is there on demand."""
+    shown = show(
+        ["python", "-c", COMMAND, *line.split()], Path.cwd(), {"PYTHONPATH": os.environ["PYTHONPATH"]}
+    )
+    told = shown.lines[shown.lines.index(next(line for line in shown.lines if re.match(r"TOY\d+  ", line))) :]
+    assert [line for line in told if len(line) > COLUMNS] == []
+    assert len(told) < ROWS
+    blocks = "\n".join(told).split("\n\n")
+    assert [re.split(" +", block)[0] for block in blocks] == re.findall(r"TOY\d+", line)
+    assert all(len(re.findall(r"(?m)^(?:TOY| {8})", block)) <= 5 for block in blocks)
+    assert "reproduced; 1 of 4 attempts are NOT what is on record: Nothing upstream" in blocks[-1]
+    assert "* helps: " in blocks[-1]
+    assert "does not help, or not always: useless" in blocks[-1]
+    assert told[-1] == "--verbose shows each attempt, and what is simulated"
 
 
 def test_what_cannot_occur_is_told_once(toys):
@@ -193,7 +212,8 @@ def test_one_mitigation_is_tried_beside_the_bare_trigger(toys):
 
 def test_list_names_every_trigger_and_mitigation():
     """What can be run can be found, as text and as JSON."""
-    text = repro("list").stdout
+    text = repro("list", "--verbose").stdout
+    assert [line.split()[0] for line in repro("list").stdout.splitlines()] == list(REPROS)
     document = json.loads(repro("list", "--json").stdout)
     for code, entry in REPROS.items():
         assert code in text

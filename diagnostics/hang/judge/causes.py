@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
+from diagnostics.catalogue import offers
 from diagnostics.hang.judge.verdict import HANG
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue, Shape
     from diagnostics.hang.judge.decide import JudgedJob
     from diagnostics.hang.snapshot import StackFrame
+    from diagnostics.report.findings import Finding
 
 _load = cache(catalogue.load)
 
@@ -54,6 +56,18 @@ def _any(wanted: tuple[Wanted, ...], seen: list[StackFrame]) -> bool:
     return not wanted or any(
         one.function in ("*", frame.function) and one.path in frame.path for one in wanted for frame in seen
     )
+
+
+def finding(document: dict[str, Any]) -> Finding | None:
+    """The known issue that a verdict is, with what to do first; None where it is none."""
+    if not document["code"]:
+        return None
+    names = {one["key"]: one["label"] for one in document["processes"]}
+    who = ", ".join(names[key] for key in document["culprits"][:1] if key in names)
+    # What was seen last of the one that holds up the others says most: its stack, a question that it owes.
+    seen = [(line, who) for line in reversed(document["evidence"])]
+    seen += [(line, names.get(edge["source"], "")) for edge in document["chain"] for line in edge["evidence"]]
+    return offers.as_finding(_load()[document["code"]], document["certainty"], seen)
 
 
 def helps(code: str) -> dict[str, Any]:

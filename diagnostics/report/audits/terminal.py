@@ -1,14 +1,25 @@
-"""An audit at a terminal: each answer with its evidence, what helps, what was not asked, what it cost."""
+"""An audit at a terminal: each fault with what to do first, and what is open; on demand all of each answer."""
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.report.audits import wording
+from diagnostics.report.formats.finding import Line, first_line, short, unjudged, write_lines
 from diagnostics.report.paper import Paper
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import TextIO
+
+    from diagnostics.report.findings import Finding
+
+# Sentences of faults in the first line; of more it has the number.
+_SENTENCES = 2
+# Lines of a fault that no entry describes.
+_LINES = 5
 
 _STYLES = {
     "fault": "bold red",
@@ -19,16 +30,99 @@ _STYLES = {
 }
 
 
-def render(document: dict[str, Any], stream: TextIO) -> None:
-    """Writes it; colour and width follow the terminal and NO_COLOR."""
+def render(
+    document: dict[str, Any], stream: TextIO, findings: Mapping[str, Finding], *, verbose: bool = False
+) -> None:
+    """Writes it; colour and width follow the terminal and NO_COLOR.
+
+    Args:
+        document: The audit.
+        stream: Where it goes.
+        findings: Of each family whose fault is a known issue, what to do first.
+        verbose: Whether all of each answer is written: without, it is what fits on a screen.
+    """
     paper = Paper(stream)
-    paper.print([("audit: ", ""), (document["sentence"], _STYLES[document["outcome"]])], "bold")
+    faults = [each for each in document["answers"] if each["outcome"] == "fault"]
+    few = verbose or len(faults) <= _SENTENCES
+    told = document["sentence"] if few else f"{len(faults)} faults"
+    paper.print([("audit: ", ""), (told, _STYLES[document["outcome"]])], "bold")
     for role, value in document["subject"].items():
-        paper.print(f"{role}: {value}", style="dim", indent=2)
+        paper.print(f"{role}: {value}", style="dim", indent=2, crop=paper.is_terminal and not verbose)
+    if not verbose:
+        taken = len(paper.wrapped(f"audit: {told}", paper.width)) + len(document["subject"])
+        _on_a_screen(paper, document, findings, taken)
+        return
     for answer in document["answers"]:
         _answer(paper, answer)
     paper.print()
     paper.print(cost(document), style="dim")
+
+
+def _on_a_screen(paper: Paper, document: dict[str, Any], findings: Mapping[str, Finding], taken: int) -> None:
+    """The faults, then what is open; where somebody looks, in so few lines that all of it is one screen."""
+    faults = [each for each in document["answers"] if each["outcome"] == "fault"]
+    known = [findings.get(each["family"]) for each in faults]
+    blocks = [
+        short(paper, one) if one else _unknown(paper, each) for each, one in zip(faults, known, strict=True)
+    ]
+    open_ones = [block for each in document["answers"] if is_open(each) for block in [_open(paper, each)]]
+    end = _counted(document)
+    # Its own blank line, and the shell's prompt.
+    taken += len(paper.wrapped(end, paper.width)) + 2
+    place = len(blocks) if paper.is_terminal else 0
+    while place > 1 and taken + sum(len(block) + 1 for block in [*blocks, *open_ones[:1]]) > paper.height:
+        place -= 1
+        one = known[place]
+        blocks[place] = [first_line(paper, one) if one else blocks[place][0]]
+    for block, at in zip(blocks, count(), strict=False):
+        write_lines(paper, [*([] if at and len(blocks[at - 1]) == 1 else [Line([])]), *block])
+    taken += sum(len(block) + 1 for block in blocks)
+    shown = open_ones
+    if paper.is_terminal:
+        room = paper.height - taken - 2
+        shown = [
+            block for at, block in enumerate(open_ones) if sum(map(len, open_ones[: at + 1])) <= max(room, 2)
+        ]
+    paper.print()
+    for block in shown:
+        write_lines(paper, block)
+    if left := len(open_ones) - len(shown):
+        paper.print(f"{left} more could not be told", style="yellow")
+    paper.print(end, style="dim")
+
+
+def is_open(answer: Mapping[str, Any]) -> bool:
+    """Whether an answer keeps an audit from being clean, and is no fault."""
+    return answer["outcome"] in {"not_decided", "masked"} or (
+        answer["outcome"] == "not_asked" and answer["decisive"]
+    )
+
+
+def _open(paper: Paper, answer: dict[str, Any]) -> list[Line]:
+    """What could not be told, and what would tell it; where somebody looks, in two lines."""
+    wanted = next((f"to decide it: {each['text']}" for each in answer["wanted"]), "")
+    if answer["outcome"] == "masked":
+        return unjudged(paper, wording.about(answer["family"]), "", answer["sentence"].partition(": ")[2])
+    return unjudged(paper, wording.about(answer["family"]), wanted, wording.HEADS[answer["outcome"]])
+
+
+def _unknown(paper: Paper, answer: dict[str, Any]) -> list[Line]:
+    """A fault that no entry describes: what it is, and what was seen of it."""
+    told = f"{answer['sentence']} [{answer['probe']}]"
+    first, *rest = paper.wrapped(told, paper.width - 8) if paper.is_terminal else [told]
+    lines = [
+        Line([("error   ", ""), (first, "bold")], "red"),
+        *(Line([(f"        {one}", "")]) for one in rest),
+    ]
+    return [*lines, *(Line([(f"        {told}", "dim")]) for told in details(answer))][:_LINES]
+
+
+def _counted(document: dict[str, Any]) -> str:
+    """How many answers there are of each outcome, and what it took."""
+    counts = Counter(each["outcome"] for each in document["answers"])
+    words = {**wording.HEADS, "fault": "fault" if counts["fault"] == 1 else "faults"}
+    told = [f"{counts[outcome]} {words[outcome]}" for outcome in _STYLES if counts[outcome]]
+    return f"{', '.join(told) or 'nothing asked'}; {cost(document)}; --verbose shows everything"
 
 
 def _answer(paper: Paper, answer: dict[str, Any]) -> None:

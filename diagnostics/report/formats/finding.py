@@ -91,6 +91,12 @@ def first_line(paper: Paper, finding: Finding) -> Line:
     return Line([*head.text, (place, "dim")], head.style) if fits else head
 
 
+def told_first(paper: Paper, text: str) -> list[Line]:
+    """The one thing to do where no finding says it, as one says it: in two lines on a screen."""
+    told = redact(f"* {text}")
+    return _wrapped(paper, told, _ADVICE) if paper.is_terminal else [_line(f"        {told}")]
+
+
 def unjudged(paper: Paper, what: str, remedy: str, why: str) -> list[Line]:
     """What could not be judged, in two lines: what would let it be judged, else why it was not."""
     first, *rest = _wrapped(paper, redact(f"{what}: {remedy or why}"), _ADVICE)

@@ -1,0 +1,125 @@
+"""The first screen of `hang` and `audit`: the verdict, the one thing to do, and all of it on 24 lines by 80 columns."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from diagnostics.audit import command, document
+from diagnostics.audit.model import FAULT, NOT_DECIDED, Audit, Estimate, Fact, ProbeAnswer
+from diagnostics.hang.judge import causes
+from diagnostics.hang.judge.decide import Patience, judge
+from diagnostics.hang.read import files
+from diagnostics.hang.show import document as hang_document
+from diagnostics.hang.show import terminal as hang_terminal
+from diagnostics.report.audits import terminal as audit_terminal
+from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
+from tests.documents import ROOT
+from tests.screen import COLUMNS, ROWS, plain
+
+SEEN = sorted((ROOT / "examples" / "hangs").glob("*.json")) + sorted(
+    (Path(__file__).parent / "hang" / "snapshots").glob("*-0.json")
+)
+CUT = ProbeAnswer(
+    "sampling/top_p", FAULT, "P5", code="NUM002", values={"value": 0.9, "expected": 1.0},
+    estimates=(Estimate("top_p", 0.9, 0.89, 0.91, 1.0),),
+)  # fmt: skip
+OPEN = ProbeAnswer("weights", NOT_DECIDED, "P1", wanted=(Fact("want_server"),))
+
+
+class Terminal(io.StringIO):
+    """A stream that somebody looks at."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def size(monkeypatch):
+    """Of that terminal."""
+    monkeypatch.setenv("LINES", str(ROWS))
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+def hang_shown(path, **how):
+    """What `hang --from` shows of a job, and its document."""
+    judged = causes.named(judge(files.read([str(path)]), Patience()))
+    made = hang_document.document(judged, causes.helps(judged.verdict.code))
+    stream = Terminal()
+    hang_terminal.render(made, stream, causes.finding(made), **how)
+    return plain(stream.getvalue()).split("\n"), made
+
+
+def audit_shown(*answers, **how):
+    """What `audit` shows of these answers."""
+    made, stream = document.document(audit(*answers)), Terminal()
+    audit_terminal.render(made, stream, document.findings(made), **how)
+    return plain(stream.getvalue()).split("\n")
+
+
+@pytest.mark.parametrize("path", SEEN, ids=lambda path: path.stem)
+def test_a_hang_is_one_screen(path):
+    """The verdict and its sentence, five lines of the known issue at most, then who stands where."""
+    lines, made = hang_shown(path)
+    assert len(lines) <= ROWS
+    assert all(len(line) <= COLUMNS for line in lines)
+    assert " ".join(" ".join(lines).split()).find(made["sentence"]) > 0
+    first = lines.index("")
+    block = lines[first + 1 : lines.index("", first + 1)]
+    assert len(block) <= 5
+    if made["code"]:
+        assert block[0].startswith(f"error   {made['code']} ")
+        assert f"explain {made['code']} tells more" in block[-1]
+    assert lines[-2].endswith("--verbose shows everything")
+
+
+def test_a_hang_that_nobody_knows_says_what_to_look_at():
+    """There is no finding, and one thing to do all the same."""
+    lines, made = hang_shown(Path(__file__).parent / "hang" / "snapshots" / "full_pipe.json")
+    assert made["code"] == ""
+    assert f"        * {made['next'][0]}" in lines
+
+
+def test_all_that_was_seen_of_a_hang_is_there_on_demand():
+    """Who waits for whom and what was excluded, as it was before."""
+    lines, made = hang_shown(SEEN[0], verbose=True)
+    text = " ".join(" ".join(lines).split())
+    for told in (*made["evidence"], *made["excluded"], made["helps"]["mitigations"][-1]["about"]):
+        assert " ".join(told.split()) in text
+    assert "Stacks, outermost first" not in text
+    assert "Stacks, outermost first" in " ".join(hang_shown(SEEN[0], stacks=True)[0])
+
+
+@pytest.mark.parametrize(
+    "answers", [(RIGHT, ALONE), (RIGHT, HOT, LATER), (CUT, OPEN), (CUT,) * 9 + (OPEN,) * 9]
+)
+def test_an_audit_is_one_screen(answers):
+    """The verdict, each fault in five lines or in one, and what could not be told."""
+    lines = audit_shown(*answers)
+    assert len(lines) <= ROWS
+    assert all(len(line) <= COLUMNS for line in lines)
+    assert lines[0].startswith("audit: ")
+    assert sum(line.startswith("error   ") for line in lines) == sum(one.outcome == FAULT for one in answers)
+    assert "--verbose shows everything" in lines[-2]
+
+
+def test_an_audit_says_what_to_do_first_and_what_would_decide():
+    """Of the known fault its mitigation, of what is open the one number or file."""
+    text = " ".join(" ".join(audit_shown(CUT, OPEN)).split())
+    assert "audit: the engine samples within top_p 0.9; the trainer computes with 1" in text
+    assert "* neutral_sampling (shown by a run):" in text
+    assert "to decide it: audit --server URL --checkpoint DIR" in text
+    assert "1 fault, 1 not decided" in text
+
+
+def test_many_open_answers_are_counted():
+    """None of them is lost without a word."""
+    assert "8 more could not be told" in " ".join(audit_shown(*(CUT,) * 9, *(OPEN,) * 9))
+
+
+def test_a_pipe_gets_whole_lines(capsys):
+    """And every fault in full: a program that looks for a word finds it."""
+    command.write(Audit("live", {}, (CUT,) * 9, 0, 0, 1.0), "terminal")
+    assert capsys.readouterr().out.count("how it is known") == 9
