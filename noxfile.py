@@ -147,11 +147,13 @@ def dist(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documents' site: a page for each code and command, searched without a server; every link is checked."""
-    install(session, "--editable", ".[matrix]", "--group", "docs")
+    """Build the documents' site, every link checked, and try it in a browser; it is searched without a server."""
+    install(session, "--editable", ".[matrix]", "--group", "docs", "--group", "test-light")
     sources, built = Path(session.create_tmp()) / "sources", ROOT / "build" / "docs"
     session.run("python", "docs/make_site.py", str(sources))
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", str(sources), str(built))
+    tried = {"GRPO_DOCTOR_SITE": str(built)}
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_site_pages.py", env=tried)
     session.log(f"open {built / 'README.html'}")
 
 
