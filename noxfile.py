@@ -143,6 +143,14 @@ def dist(session: nox.Session) -> None:
     """Build sdist and wheel twice, compare their bytes, try the wheel; -- --release TAG: the version is its tag's."""
     install(session, "packaging", "hatchling>=1.27")
     session.run("python", "tests/dist.py", *session.posargs)
+    (wheel,) = (ROOT / "dist").glob("*.whl")
+    install(session, "--reinstall-package", "grpo-doctor", str(wheel))
+    # Out of the checkout, whose packages Python would take first.
+    with session.chdir(session.create_tmp()):
+        session.run("grpo-doctor", "--version")
+        session.run("grpo-doctor", "explain", "SCH001", silent=True)
+        log = ROOT / "tests" / "diagnostics" / "logs" / "SCH001" / "scheduler0102__cancelled_step.log"
+        session.run("grpo-doctor", "triage", str(log), silent=True, success_codes=[1])
 
 
 @nox.session(python=PYTHON)
