@@ -143,15 +143,25 @@ def dist(session: nox.Session) -> None:
     """Build sdist and wheel twice, compare their bytes, try the wheel; -- --release TAG: the version is its tag's."""
     install(session, "packaging", "hatchling>=1.27")
     session.run("python", "tests/dist.py", *session.posargs)
+    (wheel,) = (ROOT / "dist").glob("*.whl")
+    install(session, "--reinstall-package", "grpo-doctor", str(wheel))
+    # Out of the checkout, whose packages Python would take first.
+    with session.chdir(session.create_tmp()):
+        session.run("grpo-doctor", "--version")
+        session.run("grpo-doctor", "explain", "SCH001", silent=True)
+        log = ROOT / "tests" / "diagnostics" / "logs" / "SCH001" / "scheduler0102__cancelled_step.log"
+        session.run("grpo-doctor", "triage", str(log), silent=True, success_codes=[1])
 
 
 @nox.session(python=PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documents' site: a page for each code and command, searched without a server; every link is checked."""
-    install(session, "--editable", ".[matrix]", "--group", "docs")
+    """Build the documents' site, every link checked, and try it in a browser; it is searched without a server."""
+    install(session, "--editable", ".[matrix]", "--group", "docs", "--group", "test-light")
     sources, built = Path(session.create_tmp()) / "sources", ROOT / "build" / "docs"
     session.run("python", "docs/make_site.py", str(sources))
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", str(sources), str(built))
+    tried = {"GRPO_DOCTOR_SITE": str(built)}
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_site_pages.py", env=tried)
     session.log(f"open {built / 'README.html'}")
 
 

@@ -65,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(_fish(parsers, told, codes)))
     else:
         if options.shell == "zsh":
+            # Where the shell's own completion is not on yet, the bridge for bash's has nothing to stand on.
+            print("(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }")
             print("autoload -U +X bashcompinit && bashcompinit")
         print(_bash(parsers, codes, programs.called()), end="")
     return FINE
@@ -102,6 +104,8 @@ def _bash(parsers: dict[str, argparse.ArgumentParser], codes: str, program: str)
 def _fish(parsers: dict[str, argparse.ArgumentParser], told: dict[str, str], codes: str) -> Iterator[str]:
     yield "# grpo-doctor, completed by fish: grpo-doctor completion fish > ~/.config/fish/completions/grpo-doctor.fish"
     yield f"set -g _grpo_doctor_codes {codes}"
+    yield "complete -c grpo-doctor -n __fish_use_subcommand -f -l version -d 'what is installed'"
+    yield "complete -c grpo-doctor -n __fish_use_subcommand -f -l help -d 'this list'"
     for name, parser in parsers.items():
         yield f"complete -c grpo-doctor -n __fish_use_subcommand -a {name} -d {_fish_quoted(told.get(name, ''))}"
         for action in parser._actions:  # noqa: SLF001 - argparse has no other way
@@ -111,7 +115,7 @@ def _fish(parsers: dict[str, argparse.ArgumentParser], told: dict[str, str], cod
                 f" -l {option[2:]}" for option in action.option_strings if option.startswith("--")
             )
             if given:
-                after += f"{' -x' if action.option_strings else ''}" + f' -a "{given}"'
+                after += f"{' -x' if action.option_strings else ' -f'}" + f' -a "{given}"'
             elif action.option_strings and action.nargs != 0:
                 after += " -r"
             if given or action.option_strings:

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalogue, programs
 from diagnostics.catalogue import documents, offers
+from diagnostics.matrix import usage as of_matrix
 from diagnostics.report.formats.issue_markdown import page
+from grpo_core.show import helps as of_trainer
+from repro import usage as of_repro
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,20 +28,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^)#\s]+)\)")
 COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "explain", "catalogue", "completion")
-CONF = """\
-project = "grpo-doctor"
-author = "grpo-doctor contributors"
-extensions = ["myst_parser"]
-root_doc = "README"
-html_theme = "furo"
-html_title = "grpo-doctor"
-html_copy_source = False
-html_show_sphinx = False
-smartquotes = False  # of two dashes of a command it would make one
-myst_heading_anchors = 4
-# A code's own page begins with its second heading where it has no first section, and a transcript is no language.
-suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-"""
+# Programs with commands of their own: the module, and which.
+WITHIN = {
+    "repro": ("repro", tuple(of_repro.COMMANDS)),
+    "matrix": ("diagnostics.matrix", tuple(of_matrix.COMMANDS)),
+    "train": ("grpo_core", tuple(name for name in of_trainer.COMMANDS if name != "train")),
+}
 CONTENTS = (
     ("How to", "docs/how-to/*.md"),
     ("The commands", "docs/reference/*.md"),
@@ -69,7 +64,9 @@ def lay_out(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in written()}
     texts |= {Path("docs/codes", f"{code}.md"): text for code, text in code_pages()}
-    texts |= {Path("docs/reference", f"{name}.md"): help_of(name) for name in (*COMMANDS, *programs.PROGRAMS)}
+    texts |= {
+        Path("docs/reference", f"{name}.md"): reference(name) for name in (*COMMANDS, *programs.PROGRAMS)
+    }
     table = texts[Path("docs/codes.md")]
     texts[Path("docs/codes.md")] = re.sub(
         r"^\| ([A-Z]{3}\d{3}) \|", r"| [\1](codes/\1.md) |", table, flags=re.MULTILINE
@@ -79,7 +76,7 @@ def lay_out(folder: Path) -> None:
         (folder / path).write_text(linked(path, text, texts, folder), encoding="utf-8")
     with (folder / "README.md").open("a", encoding="utf-8") as file:
         file.write(contents(texts))
-    (folder / "conf.py").write_text(CONF, encoding="utf-8")
+    shutil.copyfile(ROOT / "docs" / "conf.py", folder / "conf.py")
 
 
 def written() -> Iterator[Path]:
@@ -96,12 +93,22 @@ def code_pages() -> Iterator[tuple[str, str]]:
         yield check.code, page(documents.of_check(check))
 
 
-def help_of(name: str) -> str:
-    """What a command says of itself, as its parser prints it."""
-    command = [sys.executable, "-m", "diagnostics", name, "--help"]
+def reference(name: str) -> str:
+    """The page of a command: what it says of itself, as its parser prints it, and of each of its own commands."""
+    text = f"# {name}\n\n{told('diagnostics', name, '--help')}"
+    module, commands = WITHIN.get(name, ("", ()))
+    text += "".join(f"\n## {module} {one}\n\n{told(module, one, '--help')}" for one in commands)
+    if name == "train":
+        text += f"\n## Settings\n\n{told(module, 'train', '--help-settings')}"
+    return text
+
+
+def told(*words: str) -> str:
+    """What `python -m` with these words prints, as it is typed and as it comes."""
+    command = [sys.executable, "-m", *words]
     environ = {"PYTHONPATH": str(ROOT), "COLUMNS": "100", "PATH": "", "HOME": "/"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    return f"# {name}\n\nWhat `python -m diagnostics {name} --help` prints.\n\n```text\n{done.stdout.rstrip()}\n```\n"
+    return f"What `python -m {' '.join(words)}` prints.\n\n```text\n{done.stdout.rstrip()}\n```\n"
 
 
 def linked(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:

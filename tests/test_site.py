@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from diagnostics import __main__ as program
-from diagnostics import catalogue
+from diagnostics import catalogue, programs
 from diagnostics.report.formats.issue_markdown import prose
 from tests.documents import ROOT
 
@@ -31,6 +31,17 @@ def test_every_code_has_a_page(laid_out):
     assert {path.stem for path in (laid_out / "docs" / "codes").glob("*.md")} == codes
     table = (laid_out / "docs" / "codes.md").read_text()
     assert codes <= set(re.findall(r"\]\(codes/([A-Z]{3}\d{3})\.md\)", table))
+
+
+def test_every_command_has_its_reference(laid_out):
+    """Those of a program, too, and each setting of the trainer, as the parsers have them."""
+    pages = {path.stem: path.read_text() for path in (laid_out / "docs" / "reference").glob("*.md")}
+    assert {*program.COMMANDS, *programs.PROGRAMS} == {*pages}
+    for name, (module, commands) in SITE["WITHIN"].items():
+        assert [line for line in commands if f"usage: python -m {module} {line} " not in pages[name]] == []
+        assert len(commands) > 3
+    settings = re.findall(r"^  --(\w+\.\w+) ", pages["train"], flags=re.MULTILINE)
+    assert len(settings) == len(set(settings)) > 90
 
 
 def test_every_link_leads_somewhere(laid_out):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from diagnostics.facts import compat
 from diagnostics.facts.compat import Compat
 from diagnostics.matrix.report import glance
 from diagnostics.matrix.run.board import Board
+from tests.screen import ROOT
 
 
 def layer(verdict, evidence="executed", summary="seen", **more):
@@ -80,16 +82,28 @@ def test_a_run_comes_before_what_was_read_of_the_same_pair():
     pair = pairs(made, breadth=READ)["1.0", "1.0"]
     assert (pair.state, pair.device, pair.declared) == ("ran", "cpu", False)
     assert pair.install == "uv pip install vllm==1.0 trl==1.0 transformers==5.1"
+    assert pair.locked == ""  # what has no solution has no lock
+
+
+def test_a_pair_s_lock_is_in_the_checkout():
+    """Every command that installs one names a file that is there."""
+    known = glance.pairs(Board(()), compat.load())
+    named = [pair.locked.split()[-1] for pair in known if pair.locked]
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_the_headline_names_a_pair_that_both_declare():
-    """A newer one that ran undeclared is told behind it, and said to be."""
+    """A newer one that ran undeclared is not what to take; it stands among those that ran, and is said to be such."""
     newest = cell("2.0", "1.0", resolve=layer("unresolvable", "static"), **ENGINE)
     found = pairs(newest, cell("1.0", "1.0", **ENGINE), cell("0.9", "0.9", scheduler=layer("pass")))
     assert glance.headline(found.values()) == [
         "2 of 3 pairs that were tried ran with their engine, 1 in part; 0 cannot work. 0 more were only read.",
         "For vLLM 1.0 take TRL 1.0.",
-        "Ran as well: vLLM 2.0 with TRL 1.0 (not declared by it).",
+    ]
+    assert [(one["pair"].vllm, one["pair"].declared) for one in glance.ran(found.values())] == [
+        ("2.0", False),
+        ("1.0", True),
     ]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
 from diagnostics.facts.compat import Compat
@@ -14,21 +11,17 @@ from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.report import html
 from diagnostics.matrix.report.changes import changes
 from diagnostics.matrix.run.board import Question, board
+from tests import browser as real
 
-playwright = pytest.importorskip("playwright.sync_api")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: install chromium")
+pytestmark = real.needed
 LAYERS = ("resolve", "contract")
 
 
 @pytest.fixture(scope="module")
 def browser():
     """One headless browser."""
-    with playwright.sync_playwright() as started:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # it refuses to run as root with one
-        chromium = started.chromium.launch(executable_path=BROWSER, args=sandbox)
+    with real.started() as chromium:
         yield chromium
-        chromium.close()
 
 
 def event(item, outcome, run, codes=()):
@@ -70,15 +63,8 @@ def address(tmp_path_factory, kit):
 @pytest.fixture
 def page(browser, address):
     """The page, opened; it must have asked for nothing else and raised nothing by the end of the test."""
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    opened, asked, errors = context.new_page(), [], []
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("console", lambda message: errors.append(message.text))
-    opened.goto(address)
-    yield opened
-    assert ([item for item in asked if item.split("#")[0] != address], errors) == ([], [])
-    context.close()
+    with real.opened(browser, address, permissions=["clipboard-read", "clipboard-write"]) as page:
+        yield page
 
 
 def test_the_filter_leaves_what_fits(page):
@@ -153,30 +139,96 @@ def test_the_map_is_narrowed_to_what_somebody_has(page):
     """By release; what is left out is not there for the keyboard either, and the answer is said."""
     page.select_option("#my-vllm", "1.3")
     assert page.locator(".map a.chip:visible").count() == 1
-    assert page.locator("#answer").inner_text() == "nothing of these ran"
+    read = "; only read, and all that TRL takes is there: vLLM 1.3 with TRL 0.9"
+    assert page.locator("#answer").inner_text() == f"nothing of these ran{read}"
     page.select_option("#my-vllm", "")
     assert page.locator(".map a.chip:visible").count() == 14
+
+
+def test_each_table_is_one_stop_and_the_arrows_go_on(page):
+    """However many pairs there are; the focus is where the arrows led when the tabulator comes back."""
+    for table in (".map", ".board"):
+        assert page.locator(f"{table} a.chip[tabindex='0']").count() == 1
+    page.locator(".map a.chip[tabindex='0']").focus()
+    focus = "document.activeElement.getAttribute('href')"
+    assert page.evaluate(focus) == "#pair.1.13_0.9"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focus) == "#pair.1.12_0.9"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate(focus) == "#pair.1.12_0.9"
+    page.select_option("#my-vllm", "1.3")
+    assert page.locator(".map a.chip[tabindex='0']").get_attribute("href") == "#pair.1.3_0.9"
+
+
+def test_what_lies_below_an_open_panel_is_out_of_the_way(page):
+    """The tabulator stays in it, the pointer beside it closes it, and the focus goes back to where it came from."""
+    page.locator(".map a.chip[tabindex='0']").focus()
+    page.keyboard.press("Enter")
+    page.locator("article.panel:visible .close:focus").wait_for()
+    assert (
+        page.locator("article.panel:visible pre.command")
+        .first.inner_text()
+        .startswith("uv pip install vllm==1.13 ")
+    )
+    unreached, unseen = real.walked(page)
+    assert (unreached, unseen) == ([], [])
+    assert page.evaluate("document.querySelector('main').inert")
+    page.mouse.click(5, 400)
+    page.locator("article.panel:visible").wait_for(state="detached")
+    page.wait_for_function("document.activeElement.getAttribute('href') === '#pair.1.13_0.9'")
+    assert not page.evaluate("document.querySelector('main').inert")
+
+
+def test_the_pairs_that_ran_are_told_with_what_ran(page, browser, kit, tmp_path):
+    """Green, each with a command to copy; narrowed as the map is, and the answer names them."""
+    seen = {"ran_with": {"vllm": "the community CPU build"}}
+    engine = {
+        "verdict": "pass",
+        "evidence": "executed",
+        "codes": [],
+        "summary": "",
+        "date": "2026-01-01",
+    } | seen
+    names = {"id": "vllm-1.3+trl-0.9", "vllm": "1.3", "trl": "0.9", "transformers": "5.1", "torch": None}
+    ran = {**names, "verdict": "pass", "layers": {"engine": engine}}
+    (tmp_path / "matrix.toml").write_text(kit.head + kit.cell("1.4", "0.9", LAYERS))
+    (cell,) = load(tmp_path / "matrix.toml").cells
+    asked = [Question(cell, BY_NAME[layer], (("layer", layer),)) for layer in LAYERS]
+    made = tmp_path / "index.html"
+    made.write_text(html.render(board(asked, []), "today", published=Compat((ran,), "today")))
+    page.goto(made.as_uri())
+    (row,) = page.locator(".ran tr[data-vllm]").all()
+    assert "the engine sampled" in row.inner_text()
+    row.locator("button.copy").click()
+    page.get_by_text("Copied").wait_for()
+    assert (
+        page.evaluate("navigator.clipboard.readText()")
+        == "uv pip install vllm==1.3 trl==0.9 transformers==5.1"
+    )
+    page.select_option("#my-device", "gpu")
+    assert not row.is_visible()
+    assert page.locator("#answer").inner_text() == "nothing of these ran"
+    page.select_option("#my-device", "")
+    page.select_option("#my-trl", "0.9")
+    assert page.locator("#answer").inner_text() == "ran: vLLM 1.3 with TRL 0.9"
+    shown = {one.inner_text().strip() for one in page.locator(".legend.states .chip").all()}
+    assert {one.inner_text().strip() for one in page.locator(".map a.chip").all()} <= shown
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1500, "dark")])
 def test_it_fits_a_phone_and_the_dark(browser, address, width, scheme):
     """Nothing is wider than the screen, save what scrolls in a box of its own; the paper is dark where asked."""
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    opened = context.new_page()
-    opened.goto(address)
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    paper = opened.evaluate("getComputedStyle(document.body).backgroundColor")
-    light = sum(int(part) for part in paper.strip("rgb()").split(",")) > 384
-    assert light is (scheme == "light")
-    context.close()
+    with real.opened(browser, address, width, scheme) as opened:
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+        paper = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+        light = sum(int(part) for part in paper.strip("rgb()").split(",")) > 384
+        assert light is (scheme == "light")
 
 
 def test_without_its_script_the_page_is_whole(browser, address):
     """Every verdict still opens by its link; what needs the script is not shown."""
-    context = browser.new_context(java_script_enabled=False)
-    opened = context.new_page()
-    opened.goto(address)
-    assert not opened.locator("#tools").is_visible()
-    opened.click("tr[data-cell='vllm-1.2+trl-0.9'] td[data-layer=contract] a.chip")
-    assert opened.locator("article.panel:visible").count() == 1
-    context.close()
+    with real.opened(browser, address, java_script_enabled=False) as opened:
+        assert not opened.locator("#tools").is_visible()
+        opened.click("tr[data-cell='vllm-1.2+trl-0.9'] td[data-layer=contract] a.chip")
+        assert opened.locator("article.panel:visible").count() == 1

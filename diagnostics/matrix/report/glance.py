@@ -43,6 +43,8 @@ _SHOWN = {
     "peer:alone": "TRL's own trainer, without vLLM",
     "import": "both were imported",
 }
+# What says nothing of the engine, beside what does.
+_LESS = {"import", "peer:alone", "scheduler"}
 _AGAINST = {"fail", "expected_fail", "flaky", "unresolvable", "not_judged"}
 # What a scheduler shows is whether a known issue is there, which stops no pair.
 _TOLD = {*_SHOWN, "resolve", "contract"} - {"scheduler"}
@@ -60,6 +62,7 @@ class Pair:
         against: What failed, or was not shown, in words.
         device: Where it ran: cpu, gpu, or nothing.
         install: A command that has the pair; empty where there is none to be had.
+        locked: A command that has all its packages as they were locked, from a checkout; empty where there is no lock.
         again: A command that asks again.
         cell: Of a pair with a cell, its name.
         declared: Whether their requirements can be met together.
@@ -73,6 +76,7 @@ class Pair:
     against: tuple[str, ...] = ()
     device: str = ""
     install: str = ""
+    locked: str = ""
     again: str = ""
     cell: str = ""
     declared: bool = True
@@ -113,7 +117,7 @@ def _of_cell(cell: Mapping[str, Any], *, here: bool) -> Pair:
     passed = [name for name, one in executed.items() if one["verdict"] in _PASSED or name == "scheduler"]
     modes = [name.partition(":")[2] for name in passed if name.startswith("train:")]
     ran = [words for name, words in _SHOWN.items() if name in passed]
-    ran += [f"this project's trainer, {' and '.join(modes)}"] if modes else []
+    ran += [f"this project's trainer: {', '.join(modes)}"] if modes else []
     against = [
         f"{name}: {(one.get('reason') if one['verdict'] == 'expected_fail' else '') or one.get('summary')}"
         for name, one in layers.items()
@@ -131,17 +135,23 @@ def _of_cell(cell: Mapping[str, Any], *, here: bool) -> Pair:
     pins = [("vllm", cell["vllm"]), ("trl", cell["trl"])]
     pins += [(name, cell[name]) for name in ("transformers", "torch") if cell.get(name)]
     install = quoted(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins)))
-    again = quoted(("nox", "-s", "matrix", "--", "--cells", cell["id"], "--fresh"))
-    told = (
+    sync = quoted(("uv", "pip", "sync", "--require-hashes", f"locks/{cell['id']}.txt"))
+    resolves = layers.get("resolve", {}).get("verdict") in _PASSED
+    had = not wrong or state == "ran"
+    return Pair(
+        cell["vllm"],
+        cell["trl"],
+        state,
+        here,
         tuple(ran),
         tuple(against),
         device,
-        "" if wrong and state != "ran" else install,
-        again,
+        install if had else "",
+        sync if had and resolves else "",
+        quoted(("nox", "-s", "matrix", "--", "--cells", cell["id"], "--fresh")),
         cell["id"],
+        resolves,
     )
-    resolves = layers.get("resolve", {}).get("verdict") in _PASSED
-    return Pair(cell["vllm"], cell["trl"], state, here, *told, resolves)
 
 
 def _of_read(vllm: str, trl: str, read: Read) -> Pair:
@@ -174,20 +184,31 @@ def headline(found: Iterable[Pair]) -> list[str]:
         f"{count['ran']} of {len(tried)} pairs that were tried ran with their engine, {count['part']} in part;"
         f" {lost} cannot work. {len(known) - len(tried)} more were only read."
     ]
-    took: dict[str, Pair] = {}
-    for pair in known:
-        if pair.state == "ran":
-            took.setdefault(line(pair.vllm), pair)
     # One that nobody declares may run; who is asked which to take names one that is declared, where there is one.
-    if best := next((pair for pair in took.values() if pair.declared), next(iter(took.values()), None)):
+    took = [pair for pair in known if pair.state == "ran"]
+    if best := next((pair for pair in took if pair.declared), next(iter(took), None)):
         told.append(f"For vLLM {best.vllm} take TRL {best.trl}.")
-        others = [
-            f"vLLM {pair.vllm} with TRL {pair.trl}{'' if pair.declared else ' (not declared by it)'}"
-            for pair in took.values()
-            if pair is not best
-        ]
-        told += [f"Ran as well: {', '.join(others)}."] if others else []
     return told
+
+
+def ran(found: Iterable[Pair]) -> list[dict[str, Any]]:
+    """The pairs that ran, each with its square of the map, and what of their engine was shown."""
+    less = {_SHOWN[name] for name in _LESS}
+    return [
+        {
+            "pair": pair,
+            "shown": [words for words in pair.ran if words not in less],
+            "vllm": line(pair.vllm),
+            "trl": line(pair.trl),
+            "anchor": _anchor(pair),
+        }
+        for pair in found
+        if pair.state == "ran"
+    ]
+
+
+def _anchor(pair: Pair) -> str:
+    return f"pair.{line(pair.vllm)}_{line(pair.trl)}"
 
 
 def line(version: str) -> str:
@@ -229,7 +250,7 @@ def _square(trl: str, vllm: str, members: list[Pair]) -> dict[str, Any] | None:
         alike.setdefault((pair.cell, pair.state, pair.trl, pair.against), []).append(pair)
     return {
         "trl": trl, "vllm": vllm, "symbol": symbol, "style": style, "words": words, "device": members[0].device,
-        "here": any(pair.here for pair in members), "anchor": f"pair.{vllm}_{trl}",
+        "here": any(pair.here for pair in members), "anchor": _anchor(members[0]), "state": members[0].state,
         "pairs": [
             {
                 "pair": several[0], "vllm": ", ".join(pair.vllm for pair in several),

@@ -16,6 +16,7 @@ from diagnostics.matrix.ask.layers.resolve import SHOWN
 from diagnostics.matrix.plan.verdicts import Verdict
 from diagnostics.matrix.report import confusion, findings, glance, words
 from diagnostics.matrix.report.changes import NO_CHANGES
+from diagnostics.report import pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,7 +53,7 @@ def render(
     rows = [_row(board, row, changes) for row in board.rows]
     known = glance.pairs(board, compat.load() if published is None else published)
     page: str = template.render(
-        style=Markup((PAGE / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        style=Markup(pages.style((PAGE / "page.css").read_text(encoding="utf-8"))),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
         generated=generated,
@@ -64,6 +65,7 @@ def render(
         found=_found(board),
         families=list(_families(rows)),
         headline=glance.headline(known),
+        ran=glance.ran(known),
         map=glance.grid(known),
         predictions=[_predictions(one) for one in confusion.of(board) if one.pairs or one.issues],
         compared=changes.since,

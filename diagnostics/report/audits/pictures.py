@@ -6,7 +6,7 @@ import math
 from html import escape
 from typing import Any
 
-_WIDTH, _HEIGHT, _LEFT = 640, 150, 150
+_WIDTH, _HEIGHT, _LEFT = 640, 150, 250
 # Of the logarithm of a difference over the floor: from a hundredth of it to a thousand times.
 _LOW, _HIGH, _BINS = -2.0, 3.0, 50
 
@@ -27,7 +27,8 @@ def drawn(pictures: dict[str, Any]) -> str:
 
 
 def _figure(title: str, inside: str) -> str:
-    return f"<figure><figcaption class='dim'>{escape(title)}</figcaption>{inside}</figure>" if inside else ""
+    named = inside.replace("<svg ", f"<svg aria-label='{escape(title)}' ", 1)
+    return f"<figure><figcaption class='dim'>{escape(title)}</figcaption>{named}</figure>" if inside else ""
 
 
 def _svg(height: int, inside: str) -> str:
@@ -81,8 +82,8 @@ def _versions(off: dict[str, float]) -> str:
     for row, (name, one) in enumerate(sorted(off.items(), key=lambda item: item[1])):
         wide = scale * math.log10(max(10 * one, 1.2))
         made.append(
-            f"<text x='0' y='{22 * row + 15}'>{escape(name[:22])}</text>"
-            f"<rect x='{_LEFT}' y='{22 * row + 3}' width='{wide:.1f}' height='14'/>"
-            f"<text x='{_LEFT + wide + 6:.0f}' y='{22 * row + 15}'>{one:.3g}</text>"
+            f"<text x='0' y='{26 * row + 18}'>{escape(name[:22])}</text>"
+            f"<rect x='{_LEFT}' y='{26 * row + 5}' width='{wide:.1f}' height='14'/>"
+            f"<text x='{_LEFT + wide + 6:.0f}' y='{26 * row + 18}'>{one:.3g}</text>"
         )
-    return _svg(22 * len(off) + 4, "".join(made))
+    return _svg(26 * len(off) + 4, "".join(made))

@@ -9,7 +9,8 @@ const words = new Map(chips.map((chip) => {
   const cell = chip.closest("tr").dataset.cell;
   return [chip, `${cell} ${layerOf(chip)} ${chip.textContent} ${chip.title}`.toLowerCase()];
 }));
-let origin = null; // the verdict from which the open panel was reached
+const squares = all(".map a.chip");
+let origin = null; // the link by which the open panel was reached
 
 function wanted() {
   const searched = one("search").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -29,18 +30,35 @@ function filter() {
   let shown = 0;
   for (const chip of chips) {
     const off = !fits(chip, words.get(chip));
-    chip.classList.toggle("off", off);
-    chip.tabIndex = off ? -1 : 0;
+    dim(chip, off);
     shown += off ? 0 : 1;
   }
   for (const row of all(".board tr[data-cell]")) row.hidden = !row.querySelector("a.chip:not(.off)");
   for (const family of all("tbody.family")) family.hidden = !family.querySelector("tr[data-cell]:not([hidden])");
   const cells = all(".board tr[data-cell]:not([hidden])").length;
+  stops(chips);
   one("found").textContent = `${shown} of ${chips.length} verdicts in ${cells} cells`;
 }
 
-function seen() {
-  return chips.filter((chip) => !chip.classList.contains("off"));
+function dim(chip, off) {
+  chip.classList.toggle("off", off);
+  if (off) chip.setAttribute("aria-disabled", "true");
+  else chip.removeAttribute("aria-disabled");
+}
+
+// The table of which a chip is one, and what the filters leave of it.
+function mates(chip) {
+  return squares.includes(chip) ? squares : chips;
+}
+
+function seen(list) {
+  return list.filter((chip) => !chip.classList.contains("off") && chip.getClientRects().length);
+}
+
+// One stop for the tabulator in each table, however many chips it has: the arrows go on from there.
+function stops(list, wanted = list.find((chip) => chip.tabIndex === 0)) {
+  const left = seen(list), stop = left.includes(wanted) ? wanted : left[0];
+  for (const chip of list) chip.tabIndex = chip === stop ? 0 : -1;
 }
 
 // The nearest verdict in the direction of the key, by where it stands on the screen.
@@ -49,7 +67,7 @@ function neighbour(from, key) {
   const across = key === "ArrowLeft" || key === "ArrowRight";
   const sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
   let best = null, least = Infinity;
-  for (const chip of seen()) {
+  for (const chip of seen(mates(from))) {
     const there = chip.getBoundingClientRect();
     const [along, aside] = across ? [there.left - here.left, there.top - here.top] : [there.top - here.top, there.left - here.left];
     if (sign * along <= 1) continue;
@@ -78,13 +96,15 @@ async function copy(button) {
 
 function opened() {
   const now = panel();
+  // What lies below an open panel is not reached by the keyboard.
+  document.querySelector("main").inert = Boolean(now);
   if (now) now.querySelector(".close").focus();
   else if (origin) origin.focus();
 }
 
 function step(by) {
-  const list = seen(), at = list.indexOf(origin ?? chips.find((chip) => chip.hash === location.hash));
-  const next = list[at + by];
+  const from = [origin, ...chips, ...squares].find((chip) => chip?.hash === location.hash);
+  const list = from ? seen(mates(from)) : [], next = list[list.indexOf(from) + by];
   if (!next) return;
   origin = next;
   location.hash = next.hash;
@@ -104,23 +124,32 @@ function pressed(event) {
   else if (event.key === "/") one("search").focus();
   else if (event.key === "c" && now) copy(now.querySelector("button.copy"));
   else if ((event.key === "j" || event.key === "k") && now) step(event.key === "j" ? 1 : -1);
-  else if (event.key.startsWith("Arrow") && event.target.matches(".board a.chip")) neighbour(event.target, event.key)?.focus();
-  else if (event.key === "ArrowDown" && !now && !event.target.matches("a, summary, pre, button, input, .scroll")) seen()[0]?.focus();
+  else if (event.key.startsWith("Arrow") && event.target.matches(":is(.board, .map) a.chip")) neighbour(event.target, event.key)?.focus();
+  else if (event.key === "ArrowDown" && !now && !event.target.matches("a, summary, pre, button, input, .scroll")) seen(chips)[0]?.focus();
   else return;
   event.preventDefault();
 }
 
-// The map, narrowed to what somebody has.
+// The pairs, narrowed to what somebody has.
 const mine = ["my-vllm", "my-trl", "my-device"].map(one);
 function narrow() {
   const [vllm, trl, device] = mine.map((field) => field.value);
-  for (const cell of all(".map [data-vllm]")) cell.hidden = vllm && cell.dataset.vllm !== vllm;
-  for (const row of all(".map tr[data-trl]")) row.hidden = trl && row.dataset.trl !== trl;
-  const left = all(".map a.chip").filter((chip) => !chip.parentElement.hidden && !chip.closest("tr").hidden);
-  for (const chip of left) chip.classList.toggle("off", Boolean(device) && chip.dataset.device !== device);
-  const ran = left.filter((chip) => chip.dataset.device && (!device || chip.dataset.device === device));
-  const pairs = ran.slice(0, 4).map((chip) => `vLLM ${chip.parentElement.dataset.vllm} with TRL ${chip.closest("tr").dataset.trl}`);
-  one("answer").textContent = vllm || trl || device ? (ran.length ? `ran: ${pairs.join(", ")}${ran.length > 4 ? " …" : ""}` : "nothing of these ran") : "";
+  for (const cell of all(".map [data-vllm]")) cell.hidden = Boolean(vllm) && cell.dataset.vllm !== vllm;
+  for (const row of all(".map tr[data-trl]")) row.hidden = trl ? row.dataset.trl !== trl : !row.querySelector("td:not([hidden]) a");
+  for (const chip of squares) dim(chip, Boolean(device) && chip.dataset.device !== device);
+  const fits = (row) => (!vllm || row.dataset.vllm === vllm) && (!trl || row.dataset.trl === trl) && (!device || row.dataset.device === device);
+  for (const row of all(".ran tr[data-vllm]")) row.hidden = !fits(row);
+  stops(squares);
+  one("answer").textContent = vllm || trl || device ? answer() : "";
+}
+
+// In words, what is left of the pairs: those that ran, or what was only read of the newest.
+function answer() {
+  const some = (names) => `${names.slice(0, 4).join(", ")}${names.length > 4 ? " …" : ""}`;
+  const ran = all(".ran tr[data-vllm]").filter((row) => !row.hidden);
+  if (ran.length) return `ran: ${some(ran.map((row) => row.querySelector("a").ariaLabel.split(":")[0]))}`;
+  const read = seen(squares).filter((chip) => chip.dataset.state === "read");
+  return `nothing of these ran${read.length ? `; only read, and all that TRL takes is there: ${some(read.map((chip) => chip.title.split(":")[0]))}` : ""}`;
 }
 for (const field of mine) field.addEventListener("input", narrow);
 one("mine").hidden = false;
@@ -132,7 +161,8 @@ for (const command of all("pre.command")) {
   button.textContent = "Copy";
   command.after(button);
 }
-for (const chip of chips) chip.addEventListener("click", () => { origin = chip; });
+for (const link of all("main a")) link.addEventListener("click", () => { origin = link; });
+for (const list of [chips, squares]) for (const chip of list) chip.addEventListener("focus", () => stops(list, chip));
 for (const field of fields) field.addEventListener("input", filter);
 for (const button of all("button.copy")) button.addEventListener("click", () => copy(button));
 one("clear").addEventListener("click", () => {
@@ -141,6 +171,9 @@ one("clear").addEventListener("click", () => {
 });
 addEventListener("keydown", pressed);
 addEventListener("hashchange", opened);
+addEventListener("click", (event) => { if (panel() && !event.target.closest(".panel, main")) location.hash = "top"; });
 one("tools").hidden = false;
 for (const element of all(".scripted")) element.hidden = false;
 filter();
+narrow();
+if (panel()) opened();

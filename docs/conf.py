@@ -1,0 +1,42 @@
+"""Sphinx's settings for the documents' site; `make_site.py` lays them beside what they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+project = "grpo-doctor"
+author = "grpo-doctor contributors"
+extensions = ["myst_parser"]
+root_doc = "README"
+html_theme = "furo"
+html_title = "grpo-doctor"
+html_copy_source = False
+html_show_sphinx = False
+# An excerpt of each page found is fetched from the page, which no browser does for a folder on a disk.
+html_show_search_summary = False
+smartquotes = False  # of two dashes of a command it would make one
+myst_heading_anchors = 4
+# A code's own page begins with its second heading where it has no first section, and a transcript is no language.
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+# What is missing behind a piece of markup: no key reaches a box that scrolls, and a heading is of no level.
+_MISSING = {
+    "<pre": ' tabindex="0"',
+    'class="table-wrapper colwidths-auto docutils container"': ' tabindex="0"',
+    'class="caption" role="heading"': ' aria-level="2"',
+}
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls it: behind the theme, which makes the tree at the side in the same event."""
+    app.connect("html-page-context", for_keys, priority=900)
+
+
+def for_keys(_app: Any, _name: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
+    """Lets the keyboard reach what scrolls, and captions say of which level they are."""
+    for part in ("body", "furo_navigation_tree"):
+        text = context.get(part)
+        if not isinstance(text, str):
+            continue
+        for before, missing in _MISSING.items():
+            text = text.replace(before, before + missing)
+        context[part] = text

@@ -1,0 +1,86 @@
+"""A real browser in which pages are tried: what it says of them, what axe finds, where the tabulator leads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needed = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: install chromium")
+# What the tabulator should reach, and whether it is seen that it did.
+_STOPS = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
+  .filter((one) => one.tabIndex >= 0 && !one.disabled && !one.closest("[inert]") && one.checkVisibility(
+    {contentVisibilityAuto: true, visibilityProperty: true}) && one.getClientRects().length)
+  .map((one, place) => { one.dataset.stop = place; return one.outerHTML.slice(0, 90); })"""
+_HERE = """() => {
+  const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
+  if (one === document.body || one === document.documentElement) return null;
+  const seen = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none";
+  const inside = box.bottom > 0 && box.right > 0 && box.top < innerHeight && box.left < innerWidth;
+  return [Number(one.dataset.stop ?? -1), seen && inside, one.outerHTML.slice(0, 90)];
+}"""
+
+
+@contextmanager
+def started():
+    """One headless browser; skips where there is none, or nothing to drive it."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # it refuses to run as root with one
+        chromium = driver.chromium.launch(executable_path=BROWSER, args=sandbox)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def opened(browser, address, width=1100, scheme="light", **settings):
+    """A page of that width; by the end it must have said nothing, and asked for nothing that is no file."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", **settings
+    )
+    context.set_default_timeout(300_000)
+    page, asked, said = context.new_page(), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(address)
+    yield page
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert said == []
+    context.close()
+
+
+def hindrances(page):
+    """What axe finds of a page that keeps somebody from using it: its serious and critical findings."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        (one["id"], node["html"][:120], node["failureSummary"][:200])
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+        for node in one["nodes"]
+    ]
+
+
+def walked(page):
+    """Goes through a page by the tabulator alone; returns what was not reached, and where it was not seen.
+
+    The walk ends where the focus leaves the page or comes back to the first stop: it may not be held anywhere.
+    """
+    wanted = page.evaluate(_STOPS)
+    before = page.evaluate(_HERE)  # where a panel was opened, the focus stands in it
+    reached, unseen = [before[0]] if before else [], []
+    for _ in range(len(wanted) + 3):
+        page.keyboard.press("Tab")
+        here = page.evaluate(_HERE)
+        if here is None or (reached and here[0] == reached[0]):
+            break
+        reached.append(here[0])
+        if not here[1]:
+            unseen.append(here[2])
+    else:
+        pytest.fail(f"the focus does not leave {page.url}: at {here}")
+    return [text for place, text in enumerate(wanted) if place not in reached], unseen

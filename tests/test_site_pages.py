@@ -1,0 +1,63 @@
+"""The documents' site as it is built, in a real browser and without a server. `nox -s docs` builds it and runs this."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import browser as real
+
+SITE = os.environ.get("GRPO_DOCTOR_SITE", "")
+pytestmark = [
+    real.needed,
+    pytest.mark.skipif(not SITE, reason="GRPO_DOCTOR_SITE names no built site: nox -s docs"),
+]
+# One of each kind.
+PAGES = (
+    "README", "search", "docs/codes", "docs/codes/SCH001", "docs/reference/train", "docs/how-to/dead-run",
+    "docs/results/README", "docs/matrix",
+)  # fmt: skip
+
+
+def address(page):
+    """Of a page of the site."""
+    return Path(SITE, f"{page}.html").resolve().as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One headless browser."""
+    with real.started() as chromium:
+        yield chromium
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1300, "light")])
+def test_nobody_is_kept_out(browser, page, width, scheme):
+    """Nothing serious is found by axe, nothing scrolls sideways, and the browser has no complaint."""
+    with real.opened(browser, address(page), width, scheme) as opened:
+        assert real.hindrances(opened) == []
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("page", ["docs/codes/SCH001", "docs/matrix"])
+def test_the_tabulator_reaches_all_there_is(browser, page):
+    """The tree at the side, the text, and every box that scrolls."""
+    with real.opened(browser, address(page), 1300) as opened:
+        assert real.walked(opened) == ([], [])
+
+
+def test_it_is_searched_without_a_server(browser):
+    """From the field on the first page to the page that was looked for, by the keyboard."""
+    with real.opened(browser, address("README"), 1300) as opened:
+        opened.locator("input[name=q]").first.focus()
+        opened.keyboard.type("prefill_seq_groups")
+        opened.keyboard.press("Enter")
+        opened.wait_for_url("**/search.html?q=prefill_seq_groups*")
+        found = opened.locator("#search-results ul.search a", has_text="SCH001")
+        found.first.focus()
+        opened.keyboard.press("Enter")
+        opened.wait_for_url("**/docs/codes/SCH001.html*")
+        assert opened.locator("h1").inner_text().startswith("SCH001: ")
