@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
@@ -14,6 +15,11 @@ _TAG = re.compile(
     r"\s*(?:\[(?:rank|default|RANK )?(?P<rank>\d+)\]: ?(?:\[[EWIF]\d+ [^\]]*\] ?)?"
     r"|\((?P<name>[\w:.\- ]+ )?pid=(?P<pid>\d+)(?:, ip=[\d.]+)?\) ?)"
 )
+# What services put before each line of a log (`docker compose`, `kubectl --timestamps`), and vLLM's own logger.
+_SERVICE = re.compile(
+    r"(?m)^(?:[\w.-]{1,60} +\| )?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? ?)?"
+)
+_LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\]? ?")
 _TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
 _ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
 _DEFUNCT = "<defunct>"
@@ -26,8 +32,9 @@ _TRACED = re.compile(r"^([\w]+\.py)\((\d+)\): ")
 
 
 def bare(text: str) -> str:
-    """Without colours, quotes and a viewer's numbers."""
-    return _NUMBER.sub("", _QUOTE.sub("", _ANSI.sub("", text)))
+    """Without colours, quotes, a viewer's numbers, a service's names and times, and the escapes of a page."""
+    plain = _SERVICE.sub("", _NUMBER.sub("", _QUOTE.sub("", _ANSI.sub("", text))))
+    return html.unescape(plain) if "&lt;" in plain else plain
 
 
 def untagged(text: str) -> str:
@@ -44,10 +51,10 @@ def untagged(text: str) -> str:
     for line in text.splitlines():
         match = _TAG.match(line)
         if not match:
-            groups[""].append(line)
+            groups[""].append(_LOGGER.sub("", line, count=1))
             continue
         head = f"rank {match['rank']}" if match["rank"] else f"Process {match['pid']}: {match['name'] or ''}"
-        groups.setdefault(head.strip(), []).append(line[match.end() :])
+        groups.setdefault(head.strip(), []).append(_LOGGER.sub("", line[match.end() :], count=1))
     return "\n".join(
         line for head, lines in groups.items() if lines for line in ([head] if head else []) + lines
     )

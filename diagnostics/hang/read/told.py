@@ -43,6 +43,12 @@ _STORE = re.compile(
     r"waiting for clients\. \d+/\d+ clients joined"
     r"|retrieving ncclUniqueId from \[\d+\][^\n]{0,200}(?:[Tt]imeout|[Tt]imed out)"
 )
+# NCCL's RAS, as its client prints it: a block a communicator, counts, and below each the ranks that have it.
+_RAS = re.compile(
+    r"(?m)^#\d+-\d+ \([0-9a-f]+\) (?P<kind>MISMATCH|INCOMPLETE)\n(?P<body>(?:[ \t]+\S.*\n?|[ \t]*\n)+)"
+)
+_RAS_COUNT = re.compile(r"\d+ ranks? ha(?:s|ve) launched up to operation (\d+)|Missing communicator data")
+_RAS_RANK = re.compile(r"^\s*Rank (\d+)\b")
 _ENTRY = re.compile(r"['\"]profiling_name['\"]: *['\"](?:\w+:)?_?([a-z]\w*)")
 # Operations whose sizes are the same on every rank; of the others a root's or a split's may differ.
 _EVEN = ("ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
@@ -67,7 +73,7 @@ class _Told:
 
 def read(text: str) -> Snapshot | None:
     """What is said of ranks; None if nothing is."""
-    return _checked(text) or _watched(text) or _excerpt(text)
+    return _checked(text) or _served(text) or _watched(text) or _excerpt(text)
 
 
 def decides(snapshot: Snapshot) -> bool:
@@ -129,6 +135,24 @@ def _checked(text: str) -> Snapshot | None:
 
 def _ranks(frames: dict[int, StackFrame], source: str) -> Snapshot:
     return Snapshot(tuple(_rank(rank, frame) for rank, frame in sorted(frames.items())), source=source)
+
+
+def _served(text: str) -> Snapshot | None:
+    """NCCL's RAS in words: only ranks of the fewer are named, in the block that tells them apart best."""
+    for block in sorted(_RAS.finditer(text), key=lambda match: match["kind"] != "MISMATCH"):
+        most, begun, told = 0, -1, dict[int, int]()
+        for line in block["body"].splitlines():
+            if count := _RAS_COUNT.search(line):
+                begun = int(count[1] or 0)
+                most = max(most, begun)
+            elif (rank := _RAS_RANK.match(line)) and begun >= 0:
+                told.setdefault(int(rank[1]), begun)
+        behind = {rank for rank, number in told.items() if number < max(most, 1)}
+        if behind:
+            waiting = next(rank for rank in range(len(behind) + 1) if rank not in behind)
+            inside = sorted({waiting} | set(told) - behind)
+            return _ranks(dict.fromkeys(inside, _in("wait")) | dict.fromkeys(behind, _out()), "NCCL RAS")
+    return None
 
 
 def _watched(text: str) -> Snapshot | None:
