@@ -136,7 +136,7 @@ IDLES = tuple((re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$"
 RAYS_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
 THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^<string>"
+    r"/(?:site|dist)-packages/|/lib(?:64|32)?/python\d[.\d]*/|^<frozen|^<string>"
     # As py-spy shortens them in its text: from the folder of packages on.
     rf"|^(?:{'|'.join(TOP_MODULES)}|torch|ray|sglang|transformers|accelerate|deepspeed|peft|datasets|megatron"
     r"|lightning|pytorch_lightning|redis|requests|urllib3|httpx|httpcore|aiohttp|uvicorn|fastapi|starlette|zmq|grpc"

@@ -84,6 +84,8 @@ _CALLED = {
 }  # fmt: skip
 # The same of a dump, where the innermost frame may be a function around such a call, and no system call tells.
 _WRAPPED = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
+# What a child flushes that a fork made: a thread of its parent had the stream's lock at that moment.
+_FLUSHED = "_flush_std_streams"
 _SOCKETS = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py$")
 _READS = ("readinto", "read", "recv", "recv_into", "recvfrom")
 # What may spin while it waits.
@@ -241,6 +243,8 @@ def _wrapped(thread: Thread, frame: StackFrame) -> str:
         return ""
     if _SOCKETS.match(frame.path):
         return "socket" if frame.function in _READS else ""
+    if frame.function == _FLUSHED and any("popen_fork" in one.path for one in thread.frames):
+        return "lock"
     return _CALLED[frame.function] if frame.function in _WRAPPED else ""
 
 

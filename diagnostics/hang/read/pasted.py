@@ -27,6 +27,8 @@ _DEFUNCT = "<defunct>"
 _AUX = re.compile(
     r"^\s*\S+\s+(\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+\d+\s+\S+\s+([RSDTtZXI])(\S*)\s+\S+\s+[\d:]+\s+(.+)$"
 )
+# `ps -ef`: user, pid, parent, use, start, terminal, time, command.
+_EF = re.compile(r"^\s*\S+\s+(\d+)\s+(\d+)\s+\d+\s+\S+\s+\S+\s+[\d:-]+\s+(.+)$")
 # `python -m trace --trace`: the module's file, its line, the source.
 _TRACED = re.compile(r"^([\w]+\.py)\((\d+)\): ")
 
@@ -104,6 +106,25 @@ def table(text: str) -> list[Process]:
         threads = (Thread(pid, wchan="unknown"),) if lead else ()
         found.append(Process(pid, ppid=above, title=row[4], state="Z" if dead else "", threads=threads))
     return found
+
+
+def full(text: str) -> list[Process]:
+    """The processes of `ps -ef`, where some are dead; with living ones of the same name and parent these are missed."""
+    rows = [match for match in map(_EF.match, text.splitlines()) if match]
+    if not any(_DEFUNCT in row[3] for row in rows):
+        return []
+    living = {(row[2], _name(row[3])) for row in rows if _DEFUNCT not in row[3]}
+    bereaved = {row[2] for row in rows if _DEFUNCT in row[3] and (row[2], _name(row[3])) in living}
+    return [
+        Process(
+            int(row[1]),
+            ppid=int(row[2]) if row[2] in bereaved else 0,
+            title=row[3],
+            state="Z" if _DEFUNCT in row[3] else "",
+            threads=(Thread(int(row[1]), wchan="unknown"),) if row[1] in bereaved else (),
+        )
+        for row in rows
+    ]
 
 
 def _name(title: str) -> str:

@@ -43,7 +43,7 @@ _EU = re.compile(r"^\s*#\d+\s+0x[0-9a-f]+ (?:- \d+ )?(?!in )([\w:~@.$]{2,300})(?
 _EU_THREAD = re.compile(r"^\s*TID (\d+)\b")
 _LLDB = re.compile(r"^\s*\*?\s*frame #\d+: 0x[0-9a-f]+ ([^\s`]+)`(.+?)(?: \+ \d+| at |\(|$)")
 _LLDB_THREAD = re.compile(r"^\s*\*?\s*thread #(\d+)\b")
-_GDB_PYTHON = re.compile(r"^\s*#\d+ .*\bFrame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
+_GDB_PYTHON = re.compile(r"^\s*(?:#\d+ .*\b)?Frame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
 # Frames of C++ as an error of c10d prints them, and chains of calls that somebody drew: outermost first.
 _CPP = re.compile(r"^\s*frame #(\d+): (.+?) \+ 0x[0-9a-f]+ \((?:0x[0-9a-f]+ in )?([^)]*)\)")
 _ARROW = re.compile(r"^\s{1,80}(?:\S.{0,200}\s)?->\s+([\w:.]+)")
@@ -89,6 +89,7 @@ def is_text(text: str) -> bool:
             _CPP,
             _ARROW,
             _GDB_INFO,
+            _GDB_PYTHON,
             _EU,
             _LLDB,
         )

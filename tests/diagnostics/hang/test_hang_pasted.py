@@ -175,6 +175,33 @@ HANGS = {
         '  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap\n',
         "lost_message", "HNG016", {"/1"},
     ),
+    "NCCL's RAS where it lists who is ahead": (
+        "#0-0 (27a079b828ff1a75) MISMATCH\n  Communicator ranks have different AllGather operation counts\n"
+        "  3 ranks have launched up to operation 640\n  1 rank has launched up to operation 641\n"
+        "  Rank 2 -- GPU 2 managed by process 49 on node 10.0.0.1\n",
+        "absent", "HNG002", {"/1", "/2", "/4"},
+    ),
+    "a check of PyTorch's that is cut within its first half": (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=21, OpType=BROADCAST, TensorShape=[1], TensorDtypes=Lo",
+        "mismatch", "HNG001", {"/2", "/3"},
+    ),
+    "a child that flushes what a thread of its parent was writing": (
+        '  File "/usr/lib/python3.7/multiprocessing/util.py", line 400 in _flush_std_streams\n'
+        '  File "/usr/lib/python3.7/multiprocessing/process.py", line 317 in _bootstrap\n'
+        '  File "/usr/lib/python3.7/multiprocessing/popen_fork.py", line 74 in _launch\n',
+        "lock", "HNG006", {"/1"},
+    ),
+    "frames of Python in lines of their own": (
+        "#4  PyEval_EvalFrameEx (f=\n    Frame 0x7f, for file /usr/lib/python2.6/threading.py, line 239, in wait (self=<\n"  # noqa: E501
+        "#9  PyEval_EvalFrameEx (f=\n    Frame 0x7f, for file /usr/lib/python2.6/Queue.py, line 168, in get (self=<\n",
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "`ps -ef`": (
+        "ada  10    1  0 14:01 ?  00:00:19 python3 train.py\nada  11   10  0 14:02 ?  00:00:19 [python3] <defunct>\n"
+        "ada  12   10  0 14:02 ?  00:00:21 python3 train.py\n",
+        "dead", "HNG005", {"/11"},
+    ),
     "a rank that waits for a server": (
         f"rank 0:\n{_MAIN}    readinto (socket.py:706)\n    begin (http/client.py:318)\n    <module> (train.py:9)\n"
         f"rank 1:\n{_MAIN}    broadcast (torch/distributed/distributed_c10d.py:3000)\n    <module> (train.py:9)\n",
@@ -233,6 +260,17 @@ OPEN = {
     "NCCL's RAS without a difference": "Errors\n======\n\nWarnings\n========\n\n#0-0 (27a0) MISMATCH\n"
     "  8 ranks have launched up to operation 7\n  Rank 0 -- GPU 0 managed by process 48 on node 10.0.0.1\n"
     'Thread 7 (idle): "MainThread"\n    main_loop (ray/_private/worker.py:887)\n',
+    "a watchdog's line that is cut": "".join(_CAUGHT.format(n, 5, "ALLREDUCE", 8) for n in range(3))
+    + "[rank3]:[E1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
+    "OpType=ALLR",
+    "who came to the barrier": "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while "
+    "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n",
+    "a thread that looks once a minute": "Traceback for thread 26 (python) [] (most recent call last):\n"
+    '    (Python) File "/usr/lib64/python3.12/threading.py", line 1032, in _bootstrap\n'
+    '    (Python) File "/job/manager.py", line 54, in run\n'
+    '    (Python) File "/usr/lib64/python3.12/threading.py", line 655, in wait\n'
+    '    (Python) File "/usr/lib64/python3.12/threading.py", line 359, in wait\n'
+    "      Arguments:\n        timeout: 60\n",
     "a server that nobody asks": f"{_MAIN}    select (selectors.py:468)\n    _run_once (asyncio/base_events.py:1898)\n"
     "    run (uvicorn/server.py:61)\n    <module> (uvicorn:8)\n",
     "an idle worker of an engine": 'Process 7: VLLM::Worker_TP0   (Python 3.12.3)\nThread (idle) "MainThread"\n'
