@@ -82,7 +82,12 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
     ("rendezvous", r".*", r".*(c10d::TCPStore|TCPStore::|TCPClient).*"),
     # A lock of Python's in C: what is named so has let go of the interpreter.
     ("lock", r".*", r"acquire_timed|lock_PyThread_acquire_lock|rlock_acquire|PyThread_acquire_lock_timed"
-     r"|take_gil"),
+     r"|take_gil|PyEval_(Acquire|Restore)Thread|PyGILState_Ensure"),
+    # Nobody rests at a mutex.
+    ("lock", r".*", r"__lll_lock_wait\w*|_{0,3}(GI___)?pthread_(mutex|rwlock)_(timed|rd|wr)?lock\w*|std::mutex::lock"
+     r"|(absl::.*)?Mutex::Lock\w*|__cxa_guard_acquire|__psynch_mutexwait|_pthread_mutex_firstfit_lock_\w+"),
+    ("lock", r"logging/__init__\.py", r"acquire|_acquireLock"),
+    ("lock", r"<frozen importlib\._bootstrap>|importlib/_bootstrap\.py", r"acquire|_lock_unlock_module|__enter__"),
     ("loop", r"asyncio/(base_events|unix_events)\.py", r"_run_once"),
     ("loop", r"selectors\.py", r"select"),
     ("event", r"threading\.py", r"wait|__enter__"),
@@ -131,7 +136,7 @@ IDLES = tuple((re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$"
 RAYS_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
 THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<frozen|^<string>"
+    r"/(?:site|dist)-packages/|/lib(?:64|32)?/python\d[.\d]*/|^<frozen|^<string>"
     # As py-spy shortens them in its text: from the folder of packages on.
     rf"|^(?:{'|'.join(TOP_MODULES)}|torch|ray|sglang|transformers|accelerate|deepspeed|peft|datasets|megatron"
     r"|lightning|pytorch_lightning|redis|requests|urllib3|httpx|httpcore|aiohttp|uvicorn|fastapi|starlette|zmq|grpc"

@@ -122,7 +122,7 @@ def _locked(process: Process, told: dict[int, Wait]) -> tuple[Thread, ...]:
         if told[t.tid].kind not in (*waits.IDLE, "unseen", "join", "future", "pool", "native")
     ]
     at_lock = [t for t in doing if told[t.tid].kind == "lock"]
-    places = {t.futex or str(told[t.tid].place) for t in at_lock}
+    places = {t.futex or str(told[t.tid].place or told[t.tid].frame) for t in at_lock}
     alone = all(told[t.tid].kind in ("lock", "queue", "event") for t in doing)
     return tuple(at_lock) if len(places) > 1 and alone else ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,12 @@ _CALLED = {
     "lockf": "file_lock", "waitpid": "child", "recv": "socket", "recvfrom": "socket", "recv_into": "socket",
     "accept": "socket", "connect": "connect", "barrier": "collective", "select": "loop",
 }  # fmt: skip
+# The same of a dump, where the innermost frame may be a function around such a call, and no system call tells.
+_WRAPPED = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
+# What a child flushes that a fork made: a thread of its parent had the stream's lock at that moment.
+_FLUSHED = "_flush_std_streams"
+_SOCKETS = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py$")
+_READS = ("readinto", "read", "recv", "recv_into", "recvfrom")
 # What may spin while it waits.
 _SPUN = ("collective", "rendezvous", "ring_read", "ring_write")
 # What says more than that an event, a selector or a pipe is waited for: the library that waits by it.
@@ -216,7 +223,7 @@ _SAY = {
 def _kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
     call = thread.syscall
     kinds = {d.kind for d in process.fds if d.fd in thread.waits_fds}
-    said = _CALLED.get(frame.calls, "") if frame else ""
+    said = (_CALLED.get(frame.calls, "") or _wrapped(thread, frame)) if frame else ""
     asks = call in _ASKS and 0 in thread.waits_fds
     told = (
         ("input", asks and (call == "read" or said == "input" or "tty" in kinds)),
@@ -228,6 +235,17 @@ def _kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
         (_at_futex(process, thread, frame, said), call == "futex"),
     )
     return next((kind for kind, holds in told if holds), said or "native")
+
+
+def _wrapped(thread: Thread, frame: StackFrame) -> str:
+    """What the function itself is called, where nothing else was seen of the thread."""
+    if thread.syscall or thread.wchan or thread.runnable is not None:
+        return ""
+    if _SOCKETS.match(frame.path):
+        return "socket" if frame.function in _READS else ""
+    if frame.function == _FLUSHED and any("popen_fork" in one.path for one in thread.frames):
+        return "lock"
+    return _CALLED[frame.function] if frame.function in _WRAPPED else ""
 
 
 def _at_futex(process: Process, thread: Thread, frame: StackFrame | None, said: str) -> str:

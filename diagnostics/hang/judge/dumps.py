@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from diagnostics.hang import frames
+
 if TYPE_CHECKING:
     from diagnostics.hang.judge.sinks import End
     from diagnostics.hang.link.graph import Index
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 _SURE = ("compile", "load", "import")
 # Causes that are a thread's own wait: of a thread that serves beside the main one they may be how it rests.
 _OWN = ("lost_message", "lock", "poll", "elsewhere", "native", "full_pipe", "connect", "pending")
+# Waits by which a worker rests; who begins a stack; how deep in code of its own a thread no longer only waits for work.
+_RESTS = ("processes_queue", "processes_lock", "pipe")
+_BEGINS = ("<module>", "main", "_main", "_bootstrap", "_bootstrap_inner", "_start", "clone", "clone3")
+_WORKS = 4
 _STARTED = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|start_thread|thread_start")
 _EXPERTS = re.compile(
     r"moe|mixtral|experts?\b|dbrx|deepseek_v[23]|switch_transformers|granitemoe", re.IGNORECASE
@@ -42,9 +48,18 @@ def undecided(index: Index, one: End) -> bool:
     if not _of_others(index) or one.chain or one.level != "stuck":
         return False
     stands = [index.stands[key] for key in one.culprits if key in index.stands]
-    if one.cause == "elsewhere":
+    named = index.snapshot.source.startswith("py-spy")  # what it calls the main thread is it
+    if one.cause == "elsewhere" or any(
+        _of_nobody(stand) and not (named and stand.steps[0][0].name == "MainThread") for stand in stands
+    ):
         return True
     return one.cause in _OWN and bool(stands) and not any(_main(stand) for stand in stands)
+
+
+def _of_nobody(stand: Stand) -> bool:
+    """Whether the text is a piece in which nothing asks: it may be a worker's, which rests so."""
+    seen = stand.thread.frames if stand.thread else ()
+    return stand.kind in _RESTS and stand.wait.place is None and seen[-1].function not in _BEGINS
 
 
 def _main(stand: Stand) -> bool:
@@ -53,7 +68,8 @@ def _main(stand: Stand) -> bool:
         return False
     first = stand.steps[0][0]
     named = first.name == "MainThread" or first.tid == stand.process.pid
-    return named or not (first.frames and _STARTED.fullmatch(first.frames[-1].function))
+    own = [frame for frame in first.frames if not frames.LIBRARY.search(frame.path)]
+    return named or len(own) >= _WORKS or not (first.frames and _STARTED.fullmatch(first.frames[-1].function))
 
 
 def away(index: Index, one: End) -> bool:

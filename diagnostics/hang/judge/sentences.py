@@ -19,7 +19,7 @@ _MANY = 4
 def of(index: Index, verdict: HangVerdict) -> str:
     """The sentence."""
     names = [_label(index, key, verdict) for key in verdict.culprits]
-    who = _joined(names)
+    who = _joined(names) if len(names) <= _MANY else f"{len(names)} processes"
     if verdict.cycle and verdict.cause == "deadlock":
         steps = [f"{_label(index, e.source, verdict)} {e.text} {e.label}" for e in _cycle(verdict)]
         return f"Deadlock: {'; '.join(steps)}."
@@ -44,13 +44,14 @@ def _what(index: Index, verdict: HangVerdict) -> str:
         return CAUSES.get(cause, cause) if cause != "elsewhere" else "does not answer, and was not looked at"
     if cause == "mismatch":
         return _apart(index, verdict, stands)
+    if cause == "absent" and len(stands) > 1:
+        return "are not in the collective that the others wait in"
     stand = stands[0]
     last = verdict.chain[-1] if verdict.chain else None
     if cause == "lost_message" and last and last.source in verdict.culprits:
         return f"{_doing(stand)}, and who should give it has nothing to do: what was asked is lost"
-    if cause == "lock" and not (last and last.kind == "processes_lock"):
-        return _doing(stand)
-    if cause in ("full_pipe", "file_lock") and not last:
+    shared = last and last.kind == "processes_lock"
+    if (cause == "lock" and not shared) or (cause in ("full_pipe", "file_lock") and not last):
         return _doing(stand)
     said = _SAID.get(cause, "{doing}")
     return said.format(

@@ -43,6 +43,7 @@ _NAMED = {
 _ALL = ("gone", "cycle", "stuck", "busy", "quiet")
 # Who waits for one of several, not known which, is held up by none as long as one of them works.
 _ANY = ("gone", "busy", "cycle", "stuck", "quiet")
+_JOINS = ("_finalize_join", "join_thread")
 _DEEP = 200
 
 
@@ -166,7 +167,9 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
         ("lost_message", kind == "socket" and index.inward(stand)),
         ("mismatch", kind == "collective" and bool(path)),
         # Of a dump it is all that can be said: who took it had waited for the answer.
-        ("lost_message", kind == "http" and not path and index.snapshot.source != "live"),
+        ("lost_message", kind in ("http", "socket") and not path and index.snapshot.source != "live"),
+        # At its end a queue waits for its own thread, which only a full pipe keeps.
+        ("full_pipe", kind == "join" and index.snapshot.source != "live" and _flushes(stand)),
     )
     return next((cause for cause, holds in told if holds), _NAMED.get(kind, "native"))
 
@@ -175,6 +178,10 @@ def _at_rest(index: Index, stand: Stand, path: tuple[Edge, ...]) -> bool:
     """Whether it has nothing to do and nobody asked it anything: a parent that waits for its end did not."""
     rests = stand.kind in waits.IDLE or (stand.serves and stand.kind in ("event", "queue", "join"))
     return rests and (not path or path[-1].kind == "child") and not index.asked(stand.process)
+
+
+def _flushes(stand: Stand) -> bool:
+    return any(f.function in _JOINS for f in (stand.thread.frames if stand.thread else ()))
 
 
 def _pooled(stand: Stand) -> bool:

@@ -103,7 +103,7 @@ def _stacks(text: str) -> Snapshot | None:
         return replace(_roled(found, "tracebacks"), notes=() if found else note)
     if found := pyspy.bare(text):
         return _roled(found, "py-spy text")
-    found = pasted.tree(text) or pasted.table(text)
+    found = pasted.full(text) or pasted.tree(text) or pasted.table(text)
     if found:
         return Snapshot(tuple(found), source="a list of processes")
     found = pasted.traced(text)

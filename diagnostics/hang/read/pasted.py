@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
@@ -14,6 +15,11 @@ _TAG = re.compile(
     r"\s*(?:\[(?:rank|default|RANK )?(?P<rank>\d+)\]: ?(?:\[[EWIF]\d+ [^\]]*\] ?)?"
     r"|\((?P<name>[\w:.\- ]+ )?pid=(?P<pid>\d+)(?:, ip=[\d.]+)?\) ?)"
 )
+# What services put before each line of a log (`docker compose`, `kubectl --timestamps`), and vLLM's own logger.
+_SERVICE = re.compile(
+    r"(?m)^(?:[\w.-]{1,60} +\| )?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? ?)?"
+)
+_LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\]? ?")
 _TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
 _ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
 _DEFUNCT = "<defunct>"
@@ -21,13 +27,16 @@ _DEFUNCT = "<defunct>"
 _AUX = re.compile(
     r"^\s*\S+\s+(\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+\d+\s+\S+\s+([RSDTtZXI])(\S*)\s+\S+\s+[\d:]+\s+(.+)$"
 )
+# `ps -ef`: user, pid, parent, use, start, terminal, time, command.
+_EF = re.compile(r"^\s*\S+\s+(\d+)\s+(\d+)\s+\d+\s+\S+\s+\S+\s+[\d:-]+\s+(.+)$")
 # `python -m trace --trace`: the module's file, its line, the source.
 _TRACED = re.compile(r"^([\w]+\.py)\((\d+)\): ")
 
 
 def bare(text: str) -> str:
-    """Without colours, quotes and a viewer's numbers."""
-    return _NUMBER.sub("", _QUOTE.sub("", _ANSI.sub("", text)))
+    """Without colours, quotes, a viewer's numbers, a service's names and times, and the escapes of a page."""
+    plain = _SERVICE.sub("", _NUMBER.sub("", _QUOTE.sub("", _ANSI.sub("", text))))
+    return html.unescape(plain) if "&lt;" in plain else plain
 
 
 def untagged(text: str) -> str:
@@ -44,10 +53,10 @@ def untagged(text: str) -> str:
     for line in text.splitlines():
         match = _TAG.match(line)
         if not match:
-            groups[""].append(line)
+            groups[""].append(_LOGGER.sub("", line, count=1))
             continue
         head = f"rank {match['rank']}" if match["rank"] else f"Process {match['pid']}: {match['name'] or ''}"
-        groups.setdefault(head.strip(), []).append(line[match.end() :])
+        groups.setdefault(head.strip(), []).append(_LOGGER.sub("", line[match.end() :], count=1))
     return "\n".join(
         line for head, lines in groups.items() if lines for line in ([head] if head else []) + lines
     )
@@ -97,6 +106,25 @@ def table(text: str) -> list[Process]:
         threads = (Thread(pid, wchan="unknown"),) if lead else ()
         found.append(Process(pid, ppid=above, title=row[4], state="Z" if dead else "", threads=threads))
     return found
+
+
+def full(text: str) -> list[Process]:
+    """The processes of `ps -ef`, where some are dead; with living ones of the same name and parent these are missed."""
+    rows = [match for match in map(_EF.match, text.splitlines()) if match]
+    if not any(_DEFUNCT in row[3] for row in rows):
+        return []
+    living = {(row[2], _name(row[3])) for row in rows if _DEFUNCT not in row[3]}
+    bereaved = {row[2] for row in rows if _DEFUNCT in row[3] and (row[2], _name(row[3])) in living}
+    return [
+        Process(
+            int(row[1]),
+            ppid=int(row[2]) if row[2] in bereaved else 0,
+            title=row[3],
+            state="Z" if _DEFUNCT in row[3] else "",
+            threads=(Thread(int(row[1]), wchan="unknown"),) if row[1] in bereaved else (),
+        )
+        for row in rows
+    ]
 
 
 def _name(title: str) -> str:

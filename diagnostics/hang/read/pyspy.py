@@ -16,11 +16,17 @@ _THREAD = re.compile(
     r'^\s*Thread (?:(0x[0-9a-fA-F]+|\d+)(?:\s*\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))(?::? ?"([^"]*)"?)?'
 )
 _FRAME = re.compile(r"^\s+([^\s(][^(]*?) \((.+?)(?::(\d+))?\)\s*$")
+# The same where its indentation was lost.
+_FLAT = re.compile(r"^([\w.<>:]{1,200}) \((\S{1,300}\.(?:pyx?|c|cc|cpp|h|rs|so[.\d]*)):(\d+)\)$")
 # Two frames one below the other, as a dashboard of Ray shows a stack: without a line for the thread.
 _BARE = re.compile(r"(?m)(?:^[ \t]+[\w.<>]+ \(\S{1,300}\.py:\d+\)[ \t]*\n){2}")
 # What somebody says before it on the same line.
 _SAID = re.compile(r"(?m)^[^\n]{1,80}?[:\uff1a] ?(?=Thread (?:0x[0-9a-fA-F]+|\d+) \((?:active|idle))")
-_RANK = re.compile(r"^(?:=+|#+|-+|\*+)?\s*\[?(?:rank|RANK)\s*[:=]?\s*(\d+)\b.{0,40}$")
+# A heading that names a rank, or a line with a colon at its end, as "Stack of local rank 1:".
+RANK = re.compile(
+    r"(?i)^(?=.{1,120}$)(?:\W{0,12}(?:(?:local|global|tp|dp|pp)[ _-]?)?rank\s?[:=#]?\s?(?P<a>\d+)\b.{0,40}"
+    r"|[\w ,.'*-]{1,60} rank[ _]?(?P<b>\d+)\b[^.!?]{0,40}:\W*)$"
+)
 _CALLED = re.compile(r"(?:py-spy.*)?\bdump\b.*?(?:-p|--pid)[ =](\d+)")
 
 
@@ -67,7 +73,9 @@ def is_text(text: str) -> bool:
     lines = _SAID.sub("", text).splitlines()
     # A process without a frame of Python has threads all the same.
     whole = any(_PROCESS.match(line) for line in lines) and any(_VERSION.match(line) for line in lines)
-    return any(_THREAD.match(line) for line in lines) and (whole or any(_FRAME.match(line) for line in lines))
+    return any(_THREAD.match(line) for line in lines) and (
+        whole or any(_FRAME.match(line) or _FLAT.match(line) for line in lines)
+    )
 
 
 def bare(text: str) -> list[Process]:
@@ -88,15 +96,15 @@ def from_text(text: str) -> list[Process]:
         if match := _PROCESS.match(line) or _STACK_DUMP.match(line):
             found.append({"pid": int(match[1]), "title": match[2].strip(), "threads": [], "rank": rank})
             thread = rank = None
-        elif match := _RANK.match(line):
-            rank, thread = int(match[1]), None
+        elif match := RANK.match(line):
+            rank, thread = int(match["a"] or match["b"]), None
             found.append({"pid": 0, "title": "", "threads": [], "rank": rank})
         elif match := _THREAD.match(line):
             if not found:
                 found.append({"pid": asked or 1, "title": "", "threads": [], "rank": rank})
             thread = _thread(match, len(found[-1]["threads"]))
             found[-1]["threads"].append(thread)
-        elif thread is not None and (match := _FRAME.match(line)):
+        elif thread is not None and (match := _FRAME.match(line) or _FLAT.match(line)):
             thread["frames"].append(StackFrame(match[2], last(match[1].strip()), int(match[3] or 0)))
         elif line.strip() and not line.startswith((" ", "\t")):
             thread = None

@@ -6,7 +6,7 @@ The watchdog names who waits. Who holds them up is said only of ranks whose own 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 
@@ -14,7 +14,7 @@ _C10D = "torch/distributed/distributed_c10d.py"
 _TIMEOUT = re.compile(
     r"\[(?:PG (?:ID )?(?P<group>\w+)[^\]]{0,120}?)?Rank (?P<rank>\d+)\]\s*"
     r"Watchdog caught collective operation timeout: "
-    r"WorkNCCL\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<name>\w+)(?:, (?P<sizes>NumelIn=\d+, NumelOut=\d+))?"
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<name>\w+)(?=[,)])(?:, (?P<sizes>NumelIn=\d+, NumelOut=\d+))?"
 )
 _COUNTS = re.compile(
     r"\[PG (?:ID )?(?P<group>\w+)[^\]]{0,120}?Rank (?P<rank>\d+)\][^\n]{0,300}?"
@@ -38,13 +38,22 @@ _FINGERPRINTS = re.compile(
     re.DOTALL,
 )
 _KIND = re.compile(r"OpType=(\w+)")
+_MISMATCHED = "Detected mismatch between collectives on ranks"
+_REACHED = re.compile(r"Rank (\d+) successfully reached monitoredBarrier")
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 _STORE = re.compile(
     r"waiting for clients\. \d+/\d+ clients joined"
     r"|retrieving ncclUniqueId from \[\d+\][^\n]{0,200}(?:[Tt]imeout|[Tt]imed out)"
 )
+# NCCL's RAS, as its client prints it: a block a communicator, counts, and below each the ranks that have it.
+_RAS = re.compile(
+    r"(?m)^#\d+-\d+ \([0-9a-f]+\) (?P<kind>MISMATCH|INCOMPLETE)\n(?P<body>(?:[ \t]+\S.*\n?|[ \t]*\n)+)"
+)
+_RAS_COUNT = re.compile(r"(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)|Missing communicator data")
+_RAS_RANK = re.compile(r"^\s*Rank (\d+)\b")
 _ENTRY = re.compile(r"['\"]profiling_name['\"]: *['\"](?:\w+:)?_?([a-z]\w*)")
 # Operations whose sizes are the same on every rank; of the others a root's or a split's may differ.
+_MOST_RANKS = 1024
 _EVEN = ("ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 _NAMES = {
     "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather_into_tensor",
@@ -67,7 +76,14 @@ class _Told:
 
 def read(text: str) -> Snapshot | None:
     """What is said of ranks; None if nothing is."""
-    return _checked(text) or _watched(text) or _excerpt(text)
+    return (
+        _analysed(text)
+        or _fingerprinted(text)
+        or _barred(text)
+        or _served(text)
+        or _watched(text)
+        or _excerpt(text)
+    )
 
 
 def decides(snapshot: Snapshot) -> bool:
@@ -94,8 +110,8 @@ def _numbers(text: str) -> list[int]:
     return sorted({int(part) for part in re.findall(r"\d+", text)})
 
 
-def _checked(text: str) -> Snapshot | None:
-    """Checks that name ranks themselves."""
+def _analysed(text: str) -> Snapshot | None:
+    """What torchfrtrace says, which names ranks itself."""
     named = _NAMED.search(text)
     operation = _in(named[1] if named else "wait")
     if match := _MISSING.search(text):
@@ -109,16 +125,36 @@ def _checked(text: str) -> Snapshot | None:
         return _ranks(
             dict.fromkeys(rest, operation) | dict.fromkeys(guilty, StackFrame(_C10D, "wait")), "torchfrtrace"
         )
+    return None
+
+
+def _fingerprinted(text: str) -> Snapshot | None:
+    """What PyTorch's check says of ranks whose collectives differ."""
     prints = {int(found[1]): " ".join(found[2].split()) for found in _FINGERPRINTS.finditer(text)}
     if len(prints) > 1:
         told = tuple(Collective(rank, "", 0, -1, said) for rank, said in sorted(prints.items()))
         kinds = {rank: _KIND.search(said) for rank, said in sorted(prints.items())}
         processes = tuple(_rank(rank, _in(kind[1] if kind else "wait")) for rank, kind in kinds.items())
         return Snapshot(processes, collectives=told, source="TORCH_DISTRIBUTED_DEBUG")
+    if prints and _MISMATCHED in text:
+        # Cut after the first: whoever the others are, they are in something else.
+        [rank] = prints
+        other = replace(_rank(rank + 1, _in("wait")), rank=None)
+        kind = _KIND.search(prints[rank])
+        return Snapshot(
+            (_rank(rank, _in(kind[1] if kind else "broadcast")), other), source="TORCH_DISTRIBUTED_DEBUG"
+        )
+    return None
+
+
+def _barred(text: str) -> Snapshot | None:
+    """Who came to a barrier or to a store, and who did not."""
     if match := _BARRIER.search(text):
         missing = _numbers(match[1])
         waiting = next(rank for rank in range(len(missing) + 1) if rank not in missing)
         return _ranks({waiting: _in("barrier")} | dict.fromkeys(missing, _out()), "monitored barrier")
+    if reached := sorted({int(rank) for rank in _REACHED.findall(text)}):
+        return _ranks(dict.fromkeys(reached, _in("barrier")), "monitored barrier")
     if _STORE.search(text):
         frame = StackFrame("torch/distributed/rendezvous.py", "rendezvous")
         return Snapshot(
@@ -129,6 +165,29 @@ def _checked(text: str) -> Snapshot | None:
 
 def _ranks(frames: dict[int, StackFrame], source: str) -> Snapshot:
     return Snapshot(tuple(_rank(rank, frame) for rank, frame in sorted(frames.items())), source=source)
+
+
+def _served(text: str) -> Snapshot | None:
+    """NCCL's RAS in words: who has begun less, in the block that tells ranks apart best.
+
+    It lists the ranks of the smaller part, which may be those that are ahead: then those behind are all others.
+    """
+    for block in sorted(_RAS.finditer(text), key=lambda match: match["kind"] != "MISMATCH"):
+        counts, listed, begun = dict[int, int](), dict[int, int](), -1
+        for line in block["body"].splitlines():
+            if count := _RAS_COUNT.search(line):
+                begun = int(count[2] or 0)
+                counts[begun] = int(count[1] or 0)
+            elif (rank := _RAS_RANK.match(line)) and begun >= 0:
+                listed.setdefault(int(rank[1]), begun)
+        most, world = max(counts, default=0), min(sum(counts.values()), _MOST_RANKS)
+        rest = next((begun for begun in counts if begun not in listed.values()), most)
+        told = {rank: listed.get(rank, rest) for rank in set(range(world)) | set(listed)} if listed else {}
+        behind = {rank for rank, number in told.items() if number < max(most, 1)}
+        if behind and len(behind) < len(told):
+            inside = sorted(set(told) - behind)
+            return _ranks(dict.fromkeys(inside, _in("wait")) | dict.fromkeys(behind, _out()), "NCCL RAS")
+    return None
 
 
 def _watched(text: str) -> Snapshot | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics.hang.frames import called
-from diagnostics.hang.read.pyspy import last, started
+from diagnostics.hang.read.pyspy import RANK, last, started
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 
 _FAULT = re.compile(
@@ -37,7 +37,13 @@ _GDB_INFO = re.compile(
 _GDB_FRAME = re.compile(
     r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
 )
-_GDB_PYTHON = re.compile(r"^\s*#\d+ .*\bFrame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
+# A frame whose arguments go on in the next line; `eu-stack`, without arguments; lldb.
+_GDB_CUT = re.compile(r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?([\w:~<>@.$*&, ]{1,300}?) ?\([^()]*[,=]\s*$")
+_EU = re.compile(r"^\s*#\d+\s+0x[0-9a-f]+ (?:- \d+ )?(?!in )([\w:~@.$]{2,300})(?: - .*|\s*\(?.*)?$")
+_EU_THREAD = re.compile(r"^\s*TID (\d+)\b")
+_LLDB = re.compile(r"^\s*\*?\s*frame #\d+: 0x[0-9a-f]+ ([^\s`]+)`(.+?)(?: \+ \d+| at |\(|$)")
+_LLDB_THREAD = re.compile(r"^\s*\*?\s*thread #(\d+)\b")
+_GDB_PYTHON = re.compile(r"^\s*(?:#\d+ .*\b)?Frame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
 # Frames of C++ as an error of c10d prints them, and chains of calls that somebody drew: outermost first.
 _CPP = re.compile(r"^\s*frame #(\d+): (.+?) \+ 0x[0-9a-f]+ \((?:0x[0-9a-f]+ in )?([^)]*)\)")
 _ARROW = re.compile(r"^\s{1,80}(?:\S.{0,200}\s)?->\s+([\w:.]+)")
@@ -57,7 +63,6 @@ _STOOD = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExi
 _AGAIN = "[Errno 37] No locks available"
 _STANDS = re.compile(rf"(?i)timed out|{re.escape(_AGAIN)}")
 _CAUSE = ("During handling of the above", "The above exception was")
-_HEAD = re.compile(r"^\s*(?:=+|#+|-+|\*+)?\s*(?:rank|RANK|\[rank)\s*[:=]?\s*(\d+)\b.{0,40}$")
 _PROCESS = re.compile(r"^Process (\d+): ?")
 _LONGEST = 1000
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]+(\d+)\b")
@@ -84,6 +89,9 @@ def is_text(text: str) -> bool:
             _CPP,
             _ARROW,
             _GDB_INFO,
+            _GDB_PYTHON,
+            _EU,
+            _LLDB,
         )
     )
 
@@ -103,19 +111,21 @@ class _Dump:
         self.thread: dict[str, Any] | None = None
         self.rank: int | None = None
         self.source = False
+        self.flush = False  # a frame that is not set in: its source is not either
         self.pid = 0
         self.last = ""  # an error's line
 
     def line(self, line: str) -> None:
         if self._begins(line) or self._frames(line):
-            self.source = True
+            self.source, self.flush = True, not line[:1].isspace()
             return
-        if self.source and self.thread is not None and self.thread["frames"] and line[:1] in (" ", "\t"):
+        if self.source and self.thread is not None and self.thread["frames"] and self._is_source(line):
             # The source of the frame above: what is called in C there has no frame of its own.
             self.thread["frames"][-1] = replace(self.thread["frames"][-1], calls=called(line))
+            self.thread["sources"][len(self.thread["frames"]) - 1] = line
         self.source = False
-        if match := _HEAD.match(line):
-            self.rank, self.thread = int(match[1]), None
+        if match := RANK.match(line):
+            self.rank, self.thread = int(match["a"] or match["b"]), None
             self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
         elif match := _PROCESS.match(line):
             self.thread = None
@@ -132,6 +142,9 @@ class _Dump:
         elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
             self.pid = int(match[1])
 
+    def _is_source(self, line: str) -> bool:
+        return line[:1] in (" ", "\t") or (self.flush and bool(line) and not _ERROR.match(line))
+
     def _caused(self) -> None:
         """What follows is another stack."""
         if self.thread is not None and _AGAIN not in self.last:
@@ -145,6 +158,8 @@ class _Dump:
             self._thread(int(match[1], 16), match[2] or "")
         elif match := _GDB_THREAD.match(line):
             self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
+        elif match := _EU_THREAD.match(line) or _LLDB_THREAD.match(line):
+            self._thread(int(match[1]), "MainThread" if match[1] in (str(self.pid), "1") else "")
         elif match := _GDB_INFO.match(line):
             self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
             self._frame(StackFrame(NATIVE, match[4]))
@@ -176,11 +191,18 @@ class _Dump:
             self._frame(StackFrame(NATIVE, match[1]), reverse=True)
             assert self.thread is not None
             self.thread["drawn"] = True
-        elif match := _GDB_FRAME.match(line):
-            self._frame(StackFrame(match[2] or match[3] or NATIVE, match[1].strip(), int(match[4] or 0)))
         else:
-            return self._of_ipython(line)
+            return self._of_debugger(line) or self._of_ipython(line)
         return True
+
+    def _of_debugger(self, line: str) -> bool:
+        if match := _GDB_FRAME.match(line):
+            self._frame(StackFrame(match[2] or match[3] or NATIVE, match[1].strip(), int(match[4] or 0)))
+        elif match := _GDB_CUT.match(line) or _EU.match(line):
+            self._frame(StackFrame(NATIVE, match[1].strip()))
+        elif match := _LLDB.match(line):
+            self._frame(StackFrame(match[1], match[2].strip()))
+        return bool(match)
 
     def _of_ipython(self, line: str) -> bool:
         if match := _IPYTHON.match(line):
@@ -200,12 +222,12 @@ class _Dump:
             self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
         tid = tid or -1 - len(self.processes[-1]["threads"])
         self.thread = {"id": tid, "name": name, "frames": [], "reverse": reverse, "gil": gil}
-        self.thread |= {"gone": False, "drawn": False}
+        self.thread |= {"gone": False, "drawn": False, "sources": {}, "told": reverse is not None}
         self.processes[-1]["threads"].append(self.thread)
 
     def _frame(self, frame: StackFrame, *, reverse: bool = False) -> None:
         if self.thread is None:
-            self._thread(0, "", reverse=reverse)
+            self._thread(0, "", reverse=None)
         assert self.thread is not None
         if self.thread["reverse"] is None:
             self.thread["reverse"] = reverse
@@ -248,6 +270,16 @@ def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
     return tuple(threads)
 
 
+def _outermost_first(item: dict[str, Any]) -> bool:
+    """As its head says; without one, by which neighbour a frame's line of source calls."""
+    names = [frame.function for frame in item["frames"]]
+    below = above = 0
+    for n, line in item["sources"].items():
+        below += n + 1 < len(names) and f"{names[n + 1]}(" in line
+        above += n > 0 and f"{names[n - 1]}(" in line
+    return bool(item["reverse"]) if item["told"] or below == above else below > above
+
+
 def _thread(item: dict[str, Any]) -> Thread:
-    frames = tuple(reversed(item["frames"])) if item["reverse"] else tuple(item["frames"])
+    frames = tuple(reversed(item["frames"])) if _outermost_first(item) else tuple(item["frames"])
     return Thread(item["id"], item["name"], frames, stem=len(frames), samples=1, gil=item["gil"])

@@ -120,6 +120,88 @@ HANGS = {
         "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[25], TensorDevice",
         "mismatch", "HNG001", {"/1", "/2"},
     ),
+    "NCCL's RAS in words": (
+        "Warnings\n========\n\n#0-0 (27a079b828ff1a75) MISMATCH\n  Communicator ranks have different collective operation counts\n"  # noqa: E501
+        "  6 ranks have launched up to operation 6650\n  2 ranks have launched up to operation 6649\n"
+        "  Rank 0 -- GPU 0 managed by process 48 on node 10.0.0.1\n  Rank 2 -- GPU 2 managed by process 49 on node 10.0.0.1\n",  # noqa: E501
+        "absent", "HNG002", {"/1", "/3"},
+    ),
+    "a mutex, as eu-stack has it": (
+        "PID 7 - process\nTID 7:\n#0  0x00007f0000000001 __lll_lock_wait\n#1  0x00007f0000000002 pthread_mutex_lock\n",
+        "lock", "HNG006", {"/7"},
+    ),
+    "the interpreter's lock and a mutex, arguments of gdb in lines of their own": (
+        "Thread 2 (Thread 0x7f1 (LWP 9)):\n#0  0x00007f in futex_wait (private=0, expected=2,\n    futex_word=0x7f) at futex.h:146\n"  # noqa: E501
+        "#1  __lll_lock_wait (futex=futex@entry=0x7f,\n    private=0) at lowlevellock.c:49\n#2  0x00007f in log_it ()\n"
+        "Thread 1 (Thread 0x7f2 (LWP 8)):\n#0  0x00007f in pthread_cond_timedwait ()\n"
+        "#1  0x00007f in take_gil (tstate=0x7f,\n    runtime=0x7f) at ceval_gil.h:255\n#2  PyEval_RestoreThread (tstate=0x7f)\n",  # noqa: E501
+        "locks", "HNG006", {"/1"},
+    ),
+    "a mutex on a Mac": (
+        "* thread #1, queue = 'com.apple.main-thread', stop reason = signal SIGSTOP\n"
+        "  * frame #0: 0x00007ff8 libsystem_kernel.dylib`__psynch_mutexwait + 10\n",
+        "lock", "HNG006", {"/1"},
+    ),
+    "a module that is imported twice at once": (
+        f"{_MAIN}    acquire (<frozen importlib._bootstrap>:157)\n    __enter__ (<frozen importlib._bootstrap>:171)\n"
+        "    _find_and_load (<frozen importlib._bootstrap>:1024)\n    <module> (train.py:9)\n",
+        "lock", "HNG006", {"/1"},
+    ),
+    "frames without their indentation, under a service's name": (
+        'trainer-1  | Thread 7 (idle): "MainThread"\ntrainer-1  | acquire (logging/__init__.py:901)\ntrainer-1  | &lt;module&gt; (train.py:9)\n',  # noqa: E501
+        "lock", "HNG006", {"/1"},
+    ),
+    "a queue that is flushed at the end": (
+        "Traceback (most recent call last):\n"
+        '  File "/usr/lib/python3.11/multiprocessing/util.py", line 300, in _run_finalizers\n    finalizer()\n'
+        '  File "/usr/lib/python3.11/multiprocessing/queues.py", line 199, in _finalize_join\n    thread.join()\n'
+        '  File "/usr/lib/python3.11/threading.py", line 1112, in join\n    self._wait_for_tstate_lock()\nKeyboardInterrupt\n',  # noqa: E501
+        "full_pipe", "HNG012", {"/1"},
+    ),
+    "who calls whom where no head tells it": (
+        '  File "/usr/lib/python3.10/threading.py", line 324, in wait\n    waiter.acquire()\n'
+        '  File "/usr/lib/python3.10/queue.py", line 171, in get\n    self.not_empty.wait()\n'
+        '  File "/job/train.py", line 9, in step\n    item = rows.get()\n',
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "an answer over a connection that is not HTTP's": (
+        f"{_MAIN}    read (ssl.py:1099)\n    recv_into (ssl.py:1241)\n    _read (paramiko/packet.py:9)\n    <module> (train.py:9)\n",  # noqa: E501
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "a thread in the middle of its work": (
+        'Thread 0x7f1 (most recent call first):\n  File "/usr/lib/python3.12/threading.py", line 355 in wait\n'
+        '  File "/job/chip.py", line 440 in get\n  File "/job/chip.py", line 343 in set_property\n'
+        '  File "/job/chip.py", line 390 in mute\n  File "/job/radio.py", line 127 in unmute\n'
+        '  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap\n',
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "NCCL's RAS where it lists who is ahead": (
+        "#0-0 (27a079b828ff1a75) MISMATCH\n  Communicator ranks have different AllGather operation counts\n"
+        "  3 ranks have launched up to operation 640\n  1 rank has launched up to operation 641\n"
+        "  Rank 2 -- GPU 2 managed by process 49 on node 10.0.0.1\n",
+        "absent", "HNG002", {"/1", "/2", "/4"},
+    ),
+    "a check of PyTorch's that is cut within its first half": (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=21, OpType=BROADCAST, TensorShape=[1], TensorDtypes=Lo",
+        "mismatch", "HNG001", {"/2", "/3"},
+    ),
+    "a child that flushes what a thread of its parent was writing": (
+        '  File "/usr/lib/python3.7/multiprocessing/util.py", line 400 in _flush_std_streams\n'
+        '  File "/usr/lib/python3.7/multiprocessing/process.py", line 317 in _bootstrap\n'
+        '  File "/usr/lib/python3.7/multiprocessing/popen_fork.py", line 74 in _launch\n',
+        "lock", "HNG006", {"/1"},
+    ),
+    "frames of Python in lines of their own": (
+        "#4  PyEval_EvalFrameEx (f=\n    Frame 0x7f, for file /usr/lib/python2.6/threading.py, line 239, in wait (self=<\n"  # noqa: E501
+        "#9  PyEval_EvalFrameEx (f=\n    Frame 0x7f, for file /usr/lib/python2.6/Queue.py, line 168, in get (self=<\n",
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "`ps -ef`": (
+        "ada  10    1  0 14:01 ?  00:00:19 python3 train.py\nada  11   10  0 14:02 ?  00:00:19 [python3] <defunct>\n"
+        "ada  12   10  0 14:02 ?  00:00:21 python3 train.py\n",
+        "dead", "HNG005", {"/11"},
+    ),
     "a rank that waits for a server": (
         f"rank 0:\n{_MAIN}    readinto (socket.py:706)\n    begin (http/client.py:318)\n    <module> (train.py:9)\n"
         f"rank 1:\n{_MAIN}    broadcast (torch/distributed/distributed_c10d.py:3000)\n    <module> (train.py:9)\n",
@@ -173,6 +255,22 @@ OPEN = {
     "    all_reduce (vllm/distributed/parallel_state.py:132)\n    forward (train.py:9)\n",
     "a thread beside the main one": 'Thread 0x7f1 (most recent call first):\n  File "/usr/lib/python3.12/queue.py", line 180 in get\n'  # noqa: E501
     '  File "/job/pipeline.py", line 98 in run\n  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap\n',
+    "a piece of a worker of a pool": '  File "/usr/lib/python3.8/multiprocessing/queues.py", line 355, in get\n'
+    "    with self._rlock:\nKeyboardInterrupt\n",
+    "NCCL's RAS without a difference": "Errors\n======\n\nWarnings\n========\n\n#0-0 (27a0) MISMATCH\n"
+    "  8 ranks have launched up to operation 7\n  Rank 0 -- GPU 0 managed by process 48 on node 10.0.0.1\n"
+    'Thread 7 (idle): "MainThread"\n    main_loop (ray/_private/worker.py:887)\n',
+    "a watchdog's line that is cut": "".join(_CAUGHT.format(n, 5, "ALLREDUCE", 8) for n in range(3))
+    + "[rank3]:[E1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
+    "OpType=ALLR",
+    "who came to the barrier": "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while "
+    "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n",
+    "a thread that looks once a minute": "Traceback for thread 26 (python) [] (most recent call last):\n"
+    '    (Python) File "/usr/lib64/python3.12/threading.py", line 1032, in _bootstrap\n'
+    '    (Python) File "/job/manager.py", line 54, in run\n'
+    '    (Python) File "/usr/lib64/python3.12/threading.py", line 655, in wait\n'
+    '    (Python) File "/usr/lib64/python3.12/threading.py", line 359, in wait\n'
+    "      Arguments:\n        timeout: 60\n",
     "a server that nobody asks": f"{_MAIN}    select (selectors.py:468)\n    _run_once (asyncio/base_events.py:1898)\n"
     "    run (uvicorn/server.py:61)\n    <module> (uvicorn:8)\n",
     "an idle worker of an engine": 'Process 7: VLLM::Worker_TP0   (Python 3.12.3)\nThread (idle) "MainThread"\n'
