@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -85,6 +86,10 @@ def make(
 def _save(model: LlamaForCausalLM, words: PreTrainedTokenizerFast, folder: Path) -> None:
     model.save_pretrained(folder)
     words.save_pretrained(folder)
+    # The class's name of today's transformers is unknown to the one beside vLLM 0.10; both know this one.
+    settings = folder / "tokenizer_config.json"
+    told = json.loads(settings.read_text(encoding="utf-8"))
+    settings.write_text(json.dumps(told | {"tokenizer_class": "PreTrainedTokenizerFast"}), encoding="utf-8")
 
 
 if __name__ == "__main__":
