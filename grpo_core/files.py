@@ -39,6 +39,11 @@ class RunFiles:
         for logger in self._loggers:
             logger.write(entry)
 
+    def curves(self, step: int, numbers: Mapping[str, float]) -> None:
+        """More numbers of a step that is written down: for other tools, and not for the lines that a resume counts."""
+        for logger in self._loggers:
+            logger.write({"step": step, **numbers})
+
     def positions(self) -> dict[str, int]:
         """How many bytes each file of lines has now."""
         return {name: lines.position() for name, lines in self._lines.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_core.history import read_metrics
 from grpo_core.learn.resumed import go_on, put_back
@@ -13,18 +13,18 @@ from grpo_core.publish import Proof
 from grpo_core.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from grpo_core.config import Config
     from grpo_core.publish import Publisher
     from grpo_core.rollout.engine import Engine
+    from grpo_core.trainer import Report
 
 
 class ResumedTrainer(Trainer):
     """From the newest checkpoint; from the beginning, if there is none."""
 
-    def __init__(self, config: Config, folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, config: Config, folder: Path, report: Report) -> None:
         """As `Trainer`, and takes over what was saved.
 
         Raises:

@@ -14,23 +14,20 @@ from grpo_core.types import RunError
 from grpo_core.versions import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from grpo_core.config import Config
-    from grpo_core.trainer import Trainer
+    from grpo_core.trainer import Report, Trainer
 
 SCHEMA = "grpo-doctor.train.v1"
 EXIT_CODES = {"ok": 0, "failed": 1, "timeout": 3, "interrupted": 130}
 
 
-def train(
-    config: Config, report: Callable[[dict[str, Any]], None], *, resume: bool = False
-) -> dict[str, Any]:
+def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, Any]:
     """Trains, and describes how it went; what was logged is kept, however the run ends.
 
     Args:
         config: Checked settings.
-        report: Called with each step's metrics, in the first process of a run.
+        report: Called with each step's metrics, in the first process of a run; what numbers it returns, TensorBoard and
+            W&B get, too.
         resume: Go on with the run of this name, from its beginning if it was ended before its first checkpoint.
 
     Returns:

@@ -26,7 +26,7 @@ from grpo_core.tasks.task import long_prompt
 from grpo_core.types import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from grpo_core.config import Config
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from grpo_core.rollout.engine import Engine
     from grpo_core.types import Completion, Rollout
 
-    Report = Callable[[dict[str, Any]], None]  # is given each step's metrics
+    # Is given each step's metrics; what it returns goes where the curves go.
+    Report = Callable[[dict[str, Any]], Mapping[str, float] | None]
 
 
 class Trainer:
@@ -63,7 +64,7 @@ class Trainer:
         Args:
             config: Checked settings.
             folder: Of this run; exists.
-            report: Called with each step's metrics.
+            report: Called with each step's metrics; may return more numbers for the curves.
             resumed: What was read of the newest checkpoint: model and files are there (see `ResumedTrainer`).
 
         Raises:
@@ -224,8 +225,8 @@ class Trainer:
             every = self.config.checkpoint.every
             if every and (self.step % every == 0 or self.step == self.config.train.steps):
                 self._save()
-        if self._files is not None:
-            self._report(entry)
+        if self._files is not None and (told := self._report(entry)):
+            self._files.curves(self.step, told)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """A hook for our own trainer: `grpo_core.run.train(config, AuditReport(folder, report))` looks at each step.
 
 It is what `train` calls with each step's metrics; the step's completions it reads from the run's completions.jsonl,
-which has them every `output.completions_every` steps. Beside a run that is started by its command, `audit --watch` does
-the same.
+which has them every `output.completions_every` steps. What it returns goes where the run's curves go
+(`output.tensorboard`, `output.wandb`). Beside a run that is started by its command, `audit --watch` does the same,
+without curves.
 """
 
 from __future__ import annotations
@@ -50,17 +51,18 @@ class AuditReport:
         self._then = then
         self._completions = Reader(folder / "completions.jsonl")
 
-    def __call__(self, entry: Mapping[str, Any]) -> None:
-        """One step's."""
+    def __call__(self, entry: Mapping[str, Any]) -> dict[str, float]:
+        """One step's; returns the scalars for the run's TensorBoard and W&B."""
         step = int(entry["step"])
         row = metrics.logged(entry, f"metrics.jsonl: step {step}", step)
         # What there was no time for is not read later.
         left_out = self.guarded.watcher.left_out
-        self.guarded.look(step, row, lambda: self._samples(step))
+        scalars = self.guarded.look(step, row, lambda: self._samples(step))
         if self.guarded.watcher.left_out > left_out:
             self._completions.skip()
         self.guarded.ask(step)
         self._then(dict(entry))
+        return scalars
 
     def close(self) -> None:
         """Writes the document."""
