@@ -13,6 +13,9 @@ import torch
 
 from grpo_core.learn.sharing import can_share, read_prompts
 
+# For hidden states so wide, up to 32 MiB of probabilities stay for the backward pass, if PyTorch has them so.
+WIDE, KEPT, PLAIN = 128, 2**23, "torch.FloatTensor"
+
 
 def chunked_logprobs(
     hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *, temperature: float, chunk: int
@@ -29,9 +32,10 @@ def chunked_logprobs(
     Returns:
         Log-probs [N] with a gradient, entropies [N] without, both in nats and in float32 or wider.
     """
-    if not len(ids_N):
-        return hidden_NH.new_zeros(0), hidden_NH.new_zeros(0)
-    logprobs_N, entropies_N = Chunked.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
+    way: Any = Chunked.apply
+    if len(ids_N) * len(weight_VH) <= KEPT and len(weight_VH.T) >= WIDE and weight_VH.type() == PLAIN:
+        from grpo_core.learn.kept import kept as way
+    logprobs_N, entropies_N = way(hidden_NH, weight_VH, ids_N, temperature, chunk)
     return logprobs_N, entropies_N
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 END, PAD = "<end>", "<pad>"
 SEPARATOR = ">"
 HEAD_WIDTH = 32  # vLLM's CPU attention refuses 16
+WIDE = 128  # from this width on, other matrix products are worth their file
 
 
 def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> None:
@@ -28,20 +29,13 @@ def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> No
 
     _no_progress_bars()
     vocabulary = [*letters, SEPARATOR, END, PAD]
+    heads = options.hidden_size // HEAD_WIDTH
     config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=options.hidden_size,
-        intermediate_size=2 * options.hidden_size,
-        num_hidden_layers=options.layers,
-        num_attention_heads=options.hidden_size // HEAD_WIDTH,
-        num_key_value_heads=options.hidden_size // HEAD_WIDTH,
-        max_position_embeddings=options.max_length,
-        initializer_range=0.05,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=vocabulary.index(END),
-        pad_token_id=vocabulary.index(PAD),
-    )
+        vocab_size=len(vocabulary), hidden_size=options.hidden_size, intermediate_size=2 * options.hidden_size,
+        num_hidden_layers=options.layers, num_attention_heads=heads, num_key_value_heads=heads,
+        max_position_embeddings=options.max_length, initializer_range=0.05, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=vocabulary.index(END), pad_token_id=vocabulary.index(PAD),
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).float()
@@ -90,7 +84,12 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
             f"model.path = {str(folder)!r}: expected an output layer that is one matrix, "
             f"found {', '.join(odd) or 'a bias or no such layer'}"
         )
-    return model.float().to(device).eval()
+    model = model.float().to(device).eval()
+    if device != "cpu" or model.config.get_text_config().hidden_size < WIDE:
+        return model
+    from grpo_core.products import faster
+
+    return faster(model)
 
 
 def load_tokenizer(folder: Path | str) -> Any:

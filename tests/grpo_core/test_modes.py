@@ -50,6 +50,16 @@ def test_nothing_stale_means_the_same_bits_in_all_modes(short_run):
 
 
 @pytest.mark.slow
+def test_a_wide_model_has_the_same_bits_in_all_modes(short_run):
+    """One that multiplies by oneDNN, in the trainer, in an engine of its process and in one of another."""
+    settings = {"train.steps": 3, "model.hidden_size": 128, "model.layers": 2, "rollout.max_staleness": 0}
+    found = [trained(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
+    assert {document["parameters"] for document in found} == {found[0]["parameters"]}
+    assert [numbers(document) for document in found] == [numbers(found[0])] * 3
+    assert found[0]["max_logprob_difference"] < 1e-5
+
+
+@pytest.mark.slow
 def test_async_is_one_version_ahead_and_never_more(short_run):
     """The first rollout is fresh, each later one a version old, and every token says so; each sync is proven."""
     document = trained(short_run("async", **{"train.steps": 5}))

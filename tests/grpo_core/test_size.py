@@ -40,7 +40,7 @@ CORE = {
 # twice is noted, a folder that is not there is told before torch, settings beside the core are looked for.
 RUN, COMMAND = 2000, 2490
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
-CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 22}
+CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 24}
 PROGRAMS = {
     "run": "from grpo_core.config import Config, OutputConfig, TrainConfig; from grpo_core.run import train; "
     "document = train(Config(train=TrainConfig(steps=2), output=OutputConfig(dir=sys.argv[1])), print); "
