@@ -24,6 +24,8 @@ _MISSING = {
     'class="table-wrapper colwidths-auto docutils container"': ' tabindex="0"',
     'class="caption" role="heading"': ' aria-level="2"',
 }
+# The theme's field for the search shows no focus.
+_STYLE = "<style>.sidebar-search:focus-visible { outline: 2px solid var(--color-brand-primary); }</style>"
 
 
 def setup(app: Any) -> None:
@@ -33,6 +35,7 @@ def setup(app: Any) -> None:
 
 def for_keys(_app: Any, _name: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
     """Lets the keyboard reach what scrolls, and captions say of which level they are."""
+    context["metatags"] = context.get("metatags", "") + _STYLE
     for part in ("body", "furo_navigation_tree"):
         text = context.get(part)
         if not isinstance(text, str):

@@ -15,7 +15,10 @@ _STOPS = """() => [...document.querySelectorAll("a[href], button, input, select,
   .filter((one) => one.tabIndex >= 0 && !one.disabled && !one.closest("[inert]") && one.checkVisibility(
     {contentVisibilityAuto: true, visibilityProperty: true}) && one.getClientRects().length)
   .map((one, place) => { one.dataset.stop = place; return one.outerHTML.slice(0, 90); })"""
+# A theme may slide to where it goes: what counts is where it comes to rest.
 _HERE = """() => {
+  for (const moving of document.getAnimations()) moving.finish();
+  document.activeElement.scrollIntoView({behavior: "instant", block: "nearest"});
   const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
   if (one === document.body || one === document.documentElement) return null;
   const seen = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none";
@@ -56,7 +59,7 @@ def opened(browser, address, width=1100, scheme="light", **settings):
 def hindrances(page):
     """What axe finds of a page that keeps somebody from using it: its serious and critical findings."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    found = axe.run(page, options={"resultTypes": ["violations"], "preload": False}).response["violations"]
     return [
         (one["id"], node["html"][:120], node["failureSummary"][:200])
         for one in found
