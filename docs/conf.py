@@ -10,6 +10,8 @@ extensions = ["myst_parser"]
 root_doc = "README"
 html_theme = "furo"
 html_title = "grpo-doctor"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 # An excerpt of each page found is fetched from the page, which no browser does for a folder on a disk.
@@ -24,8 +26,6 @@ _MISSING = {
     'class="table-wrapper colwidths-auto docutils container"': ' tabindex="0"',
     'class="caption" role="heading"': ' aria-level="2"',
 }
-# The theme's field for the search shows no focus.
-_STYLE = "<style>.sidebar-search:focus-visible { outline: 2px solid var(--color-brand-primary); }</style>"
 
 
 def setup(app: Any) -> None:
@@ -35,7 +35,6 @@ def setup(app: Any) -> None:
 
 def for_keys(_app: Any, _name: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
     """Lets the keyboard reach what scrolls, and captions say of which level they are."""
-    context["metatags"] = context.get("metatags", "") + _STYLE
     for part in ("body", "furo_navigation_tree"):
         text = context.get(part)
         if not isinstance(text, str):

@@ -77,6 +77,8 @@ def lay_out(folder: Path) -> None:
     with (folder / "README.md").open("a", encoding="utf-8") as file:
         file.write(contents(texts))
     shutil.copyfile(ROOT / "docs" / "conf.py", folder / "conf.py")
+    (folder / "_static").mkdir()
+    shutil.copyfile(ROOT / "docs" / "site.css", folder / "_static" / "site.css")
 
 
 def written() -> Iterator[Path]:

@@ -43,10 +43,25 @@ def test_nobody_is_kept_out(browser, page, width, scheme):
 
 
 @pytest.mark.parametrize("page", ["docs/codes/SCH001", "docs/matrix"])
-def test_the_tabulator_reaches_all_there_is(browser, page):
-    """The tree at the side, the text, and every box that scrolls."""
-    with real.opened(browser, address(page), 1300) as opened:
+@pytest.mark.parametrize("width", [360, 1300])
+def test_the_tabulator_reaches_all_there_is(browser, page, width):
+    """The tree at the side, the text, and every box that scrolls; on a phone nothing that is folded away."""
+    with real.opened(browser, address(page), width) as opened:
         assert real.walked(opened) == ([], [])
+
+
+def test_what_a_phone_folds_away_opens_by_a_key(browser):
+    """The tree at the side, from the first stop of a page."""
+    with real.opened(browser, address("docs/matrix"), 360) as opened:
+        tree = opened.locator(".sidebar-tree a").first
+        assert not tree.is_visible()
+        opened.keyboard.press("Tab")
+        if opened.evaluate("document.activeElement.className").startswith("skip-to-content"):
+            opened.keyboard.press("Tab")
+        opened.keyboard.press("Space")
+        tree.wait_for()
+        tree.focus()
+        assert opened.evaluate("document.activeElement.closest('.sidebar-tree') !== null")
 
 
 def test_it_is_searched_without_a_server(browser):
