@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from diagnostics.frameworks import TOP_MODULES
 
@@ -96,6 +97,18 @@ TABLE = tuple(
     (kind, re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$"))
     for kind, path, names in _FRAMES
 )
+
+
+@lru_cache(maxsize=4096)
+def kinds(path: str, function: str) -> tuple[str, ...]:
+    """What a frame tells, the first that holds first: the ranks of a job have the same frames.
+
+    >>> kinds("/usr/lib/python3.12/queue.py", "get")
+    ('queue',)
+    """
+    return tuple(kind for kind, paths, names in TABLE if names.match(function) and paths.match(path))
+
+
 # Frames of libraries' machinery: what stands below them says whether a thread is idle.
 MACHINERY = re.compile(
     r"(?:^|.*/)(?:threading|queue|selectors|socket|ssl|contextlib|functools|_weakrefset)\.py$"

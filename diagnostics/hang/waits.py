@@ -144,18 +144,17 @@ def _by_frames(process: Process, thread: Thread, place: StackFrame | None) -> Wa
         return Wait(idle, thread.frames[0], place=place)
     found: Wait | None = None
     for frame in thread.frames:
-        for kind, path, names in frames.TABLE:
-            if names.match(frame.function) and path.match(frame.path):
-                weak = found is not None and kind not in _STRONGER
-                if (weak and not _says_more(thread, found, kind)) or (
-                    kind in BUSY and not thread.busy and thread.runnable is not None
-                ):
-                    continue
-                operation = frame.function if kind == "collective" else ""
-                found = Wait(kind, frame, operation, place)
-                if kind not in ("event", "loop", "pipe", "http", "lock"):
-                    return _refined(process, thread, found)
-                break
+        for kind in frames.kinds(frame.path, frame.function):
+            weak = found is not None and kind not in _STRONGER
+            if (weak and not _says_more(thread, found, kind)) or (
+                kind in BUSY and not thread.busy and thread.runnable is not None
+            ):
+                continue
+            operation = frame.function if kind == "collective" else ""
+            found = Wait(kind, frame, operation, place)
+            if kind not in ("event", "loop", "pipe", "http", "lock"):
+                return _refined(process, thread, found)
+            break
         if not frames.MACHINERY.match(frame.path) and not frames.LIBRARY.search(frame.path):
             break  # the user's own code: what stands below it called it, and does not say what it waits for
     if found:

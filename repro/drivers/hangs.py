@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 GUILTY = "GRPO_DOCTOR_GUILTY"
+STARTS = 4
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,15 @@ def start_ray(cpus: int) -> Any:
     """
     ray: Any = import_module("ray")
     os.environ.pop("RAY_ADDRESS", None)
-    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+            break
+        except Exception as error:
+            # Ray gives a node 30 s, which nothing sets, and where others compute it may need more.
+            ray.shutdown()
+            if not left or "timed out during startup" not in str(error):
+                raise
     return ray
 
 

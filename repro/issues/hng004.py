@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, cast
 
-from repro.drivers import hangs, standing
+from repro.drivers import hangs, served_engine, standing
 
 RANKS = 3
 NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
@@ -82,6 +82,19 @@ def actor_stopped(mitigation: str) -> None:
     standing.say("done", "the driver")
 
 
+def engine_stopped(mitigation: str) -> None:
+    """The worker of a real `vllm serve` is stopped, and the trainer asks for a completion."""
+    engine, folder, port = served_engine.start()
+    worker = served_engine.worker(engine.pid)
+    os.kill(worker, signal.SIGSTOP)
+    standing.say("guilty", "the engine's worker", worker)
+    standing.say("ready", "the trainer")
+    if mitigation == "continue_it":
+        threading.Timer(2.0, os.kill, (worker, signal.SIGCONT)).start()
+    served_engine.ask(port, "/v1/completions", None, {"model": folder} | served_engine.ASKED)
+    standing.say("done", "the trainer")
+
+
 def _continued(child: int, mitigation: str) -> None:
     os.waitpid(child, os.WUNTRACED)
     if mitigation == "continue_it":
@@ -97,6 +110,9 @@ TRIGGERS = {
         ("the driver",),
         ("ray",),
         ("driver and worker: programs of ours, in a cluster of Ray's own",),
+    ),
+    "engine_stopped": hangs.Standing(
+        engine_stopped, ("the trainer",), ("vllm",), ("the trainer: a client of ours; the model is tiny",)
     ),
 }
 REPRO = hangs.repro(

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
-import json
 import os
-import subprocess
-import sys
-import time
 from importlib import import_module
-from typing import Any
-from urllib.request import urlopen
 
-from repro.drivers import hangs, standing, whole_engine
+from repro.drivers import hangs, served_engine, standing
 
 TRAINER = ("the trainer",)
 LIMIT_S = 2.0
@@ -40,59 +32,23 @@ def task_lost(mitigation: str) -> None:
     if not os.fork():
         standing.say("guilty", "the server")
         uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical", loop="asyncio")
-    _up(port, "/docs")
+    served_engine.wait_for(port, "/docs")
     standing.say("ready", *TRAINER)
-    _ask(port, "/generate", LIMIT_S if mitigation == "ask_again" else None)
+    served_engine.ask(port, "/generate", LIMIT_S if mitigation == "ask_again" else None)
     standing.say("done", *TRAINER)
 
 
 def engine_paused(mitigation: str) -> None:
     """A real `vllm serve` is paused for a weight update that does not come, and then asked for a completion."""
-    port, folder = hangs.free_port(), whole_engine.save(whole_engine.model(0))
-    engine = _served(folder, port)
+    engine, folder, port = served_engine.start()
     standing.say("guilty", "the engine's server", engine.pid)
-    _ask(port, "/pause", None, {})
+    served_engine.ask(port, "/pause", None, {})
     standing.say("ready", *TRAINER)
     if mitigation == "resume":
-        _ask(port, "/resume", None, {})
-    asked = {"model": folder, "prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
-    _ask(port, "/v1/completions", LIMIT_S if mitigation == "ask_again" else None, asked)
+        served_engine.ask(port, "/resume", None, {})
+    limit = LIMIT_S if mitigation == "ask_again" else None
+    served_engine.ask(port, "/v1/completions", limit, {"model": folder} | served_engine.ASKED)
     standing.say("done", *TRAINER)
-
-
-def _served(folder: str, port: int) -> subprocess.Popen[bytes]:
-    """By the module that `vllm serve` is: the CPU build has no such script."""
-    environment = os.environ | whole_engine.environment() | {"VLLM_SERVER_DEV_MODE": "1"}
-    environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
-    words = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        f"--model={folder}",
-        f"--port={port}",
-    ]
-    words += ["--host=127.0.0.1", "--dtype=float32", "--skip-tokenizer-init", "--enforce-eager"]
-    words += [f"--max-model-len={whole_engine.LIMIT}", "--no-enable-chunked-prefill"]
-    words += ["--max-num-batched-tokens=4096"]
-    process = subprocess.Popen(words, env=environment)
-    _up(port, "/health")
-    return process
-
-
-def _up(port: int, path: str) -> None:
-    while True:
-        with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}{path}"):
-            return
-        time.sleep(0.2)
-
-
-def _ask(port: int, path: str, limit: float | None, document: dict[str, Any] | None = None) -> None:
-    """Under a limit: an error in place of a hang, and the trainer can ask again."""
-    body = None if document is None else json.dumps(document).encode()
-    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
-    with contextlib.suppress(TimeoutError):
-        asked.request("GET" if body is None else "POST", path, body, {"Content-Type": "application/json"})
-        asked.getresponse().read()
 
 
 TRIGGERS = {

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from diagnostics.hang.stands import Stand
 
 IN = ("collective", "rendezvous")
+# What takes weights from a trainer, in a group of the two that no variable of theirs tells.
+_ENGINES = ("engine worker", "engine core", "engine")
 _MOST_RANKS = 1024
 _LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
 
@@ -57,7 +59,8 @@ def edges(index: Index) -> Iterator[tuple[str, Edge]]:
                     ),
                 )
         if not outside and not missing:
-            yield from _apart(index, inside)
+            apart = list(_apart(index, inside))
+            yield from apart or (pair for p in inside for pair in _wired(index, p, group))
 
 
 def groups(index: Index) -> dict[str, list[Process]]:
@@ -124,6 +127,19 @@ def _counted(index: Index, edge: Edge, source: Process, target: Process) -> Edge
     begun = f"rank {target.rank} has begun {other.enqueued} collectives{last}"
     evidence = f"{begun}; rank {source.rank} {mine.enqueued}"
     return replace(edge, kind="behind", evidence=(evidence,))
+
+
+def _wired(index: Index, source: Process, group: list[Process]) -> Iterator[tuple[str, Edge]]:
+    """Engines that a rank is connected to, and that are in no collective: of their group nothing else tells."""
+    seen = {p.key for p in group}
+    for item, socket in index.open_sockets(source):
+        for peer in index.peers(source, socket):
+            if peer.role not in _ENGINES or peer.key in seen or index.stands[peer.key].kind in IN:
+                continue
+            seen.add(peer.key)
+            edge = _to(index, source, peer, "is not in it", needs="any")
+            wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
+            yield source.key, replace(edge, evidence=(*edge.evidence, wire), certain=False)
 
 
 def _kinds(index: Index, inside: list[Process]) -> dict[str, str]:

@@ -110,6 +110,22 @@ def _call(pid: int, frame: StackFrame) -> str:
         return ""
     # Through the process's own root: it may live in another mount namespace.
     for path in (f"/proc/{pid}/root{frame.path}", frame.path):
-        if line := linecache.getline(path, frame.line):
-            return frames.called(line)
+        lines = _lines(path)
+        if 0 < frame.line <= len(lines) and lines[frame.line - 1]:
+            return frames.called(lines[frame.line - 1])
     return ""
+
+
+def _lines(path: str) -> list[str]:
+    """A file's lines, read once for all processes that see it by roots of their own."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return []
+    key = found.st_dev, found.st_ino, found.st_mtime_ns
+    if key not in _READ:
+        _READ[key] = linecache.getlines(path)
+    return _READ[key]
+
+
+_READ: dict[tuple[int, int, int], list[str]] = {}

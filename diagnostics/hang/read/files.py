@@ -106,6 +106,8 @@ def _stacks(text: str) -> Snapshot | None:
     found = pasted.full(text) or pasted.tree(text) or pasted.table(text)
     if found:
         return Snapshot(tuple(found), source="a list of processes")
+    if found := pasted.straced(text):
+        return _roled(found, "strace")
     found = pasted.traced(text)
     return _roled(found, "a trace of lines") if found else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from diagnostics.hang.snapshot import Process, StackFrame, Thread
+from diagnostics.hang.snapshot import Descriptor, Process, StackFrame, Thread
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # What stands before each line of a text that somebody quotes, and the number of a line that a viewer of logs adds.
@@ -20,6 +20,12 @@ _SERVICE = re.compile(
     r"(?m)^(?:[\w.-]{1,60} +\| )?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? ?)?"
 )
 _LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\]? ?")
+# What rich draws around a traceback, and a path that it breaks.
+_BOX = re.compile(r"(?m)^\s*[\u2502\u256d\u2570|][ \u2500]?|[ \u2500]*[\u2502\u256e\u256f]\s*$")
+_BROKEN = re.compile(r"(?m)^(/[^\s:]{8,300})\n([^\s:/][^\s:]{0,300}\.pyx?:\d+ in \S+)$")
+# `strace -p`: the call that the process is in has no end.
+_STRACED = re.compile(r"(?m)^(?:\[pid +(\d+)\] )?(\w+)\((\d+)?[^()\n]*(?: <unfinished \.\.\.>|\^C[^\n]*)?$")
+_ATTACHED = re.compile(r"strace: Process (\d+) attached")
 _TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
 _ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
 _DEFUNCT = "<defunct>"
@@ -36,6 +42,8 @@ _TRACED = re.compile(r"^([\w]+\.py)\((\d+)\): ")
 def bare(text: str) -> str:
     """Without colours, quotes, a viewer's numbers, a service's names and times, and the escapes of a page."""
     plain = _SERVICE.sub("", _NUMBER.sub("", _QUOTE.sub("", _ANSI.sub("", text))))
+    if "\u2502" in plain:
+        plain = _BROKEN.sub(r"\1\2", _BOX.sub("", plain))
     return html.unescape(plain) if "&lt;" in plain else plain
 
 
@@ -125,6 +133,21 @@ def full(text: str) -> list[Process]:
         )
         for row in rows
     ]
+
+
+def straced(text: str) -> list[Process]:
+    """Processes whose last call did not come back while somebody watched it."""
+    attached = _ATTACHED.findall(text)
+    calls = _STRACED.findall(text) if attached else []
+    found = []
+    for (pid, name, fd), other in zip(calls, attached, strict=False):
+        kind = "socket" if name.startswith("recv") else "other"
+        fds = (Descriptor(int(fd), kind),) if fd else ()
+        thread = Thread(
+            int(pid or other), "MainThread", syscall=name, waits_fds=tuple(d.fd for d in fds), samples=1
+        )
+        found.append(Process(int(pid or other), threads=(thread,), fds=fds))
+    return found
 
 
 def _name(title: str) -> str:

@@ -43,6 +43,7 @@ _REACHED = re.compile(r"Rank (\d+) successfully reached monitoredBarrier")
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 _STORE = re.compile(
     r"waiting for clients\. \d+/\d+ clients joined"
+    r"|Timed out initializing process group in store based barrier"
     r"|retrieving ncclUniqueId from \[\d+\][^\n]{0,200}(?:[Tt]imeout|[Tt]imed out)"
 )
 # NCCL's RAS, as its client prints it: a block a communicator, counts, and below each the ranks that have it.
@@ -51,6 +52,8 @@ _RAS = re.compile(
 )
 _RAS_COUNT = re.compile(r"(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)|Missing communicator data")
 _RAS_RANK = re.compile(r"^\s*Rank (\d+)\b")
+# Said every ten seconds: once it is a start like any other.
+_WAITS = re.compile(r"Waiting in store based barrier to initialize process group")
 _ENTRY = re.compile(r"['\"]profiling_name['\"]: *['\"](?:\w+:)?_?([a-z]\w*)")
 # Operations whose sizes are the same on every rank; of the others a root's or a split's may differ.
 _MOST_RANKS = 1024
@@ -136,15 +139,27 @@ def _fingerprinted(text: str) -> Snapshot | None:
         kinds = {rank: _KIND.search(said) for rank, said in sorted(prints.items())}
         processes = tuple(_rank(rank, _in(kind[1] if kind else "wait")) for rank, kind in kinds.items())
         return Snapshot(processes, collectives=told, source="TORCH_DISTRIBUTED_DEBUG")
-    if prints and _MISMATCHED in text:
-        # Cut after the first: whoever the others are, they are in something else.
-        [rank] = prints
-        other = replace(_rank(rank + 1, _in("wait")), rank=None)
-        kind = _KIND.search(prints[rank])
-        return Snapshot(
-            (_rank(rank, _in(kind[1] if kind else "broadcast")), other), source="TORCH_DISTRIBUTED_DEBUG"
-        )
-    return None
+    if _MISMATCHED not in text:
+        return None
+    # Cut after the first, or before it: whoever the others are, they are in something else.
+    source = "TORCH_DISTRIBUTED_DEBUG"
+    if not prints:
+        return Snapshot((_unknown(1, "one"), _unknown(2, "another")), source=source)
+    [rank] = prints
+    kind = _KIND.search(prints[rank])
+    first = _rank(rank, _in(kind[1])) if kind else replace(_unknown(rank + 1, "one"), rank=rank)
+    return Snapshot((first, _unknown(rank + 2, "another")), source=source)
+
+
+def _unknown(pid: int, which: str) -> Process:
+    """A rank whose number and collective are not said."""
+    frames = (_in("wait"), StackFrame("PyTorch's check", which))
+    return Process(
+        pid,
+        role="trainer",
+        job="told",
+        threads=(Thread(pid, "MainThread", frames, samples=1, stem=2),),
+    )
 
 
 def _barred(text: str) -> Snapshot | None:
@@ -155,7 +170,7 @@ def _barred(text: str) -> Snapshot | None:
         return _ranks({waiting: _in("barrier")} | dict.fromkeys(missing, _out()), "monitored barrier")
     if reached := sorted({int(rank) for rank in _REACHED.findall(text)}):
         return _ranks(dict.fromkeys(reached, _in("barrier")), "monitored barrier")
-    if _STORE.search(text):
+    if _STORE.search(text) or len(_WAITS.findall(text)) > 1:
         frame = StackFrame("torch/distributed/rendezvous.py", "rendezvous")
         return Snapshot(
             (Process(1, threads=(Thread(1, "MainThread", (frame,), samples=1),)),), source="c10d's store"

@@ -27,6 +27,9 @@ _FIRST = re.compile(r"Thread 1\b:?$|MainThread|main thread", re.IGNORECASE)
 _PYTHON = re.compile(r'^\s*(?:\(Python\) )?File:? "([^"]+)", line (\d+|\?+)(,?) in (\S+)')
 # As IPython has it: the place, and an arrow at the line. Two ways of writing the place.
 _IPYTHON = re.compile(r"^(?:File )?(\S{1,300}\.py)(?::\d+)?,? in (\w+(?:\.\w+)*)\(")
+# As rich has it: the place, and its mark at the line.
+_RICH = re.compile(r"^\s*(/\S{1,300}\.pyx?):(\d+) in (\S+)\s*$")
+_RICH_LINE = re.compile(r"^\s*\u2771\s+(\d+)\s(?:\W{0,12})(.*)$")
 _IPYTHON_LINE = re.compile(r"^-+> ?(\d+)\s(.*)$")
 _C = re.compile(r'^\s*\(C\) File "([^"]*)", line (\d+), in (.+?)(?: \(([^)]*)\))?\s*$')
 _GDB_THREAD = re.compile(r'^\s*Thread (\d+) \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
@@ -90,6 +93,7 @@ def is_text(text: str) -> bool:
             _ARROW,
             _GDB_INFO,
             _GDB_PYTHON,
+            _RICH,
             _EU,
             _LLDB,
         )
@@ -205,10 +209,13 @@ class _Dump:
         return bool(match)
 
     def _of_ipython(self, line: str) -> bool:
+        if match := _RICH.match(line):
+            self._frame(StackFrame(match[1], last(match[3]), int(match[2])), reverse=True)
+            return True
         if match := _IPYTHON.match(line):
             self._frame(StackFrame(match[1], last(match[2])), reverse=True)
             return True
-        match = _IPYTHON_LINE.match(line)
+        match = _IPYTHON_LINE.match(line) or _RICH_LINE.match(line)
         if match and self.thread is not None and self.thread["frames"]:
             inner = self.thread["frames"][-1]
             self.thread["frames"][-1] = replace(inner, line=int(match[1]), calls=called(match[2]))

@@ -2,7 +2,8 @@
 
 Prints a line a run and a confusion table by cause at the end; `--only PATTERN` picks runs, `--repros` takes the repros
 of hangs in their place (each in the first `--python` that has what it needs), `--save FOLDER` keeps what was seen of
-each, `--from FOLDER` judges what was kept anew. The everyday tests judge snapshots that were kept, and run a few.
+each, `--from FOLDER` judges what was kept anew, `--target PYTHON` runs the programs by another Python. The
+everyday tests judge snapshots that were kept, and run a few.
 """
 
 from __future__ import annotations
@@ -138,9 +139,9 @@ def cases() -> list[Case]:
     return found
 
 
-def observe(case: Case) -> tuple[object, dict[str, set[int]]]:
+def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str, set[int]]]:
     """Runs a program, looks at it when it stands, and ends it: (snapshot, processes by name)."""
-    words = [sys.executable, str(HERE / case.program), case.case]
+    words = [python, str(HERE / case.program), case.case]
     words += [str(case.rank), str(case.world)] if case.world else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     read, write = os.pipe()
@@ -151,7 +152,9 @@ def observe(case: Case) -> tuple[object, dict[str, set[int]]]:
         if case.case == "full_tensor":
             time.sleep(15.0)  # it imports a compiler first
         time.sleep(SETTLE_S)
-        return take.take(take.Wanted((process.pid,))), named
+        # Of what computes without letting go of the interpreter no other time is known than that of the look.
+        seconds = 2.5 if case.case == "symbols" else take.SECONDS
+        return take.take(take.Wanted((process.pid,), seconds=seconds)), named
     finally:
         bench_repros.end(process.pid)
         process.wait()
@@ -267,6 +270,7 @@ def main() -> int:
     parser.add_argument("--repros", action="store_true")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--python", action="append", default=[])
+    parser.add_argument("--target", default=sys.executable)
     options = parser.parse_args()
     rows = []
     chosen = bench_repros.cases() if options.repros else cases()
@@ -281,7 +285,7 @@ def main() -> int:
                     names = json.loads(kept.with_suffix(".names").read_text())
                     snapshot, named = files.read([str(kept)]), {key: set(pids) for key, pids in names.items()}
                 elif isinstance(case, Case):
-                    snapshot, named = observe(case)
+                    snapshot, named = observe(case, options.target)
                 else:
                     snapshot, named = bench_repros.observe(case, (sys.executable, *options.python))
             except (RuntimeError, take.NoProcessError) as error:

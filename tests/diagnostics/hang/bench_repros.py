@@ -29,12 +29,14 @@ _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
         "answer_missing": (("lost_message",), 3),
         "batch_missing": (("lost_message",), 3),
         "thread_at_exit": (("absent", "lost_message"), 3),
+        "update_failed": (("absent",), 0),
     },
     "HNG003": {"update_beside_step": (("two_threads",), 2)},
     "HNG004": {
         "stopped": (("stopped",), 3),
         "loader_stopped": (("stopped",), 0),
         "actor_stopped": (("stopped",), 0),
+        "engine_stopped": (("stopped",), 0),
     },
     "HNG005": {
         "pipe_left_open": (("dead",), 0),

@@ -202,6 +202,24 @@ HANGS = {
         "ada  12   10  0 14:02 ?  00:00:21 python3 train.py\n",
         "dead", "HNG005", {"/11"},
     ),
+    "a check of PyTorch's that is only named": (
+        'Our model leads to "RuntimeError: Detected mismatch between collectives on ranks." with ZeRO-3.\n',
+        "mismatch", "HNG001", {"/1", "/2"},
+    ),
+    "a barrier in the store": (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
+        "store_based_barrier_key:1 (world_size=4, worker_count=16, timeout=0:30:00)\n",
+        "rendezvous", "HNG015", {"/1"},
+    ),
+    "a traceback as rich draws it": (
+        "\u2502 /usr/lib/frameworks/Versions/3.11/lib/python3.11/ht\n\u2502 tp/client.py:279 in _read_status\n\u2502\n"
+        "\u2502    278 \u2502   def _read_status(self):\n"
+        "\u2502 \u2771  279 \u2502   \u2502   line = str(self.fp.readline(1))\n",
+        "lost_message", "HNG016", {"/1"},
+    ),
+    "a call that strace sees no end of": (
+        "$ sudo strace -p 686\nstrace: Process 686 attached\nrecvfrom(4, \n", "lost_message", "HNG016", {"/686"},
+    ),
     "a rank that waits for a server": (
         f"rank 0:\n{_MAIN}    readinto (socket.py:706)\n    begin (http/client.py:318)\n    <module> (train.py:9)\n"
         f"rank 1:\n{_MAIN}    broadcast (torch/distributed/distributed_c10d.py:3000)\n    <module> (train.py:9)\n",
@@ -271,6 +289,12 @@ OPEN = {
     '    (Python) File "/usr/lib64/python3.12/threading.py", line 655, in wait\n'
     '    (Python) File "/usr/lib64/python3.12/threading.py", line 359, in wait\n'
     "      Arguments:\n        timeout: 60\n",
+    "a barrier in the store that has only begun": "Waiting in store based barrier to initialize process group for "
+    "rank: 0, key: store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)\n"
+    "frame #0: c10d::TCPStore::check() + 0x7a (0x7f in /l/libtorch_cpu.so)\n"
+    "frame #1: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x7a (0x7f in /l/libtorch_cuda.so)\n",
+    "a lock that strace sees": "strace: Process 7 attached\nfutex(0x161ee20, FUTEX_WAIT, 2147483648, NULL^Cstrace: "
+    "Process 7 detached\n <detached ...>\n",
     "a server that nobody asks": f"{_MAIN}    select (selectors.py:468)\n    _run_once (asyncio/base_events.py:1898)\n"
     "    run (uvicorn/server.py:61)\n    <module> (uvicorn:8)\n",
     "an idle worker of an engine": 'Process 7: VLLM::Worker_TP0   (Python 3.12.3)\nThread (idle) "MainThread"\n'

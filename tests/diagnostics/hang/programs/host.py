@@ -377,8 +377,8 @@ def symbols() -> None:
     answer = parse(text, parsing_timeout=None)
     thread = threading.Thread(target=lambda: verify(gold, answer, timeout_seconds=None), name="reward-0")
     thread.daemon = True
+    say("culprit")  # before: in one number's power the thread lets nobody else run for as long as it likes
     thread.start()
-    say("culprit")
     thread.join()
 
 

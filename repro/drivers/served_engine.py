@@ -1,0 +1,74 @@
+"""A real `vllm serve` of the installed release with a tiny model, and a client of it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from repro.drivers import hangs, whole_engine
+
+ASKED = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
+
+
+def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
+    """By the module that `vllm serve` is: the CPU build has no such script. Returns it, its model and its port."""
+    port, folder = hangs.free_port(), whole_engine.save(whole_engine.model(0))
+    environment = os.environ | whole_engine.environment() | {"VLLM_SERVER_DEV_MODE": "1"}
+    environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
+    words = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        f"--model={folder}",
+        f"--port={port}",
+    ]
+    words += ["--host=127.0.0.1", "--dtype=float32", "--skip-tokenizer-init", "--enforce-eager"]
+    words += [f"--max-model-len={whole_engine.LIMIT}", "--no-enable-chunked-prefill"]
+    words += ["--max-num-batched-tokens=4096", *options]
+    process = subprocess.Popen(words, env=environment)
+    wait_for(port, "/health")
+    return process, folder, port
+
+
+def wait_for(port: int, path: str) -> None:
+    """Until it answers there."""
+    while True:
+        with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}{path}"):
+            return
+        time.sleep(0.2)
+
+
+def ask(port: int, path: str, limit: float | None, document: dict[str, Any] | None = None) -> int:
+    """The status of an answer; 0 where none came within the limit: an error in place of a hang."""
+    body = None if document is None else json.dumps(document).encode()
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
+    with contextlib.suppress(TimeoutError):
+        asked.request("GET" if body is None else "POST", path, body, {"Content-Type": "application/json"})
+        answer = asked.getresponse()
+        answer.read()
+        return answer.status
+    return 0
+
+
+def worker(server: int) -> int:
+    """The process below a server in which the model is: vLLM names it itself."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = path.read_text(encoding="utf-8").partition("(")[2].rpartition(")")
+            parents[int(path.parent.name)] = (name, int(rest.split()[1]))
+
+    def below(pid: int) -> bool:
+        return pid == server or (pid in parents and below(parents[pid][1]))
+
+    named = {pid: name for pid, (name, _) in parents.items() if name.startswith("VLLM::") and below(pid)}
+    # Where the engine's core runs the model itself, there is no worker.
+    return next((pid for pid, name in named.items() if name.startswith("VLLM::Worker")), max(named))
