@@ -137,10 +137,9 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
     """
     seen = sorted(seen, key=lambda log: log.source)
     versions = _versions(seen)
-    found = sorted(_confirmed(_candidates(seen, rules, versions)), key=_order)
+    found, failures = _spoken(sorted(_confirmed(_candidates(seen, rules, versions)), key=_order), seen, rules)
     roots = [candidate for candidate in found if candidate.role == "root"]
     rest = [candidate for candidate in found if candidate.role != "root"]
-    failures = [failure for log in seen for failure in log.failures]
     late = Late() if roots else late_look(seen, rules)
     if late.recovered:
         rest = [candidate for candidate in rest if candidate.issue.code != _NAN]
@@ -167,6 +166,31 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
         first_failed=next((tuple(log.first_failed.items()) for log in seen if log.first_failed), ()),
         late=late,
     )
+
+
+def _spoken(
+    found: list[Candidate], seen: Sequence[Seen], rules: Rules
+) -> tuple[list[Candidate], list[Traceback]]:
+    """The candidates and tracebacks, without crashes of which a logger only warned: somebody caught them.
+
+    They stay where something failed and nothing else is known to be the root of it.
+    """
+    failures = [failure for log in seen for failure in log.failures]
+    caught = [
+        one
+        for one in found
+        if one.role == "root"
+        and one.issue.kind == "crash"
+        and one.issue.code not in rules.warned
+        and all(hit.harmless for hit in one.hits)
+    ]
+    own = _own(caught)
+    others = [failure for failure in failures if id(failure) not in own]
+    spoken = [one for one in found if one not in caught]
+    failed = bool(others) or any(log.errors for log in seen)
+    if any(one.role == "root" for one in spoken) or not failed:
+        return spoken, others
+    return found, failures
 
 
 def _better(wrappers: Sequence[Candidate], late: Late) -> bool:

@@ -25,7 +25,13 @@ LABELS = "labels.jsonl"
 WANTED = {"whole": 0.90, "tail, cut or message": 0.60, "precision": 0.95}
 _MOST = 3
 # Entries that came after the labels, which can't name them.
-AFTER_THE_LABELS = ("ENG013", "ENV021", "ENV022", "ENV023", "ENV024", "ENV025", "ENV026", "MEM013", "NUM027")
+AFTER_THE_LABELS = (
+    "ENG013", "ENV021", "ENV022", "ENV023", "ENV024", "ENV025", "ENV026", "MEM013", "NUM027",
+    "CFG129", "CFG130", "CFG131", "CFG132", "CFG133", "CFG134", "CFG135", "CFG136", "CFG137", "CFG138", "CFG139",
+    "CMP031", "CMP032", "CMP033", "CMP034", "CMP035", "CMP036", "ENG014", "ENG015", "ENV027", "ENV028", "ENV029",
+    "ENV030", "MEM014", "NET022", "NET023", "NET024", "NET025", "NET026", "NUM048", "RAY024", "RAY025", "SYN022",
+    "SYN023", "TOK020",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
