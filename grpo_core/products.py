@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 _THERE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+FEW = 64  # tokens
 
 
 def faster(causal: Any) -> Any:
@@ -25,17 +26,23 @@ def faster(causal: Any) -> Any:
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """`x @ weight.T`, without a gradient."""
-    if not (_THERE and x.is_cpu and x.dtype == weight.dtype == torch.float32):
+    if not _fits(x, weight):
         return nn.functional.linear(x, weight)
     found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")  # noqa: SLF001
     return found
+
+
+def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    return _THERE and x.is_cpu and x.dtype == weight.dtype == torch.float32
 
 
 class OneLinear(nn.Linear):  # type: ignore[misc]
     """A layer of a model, in place of PyTorch's."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As there."""
+        """As there; a few tokens at a time are no faster."""
+        if x.numel() < FEW * self.in_features or not _fits(x, self.weight):
+            return nn.functional.linear(x, self.weight, self.bias)
         times: Any = _Product.apply if torch.is_grad_enabled() else product
         found: torch.Tensor = times(x.contiguous(), self.weight)
         return found if self.bias is None else found + self.bias

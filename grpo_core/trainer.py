@@ -258,16 +258,11 @@ class Trainer:
         tensors = {"policy": self.policy.state(), "optimizer": self._updater.state(), **ahead.tensors}
         if self._files is None:
             return
+        proof, probe = asdict(self.proofs[-1]), asdict(self._sync.last) if self._sync.last else None
         state = replace(
-            ahead,
-            step=self.step,
-            version=self.version,
-            round=self._round,
-            files=self._files.positions(),
-            probe=asdict(self._sync.last) if self._sync.last else None,
-            proof=asdict(self.proofs[-1]),
-            tensors=tensors,
-        )
+            ahead, step=self.step, version=self.version, round=self._round, files=self._files.positions(),
+            probe=probe, proof=proof, tensors=tensors,
+        )  # fmt: skip
         checkpoint.save(self.folder / "checkpoints", state, keep=self.config.checkpoint.keep)
 
     def _empty_pool(self) -> Pool:

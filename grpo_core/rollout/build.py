@@ -39,16 +39,11 @@ class EngineSpec:
 
 def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     """The engine a configuration asks for."""
+    rollout = config.rollout
     return EngineSpec(
-        engine=config.rollout.engine,
-        model_dir=model_dir,
-        max_model_len=config.model.max_length,
-        device=config.rollout.device,
-        seed=config.train.seed,
-        threads=config.train.threads,
-        max_batch=config.rollout.max_batch,
-        dtype=getattr(config.rollout, "dtype", "float32"),  # a setting of grpo_core.wide
-    )
+        rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
+        rollout.max_batch, getattr(rollout, "dtype", "float32"),  # a setting of grpo_core.wide
+    )  # fmt: skip
 
 
 def build_engine(spec: EngineSpec) -> Engine:

@@ -85,6 +85,10 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
             f"found {', '.join(odd) or 'a bias or no such layer'}"
         )
     model = model.float().to(device).eval()
+    # A file's memory begins anywhere, and rounding depends on where: in a mode that wakes its engine up, and so has new
+    # memory, products would have other last digits than in one that does not.
+    for value in model.parameters():
+        value.data = value.data.clone()
     if device != "cpu" or model.config.get_text_config().hidden_size < WIDE:
         return model
     from grpo_core.products import faster
