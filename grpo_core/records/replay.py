@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
@@ -16,7 +17,7 @@ from grpo_core.records.recording import Recorded, as_arguments, read_step
 from grpo_core.records.steps import gradient_digest
 from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
 from grpo_core.settings import load
-from grpo_core.tasks.model import load_model
+from grpo_core.tasks.model import first_line, load_model
 from grpo_core.turns.spoken import needed, plain
 from grpo_core.types import Group
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from grpo_core.types import Sample
 
 SCHEMA = "grpo-doctor.replay.v1"
+# More than any machine has; a million of them end the process.
+MOST_THREADS = 4096
 
 
 def replay(
@@ -52,7 +55,22 @@ def replay(
         ConfigError: An override or the policy is not usable.
     """
     recorded = read_step(folder, step)
+    try:
+        return _computed(folder, recorded, policy, overrides)
+    except (RuntimeError, AssertionError) as error:  # of torch: of settings that nothing here can compute
+        raise ConfigError(f"{folder}: step {step}: can't be computed here: {first_line(error)}") from error
+
+
+def _computed(
+    folder: Path, recorded: Recorded, policy: Path | None, overrides: Sequence[str]
+) -> dict[str, Any]:
+    step = int(recorded.entry["step"])
     config = load(None, [*as_arguments(recorded.config.as_dict()), *overrides])
+    if config.train.threads > MOST_THREADS:  # a record's settings are those of whoever wrote it
+        raise ConfigError(f"train.threads: {config.train.threads}: expected at most {MOST_THREADS}")
+    # A name would be looked for on the hub: what adapts a model is asked for there, whatever else stays here.
+    if config.model.path and not os.path.isdir(config.model.path):  # noqa: PTH112 - a NUL in it is no error
+        raise ConfigError(f"model.path = {config.model.path!r}: no such folder; give one with --model.path")
     settle(config.train.threads)
     held = policy_for(config.model.path or str(folder / "model"), config, World())
     version = recorded.entry["policy_version"]
@@ -67,6 +85,7 @@ def replay(
     # The recorded advantages are taken as they are, unless other ones are asked for.
     judged = any(override.startswith("--loss.advantage_") for override in overrides)
     updater = updater_for(held, config, World(), tokens=any(needed(recorded.samples)))
+    _known(recorded, held)
     samples = _judged(recorded, updater) if judged else recorded.samples
     batch = held.make_batch(samples, held.device)
     then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
@@ -87,6 +106,14 @@ def replay(
     }
 
 
+def _known(recorded: Recorded, held: Policy) -> None:
+    """Refuses ids of another model's vocabulary."""
+    words = held.causal.get_input_embeddings().num_embeddings
+    greatest = max(*recorded.numbers["prompt_ids"], *recorded.numbers["completion_ids"])
+    if greatest >= words:
+        raise ConfigError(f"token id {greatest} was recorded, and the model has {words}: it is another one")
+
+
 def _kept(folder: Path, version: int) -> Path | None:
     """The parameters of a policy version, if one of the run's checkpoints has them."""
     for path in sorted(folder.glob("checkpoints/step-*/state.json")):
@@ -95,7 +122,10 @@ def _kept(folder: Path, version: int) -> Path | None:
         except (OSError, ValueError):
             continue
         if isinstance(state, dict) and state.get("version") == version:
-            return path.parent / "policy.safetensors"
+            try:
+                return given.found_at(path.parent / "policy.safetensors", inside=folder)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"the parameters kept of version {version}: {error}") from None
     return None
 
 
@@ -107,7 +137,7 @@ def _take_over(held: Policy, source: Path) -> None:
         if source.is_dir():
             state = {f"causal.{name}": value for name, value in load_model(source).named_parameters()}
         else:
-            state = load_file(source)
+            state = load_file(given.found_at(source))
         put_back(held, state)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         wrong = " ".join(str(error).split())

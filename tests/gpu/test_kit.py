@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -139,6 +140,21 @@ def test_what_no_kit_writes_is_refused(tmp_path, text, said, capsys):
     assert matrix.main(["merge", "--store", str(tmp_path / "store"), str(tmp_path / "gpu.json")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "store" / gpu_runs.FOLDER).exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "kernel", "large"])
+def test_what_is_no_file_of_its_size_is_not_read(tmp_path, kind, monkeypatch):
+    """Nothing is waited for."""
+    path = tmp_path / "gpu.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "kernel":
+        path.symlink_to("/proc/kmsg")
+    else:
+        path.write_text(json.dumps(GOOD))
+        monkeypatch.setattr(gpu_runs, "LARGEST", 100)
+    with pytest.raises(StoreError, match=r"can't be read: (not a|larger than)"):
+        gpu_runs.read(path)
 
 
 def test_a_good_document_is_taken(tmp_path):

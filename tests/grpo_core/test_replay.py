@@ -1,8 +1,11 @@
 """A recorded step computed again: the same bits, the first thing that differs, or another dialect's numbers."""
 
 import dataclasses
+import hashlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -200,6 +203,55 @@ def test_parameters_of_another_model_are_refused(run, tmp_path, change):
     with pytest.raises(ConfigError, match=r"policy\.safetensors") as caught:
         replay(run, 1, path)
     assert "\n" not in str(caught.value)
+
+
+def changed(run, tmp_path, settings=None, numbers=None):
+    """The run with other settings or numbers, written by somebody who then writes their checksum, too."""
+    shutil.copytree(run, tmp_path / "run")
+    lines = (run / "rollouts.jsonl").read_text().splitlines()
+    entry = json.loads(lines[0])
+    for name, value in (settings or {}).items():
+        section, key = name.split(".")
+        entry["settings"][section][key] = value
+    path = tmp_path / "run" / entry["file"]
+    save_file({**load_file(path), **(numbers or {})}, path)
+    entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "run" / "rollouts.jsonl").write_text(json.dumps(entry) + "\n")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"train.threads": 100_000}, "train.threads: 100000: expected at most 4096"),
+        ({"model.path": "somebody/model"}, "model.path = 'somebody/model': no such folder"),
+        ({"model.path": "a\0b"}, "model.path = .*no such folder"),
+        ({"loss.clip_low": 1e308}, "step 1: can't be computed here: value cannot be converted"),
+    ],
+)
+def test_settings_of_a_record_do_nothing_but_compute(run, tmp_path, settings, said):
+    """No thousands of threads, no hub, no fault: refused in one line."""
+    folder = changed(run, tmp_path, settings)
+    with pytest.raises(ConfigError, match=said) as caught:
+        replay(folder, 1, run / "1.safetensors")
+    assert "\n" not in str(caught.value)
+
+
+def test_ids_of_another_vocabulary_are_refused(run, tmp_path):
+    """By the greatest of them."""
+    ids = load_file(run / json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])["file"])[
+        "prompt_ids"
+    ]
+    folder = changed(run, tmp_path, numbers={"prompt_ids": ids + 2**40})
+    with pytest.raises(ConfigError, match=r"token id \d{13} was recorded, and the model has"):
+        replay(folder, 1, run / "1.safetensors")
+
+
+def test_parameters_that_are_no_file_are_not_waited_for(run, tmp_path):
+    """A pipe in their place."""
+    os.mkfifo(tmp_path / "policy.safetensors")
+    with pytest.raises(ConfigError, match="no regular file"):
+        replay(run, 1, tmp_path / "policy.safetensors")
 
 
 def test_an_unknown_override_is_refused(run):

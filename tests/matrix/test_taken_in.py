@@ -16,6 +16,7 @@ from diagnostics.matrix.records import taken_in
 from diagnostics.matrix.records.store import Store, StoreError
 from diagnostics.matrix.sweep import results
 from diagnostics.tables import TableError
+from tests.diagnostics.programs import fuzz_readers, fuzz_stores
 from tests.diagnostics.programs.fuzz_readers import event
 from tests.matrix.test_dispatch import SMALL, table  # noqa: F401 - a fixture
 
@@ -106,6 +107,13 @@ def test_no_link_is_followed_on_either_side(stores, place, side):
     assert {path.read_text() for path in target.rglob("*.log")} == {"secret"}
 
 
+@pytest.mark.parametrize("reader", fuzz_stores.READERS, ids=lambda reader: reader.__name__)
+def test_what_passes_every_check_of_form_does_nothing_either(reader):
+    """A few of the cases of `python -m tests.diagnostics.programs.fuzz_stores`, which is run with many."""
+    _outcomes, _slowest, wrong = fuzz_readers.run(reader, 40, 0)
+    assert not wrong, "\n".join(text for _case, text in wrong)
+
+
 def test_a_log_that_is_no_file_is_not_waited_for(stores):
     """A pipe in its place."""
     log = stores.theirs / "logs" / "cell" / "import.log"
@@ -130,6 +138,12 @@ def test_a_log_that_is_no_file_is_not_waited_for(stores):
         (lambda one: one["answer"].update(codes="A"), "codes: expected a list"),
         (lambda one: one["answer"].update(ran_with=[["a"]]), "expected pairs"),
         (lambda one: one["answer"].update(facts=[[]]), "facts"),
+        (lambda one: one["answer"].update(facts=[["package"]]), "facts: ['package']: expected what a layer"),
+        (lambda one: one["answer"].update(facts=[["package", "a'; x", "1"]]), "facts: "),
+        (lambda one: one["answer"].update(facts=[["lock", "a\nb", "1"]]), "facts: "),
+        (lambda one: one["answer"].update(facts=[["said", "static"]]), "facts: "),
+        (lambda one: one["answer"].update(facts=[["document", "["]]), "facts: "),
+        (lambda one: one["answer"].update(codes=["hf_abc"]), "codes: 'hf_abc': expected a code"),
         (lambda one: one["answer"].update(summary="\ud800"), "half of a character"),
         (lambda one: one.pop("identity"), "identity: is missing"),
     ],

@@ -49,11 +49,9 @@ def read(path: Path) -> dict[str, Any]:
         StoreError: It can't be read, or no kit writes one like that.
     """
     try:
-        if path.stat().st_size > LARGEST:
-            raise StoreError(f"{path}: longer than any kit's answer is")
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
+        value: Any = json.loads(given.read(path, LARGEST).decode("utf-8"))
     except OSError as error:
-        raise StoreError(f"{path}: can't be read: {error.strerror}") from None
+        raise StoreError(f"{path}: can't be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise StoreError(f"{path}: no JSON") from None
     if wrong := problem(value, _SHAPE) or _wrong(value):

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
+from diagnostics.facts.names import names_a_package
 from diagnostics.facts.shapes import problem
 from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import SCHEMA, Event, from_line
@@ -35,6 +36,13 @@ _IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+:-]{0,200}", re.ASCII)
 _IDENTITY = re.compile(r"[\w-]{1,128}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_CODE = re.compile(r"[A-Z]{1,8}\d{0,6}", re.ASCII)
+_COUNTED = re.compile(r"[\w:.-]{1,128} \d{1,9}", re.ASCII)
+# What each fact is -> how many texts it is made of; what is told of it takes them apart.
+_FACTS = {
+    "package": 2, "lock": 2, "missing": 2, "undecided": 2, "said": 3, "attempt": 5, "document": 1, "platform": 1,
+    "archive": 1,
+}  # fmt: skip
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PAIRS = [[str]]
 _SHAPE = {
@@ -121,7 +129,30 @@ def _wrong(value: dict[str, Any]) -> str:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "half of a character in it"
-    return wrong_log(answer.get("log", ""))
+    return _said(answer) or wrong_log(answer.get("log", ""))
+
+
+def _said(answer: dict[str, Any]) -> str:
+    """What is wrong with what is told of an answer: a report takes it for words of our own."""
+    codes = [code for code in answer.get("codes", []) if not _CODE.fullmatch(code)]
+    facts = [fact for fact in answer.get("facts", []) if not _is_fact(*fact)]
+    if codes:
+        return f"codes: {codes[0][:60]!r}: expected a code"
+    return f"facts: {str(facts[0])[:60]}: expected what a layer writes" if facts else ""
+
+
+def _is_fact(what: str, *parts: str) -> bool:
+    """Whether it is of so many texts as its kind, and these are what they are called."""
+    if len(parts) != _FACTS.get(what, len(parts)):
+        return False
+    if what == "package":
+        return names_a_package(*parts)
+    if what == "document":
+        try:
+            return isinstance(json.loads(parts[0]), dict)
+        except (ValueError, RecursionError):
+            return False
+    return what != "lock" or bool(_COUNTED.fullmatch(" ".join(parts)))
 
 
 def wrong_log(name: str) -> str:
