@@ -72,7 +72,7 @@ class Installed:
         """Runs the console script in an empty folder: (exit code, standard output, standard error)."""
         environ = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
-        }
+        } | {"GRPO_DOCTOR_QUIET": "1"}
         done = subprocess.run(
             [self.folder / "bin" / "grpo-doctor", *arguments],
             env=environ, cwd=self.beside, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
