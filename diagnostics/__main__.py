@@ -105,7 +105,9 @@ def _carried_out(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     name = next((word for word in arguments if word in COMMANDS), "")
     # What these pass on is another program's, and none of ours may stand in it.
     passes_on = name == "hang" and (options.watch or options.beats)
-    if name not in _LONG or passes_on:
+    # And who types what is to be read is not to be drawn over.
+    typed = "-" in arguments and sys.stdin is not None and sys.stdin.isatty()
+    if name not in _LONG or passes_on or typed:
         return int(options.command(options))
     from diagnostics.report import pulse
 

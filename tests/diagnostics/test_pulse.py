@@ -144,6 +144,10 @@ def test_the_commands_that_may_take_long_are_watched(monkeypatch):
     assert command.main(["audit", "/nowhere"]) == 2
     assert command.main(["explain", "SCH001"]) == 0
     assert command.main(["hang", "--watch", "--", "true"]) == 0
+    typed = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin", typed)
+    assert command.main(["triage", "-"]) == 3
     assert began == ["lint", "audit"]
 
 
