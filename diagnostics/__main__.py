@@ -18,19 +18,24 @@ FINE, USAGE, INTERRUPTED = 0, 2, 130
 COMMANDS = {
     "doctor": (
         "diagnostics.doctor.command",
-        "judge an environment and its machine, by default without importing anything",
+        "judge an environment and its machine from their files",
     ),
-    "lint": ("diagnostics.lint.command", "judge a config, a script or a command before anything is started"),
+    "lint": ("diagnostics.lint.command", "judge a config, script or command before it is started"),
     "triage": ("diagnostics.triage.options", "the known issue behind a failed run's logs"),
     "hang": ("diagnostics.hang.command", "who holds up a job that stands still, over all its processes"),
     "audit": (
         "diagnostics.audit.command",
-        "the fault that nothing reports: asks a server, or what a run left behind",
+        "the fault that nothing reports, in a server or a run's files",
     ),
+    "versions": ("diagnostics.choosing", "which versions of vLLM and TRL ran together, offline"),
     "explain": ("diagnostics.explaining", "what a code means, why it happens, what helps"),
     "catalogue": ("diagnostics.listing", "the known issues"),
     "completion": ("diagnostics.completion", "a shell's completion of this program"),
 }
+
+
+# Those that may take longer than somebody waits without a sign of life.
+_LONG = {"doctor", "lint", "triage", "hang", "audit"}
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -42,6 +47,8 @@ class _Formatter(argparse.HelpFormatter):
         except (ValueError, OSError):
             wide = 0
         super().__init__(prog, width=(wide or 80) - 2)
+        # argparse leaves a command's own indent out when it looks how long names are.
+        self._action_max_length = 16
 
 
 class _Command(argparse.ArgumentParser):
@@ -63,6 +70,9 @@ class _Version(argparse.Action):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments) == ["matrix"]:
+        # Who asks it nothing wants to know which versions work: that needs no checkout.
+        arguments = ["versions"]
     if arguments and arguments[0] in programs.PROGRAMS:
         return programs.start(arguments[0], arguments[1:])
     with door.opened():
@@ -71,9 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     """One command, its words on the way through the door."""
+    if not arguments:
+        from diagnostics import usage
+
+        print(usage.situations(programs.called()), file=sys.stderr)
+        return USAGE
     try:
         options = _parser(arguments).parse_args(arguments)
-        code: int = options.command(options)
+        code: int = _carried_out(options, arguments)
     except KeyboardInterrupt:
         print("diagnostics: interrupted", file=sys.stderr)
         code = INTERRUPTED
@@ -83,6 +98,21 @@ def _run(arguments: Sequence[str]) -> int:
             print(f"diagnostics: {line}", file=sys.stderr)
         code = USAGE if line else programs.failed(error, "diagnostics")
     return code
+
+
+def _carried_out(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Runs a command; of one that may take long, somebody says now and then that it is at work."""
+    name = next((word for word in arguments if word in COMMANDS), "")
+    # What these pass on is another program's, and none of ours may stand in it.
+    passes_on = name == "hang" and (options.watch or options.beats)
+    # And who types what is to be read is not to be drawn over.
+    typed = "-" in arguments and sys.stdin is not None and sys.stdin.isatty()
+    if name not in _LONG or passes_on or typed:
+        return int(options.command(options))
+    from diagnostics.report import pulse
+
+    with pulse.beating(name):
+        return int(options.command(options))
 
 
 def _refusal(error: Exception) -> str:

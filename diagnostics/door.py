@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -35,6 +35,8 @@ _MARKED = re.compile(r"##(?=\w{0,32}\[)")
 # `::error` is obeyed where nothing but blanks stands before it. What ends in one colon may be gone on with.
 _COMMAND = re.compile(r"(?m)^((?:[^\S\n]|\x1b\[[0-9;]{0,32}m)*):(?=:|\Z)")
 _ENDING = re.compile(r"(?<! ) +((?:\x1b\[[0-9;]{0,32}m)*)\n")
+# Called before anything is written: what was drawn at the end of a terminal gives way to it.
+before_words: Callable[[], None] | None = None
 _BLANK = re.compile(r"(?:\s|\x1b\[[0-9;]{0,32}m)*")
 
 
@@ -84,6 +86,8 @@ class Door:
 
     def write(self, text: str) -> int:
         """Writes a text, made visible; a line of it that a CI runner would take for a command is none any more."""
+        if before_words is not None:
+            before_words()
         shown = _MARKED.sub(r"#\\u0023", self._hidden.sub(_escape, text))
         head, newline, rest = ("", "", shown) if self._fresh else shown.partition("\n")
         told = head + newline + (_COMMAND.sub(r"\1\\u003a", rest) if self._fresh or newline else rest)
@@ -171,6 +175,8 @@ def painting(stream: Any) -> TextIO:
 
 def write_commands(text: str) -> None:
     """Writes lines that a CI runner is meant to obey, to standard output; what stands in them is visible."""
+    if before_words is not None:
+        before_words()
     stream = behind(sys.stdout)
     stream.write(visible(text) + "\n")
 

@@ -16,13 +16,17 @@ DEBUG = "GRPO_DOCTOR_DEBUG"
 # The command's name: the module that is run, what stands before its arguments, and its line of help.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "repro": ("repro", (), "make known failures happen on the vLLM that is installed"),
-    "matrix": ("diagnostics.matrix", (), "run the matrix of versions (needs a checkout)"),
+    "matrix": (
+        "diagnostics.matrix",
+        (),
+        "run the matrix of versions (needs a checkout)",
+    ),
     "train": ("grpo_core", ("train",), "the reference trainer (needs the extra 'train')"),
 }
 # What each extra brings, by the names of its modules.
 _EXTRAS = {
     "hang": ("py_spy",),
-    "matrix": ("jinja2", "pypi_simple", "remotezip", "uv"),
+    "matrix": ("jinja2", "pypi_simple", "remotezip", "requests", "uv"),
     "ray": ("ray",),
     "train": ("fastapi", "safetensors", "torch", "transformers", "uvicorn"),
 }
@@ -89,7 +93,8 @@ def start(name: str, arguments: Sequence[str]) -> int:
     # The matrix reads and writes the project's own files, and a wheel has neither them nor it.
     if importlib.util.find_spec(module) is None:
         print(
-            f"{NAME}: {name} needs a checkout of the project, not an installed wheel; there: nox -s {name}",
+            f"{NAME}: {name} needs a checkout of the project, not an installed wheel; there: nox -s {name} "
+            f"(what it published: {NAME} versions)",
             file=sys.stderr,
         )
         return 2

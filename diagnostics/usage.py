@@ -8,6 +8,17 @@ from __future__ import annotations
 import argparse
 
 _CODES = {0: "nothing to report", 1: "findings", 2: "wrong usage, or a fault of the tool", 3: "not judged"}
+# What somebody has, and what to run then.
+_SITUATIONS = (
+    ("a log of a dead run", "triage run.log"),
+    ("a script or config", "lint train.sh"),
+    ("an environment", "doctor --prefix ENV"),
+    ("a job that stands still", "hang"),
+    ("a run that learns nothing", "audit RUN"),
+    ("versions to choose", "versions"),
+    ("a code, or an error's words", "explain SCH001"),
+    ("a wish to see GRPO done right", "train"),
+)
 # Of each command: its sentence; three examples, each with what it is for; exit codes that mean more than usual.
 COMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[int, str]]] = {
     "doctor": (
@@ -65,6 +76,15 @@ COMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[int, str]]] = {
         ),
         {0: "clean as far as asked", 1: "a fault", 3: "it could not be told"},
     ),
+    "versions": (
+        "Says which releases of vLLM and TRL ran together and which to take, out of the published table.",
+        (
+            ("versions", "which to take, and what was seen of six pairs"),
+            ("versions --vllm 0.10", "what to take beside the vLLM that you have"),
+            ("versions --trl 1.16.0 --format json", "for a program"),
+        ),
+        {0: "a pair of these ran", 1: "(never)", 3: "none of these was run"},
+    ),
     "explain": (
         "Says what a code means, why it happens and what helps; or finds the code by a log line or by words.",
         (
@@ -93,6 +113,13 @@ COMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[int, str]]] = {
         {0: "it was printed", 1: "(never)", 3: "(never)"},
     ),
 }
+
+
+def situations(program: str) -> str:
+    """What is told whoever asks for nothing: by what they have, the command."""
+    wide = max(len(have) for have, _ in _SITUATIONS)
+    rows = [f"  {have:<{wide}}  {program} {run}" for have, run in _SITUATIONS]
+    return "\n".join(["What do you have?", *rows, f"All commands: {program} --help"])
 
 
 def put(parser: argparse.ArgumentParser, name: str, program: str) -> None:

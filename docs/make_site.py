@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^)#\s]+)\)")
-COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "explain", "catalogue", "completion")
+COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "versions", "explain", "catalogue", "completion")
 # Programs with commands of their own: the module, and which.
 WITHIN = {
     "repro": ("repro", tuple(of_repro.COMMANDS)),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # What the extra of that name brings.
 _TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
+_CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 _SERVE_FLAGS = ("--exit-with-stdin", "--allow-unauthenticated")
 _FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 
@@ -79,7 +80,9 @@ def _not_installed(error: Exception) -> str:
     if module in {"", "grpo_core"}:
         return ""
     wanted = "'grpo-doctor[train]'" if module in _TRAIN else module
-    return f"{module} is not installed here: pip install {wanted}"
+    # What comes with it unasked is said before it comes.
+    more = f" (with CUDA: gigabytes; the CPU's comes by {_CPU} first)" if module == "torch" else ""
+    return f"{module} is not installed here: pip install {wanted}{more}"
 
 
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
@@ -87,10 +90,8 @@ def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
     from grpo_core.show.terminal import StepProgress
 
     progress = StepProgress(config.train.steps)
-    try:
+    with progress.watched():
         document = run.train(config, progress, resume="--resume" in flags)
-    finally:
-        progress.close()
     if document["error"]:
         print(f"grpo_core: {_visible(document['error'])}", file=sys.stderr)
     if document["rank"] == 0:  # under torchrun one process speaks for all

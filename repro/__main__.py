@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro import render, repeat, runner, upstream, usage
+from repro import render, repeat, runner, upstream, usage, waiting
 from repro.base import INCOMPLETE
 from repro.drivers import imports
 
@@ -50,8 +50,9 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     options.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     answer = _keep_stdout()
     try:
-        repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
-        text, code = options.command(options, repros, registry)
+        with waiting.waits():
+            repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
+            text, code = options.command(options, repros, registry)
     except UsageError as error:
         _say(f"repro: {error}")
         return USAGE
@@ -311,6 +312,7 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def _say(line: str) -> None:
+    waiting.spoke(line)
     print(render.visible(line), file=sys.stderr, flush=True)
 
 

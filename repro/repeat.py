@@ -62,15 +62,15 @@ def text(
     results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
 ) -> list[str]:
     """Returns the lines of the table."""
-    lines = [", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
+    every = [attempt for attempts in results.values() for attempt in attempts]
+    tried = sum(attempt.outcome is not AttemptOutcome.INAPPLICABLE for attempt in every)
+    apart = sum(differs(pair) for attempts in results.values() for pair in by_pair(attempts).values())
+    lines = [f"{tried} attempts in {seconds:.0f} s; pairs that differ from time to time: {apart}"]
+    lines.append(", ".join(f"{name} {version}" for name, version in upstream.versions().items()))
     if proof:
         lines.append(f"{proof.files_checked} Python files compared, {len(proof.modified)} modified")
     for code, attempts in results.items():
         lines += ["", code, *_lines(attempts)]
-    every = [attempt for attempts in results.values() for attempt in attempts]
-    tried = sum(attempt.outcome is not AttemptOutcome.INAPPLICABLE for attempt in every)
-    apart = sum(differs(pair) for attempts in results.values() for pair in by_pair(attempts).values())
-    lines += ["", f"{tried} attempts in {seconds:.0f} s; pairs that differ from time to time: {apart}"]
     return lines
 
 

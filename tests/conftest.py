@@ -1,5 +1,6 @@
 """What holds for the whole suite."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -11,6 +12,8 @@ def pytest_configure(config):
 
     And puts what was named in the order of its folders: pytest 9.1 forgets a folder's fixtures when it comes back.
     """
+    # What is said of a command that takes long is no answer of it: how long one takes here is the machine's business.
+    os.environ["GRPO_DOCTOR_QUIET"] = "1"
     config.args.sort(key=_folder)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,24 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalogue
+from diagnostics.report.pairs import QUESTIONS, SHOWN, tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "diagnostics" / "data" / "compat.json"
-# The README's rows: the oldest with an engine, those in which TRL itself trains, the newest, and one before them.
-SHOWN = (
-    "vllm-0.7.3+trl-0.16.1", "vllm-0.8.5+trl-0.17.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.11.0+trl-0.26.2",
-    "vllm-0.31.0+trl-1.16.0", "vllm-0.32.0+trl-1.16.0",
-)  # fmt: skip
-# What a user wants to know of a pair, and the layers that answer it.
-ASKED = {
-    "TRL trains by itself": ("peer:alone",), "TRL trains with this vLLM": ("peer:vllm",),
-    "vLLM samples, log-probs agree": ("engine", "logprobs"),
-    "our trainer, three modes": ("train:colocate", "train:async", "train:server"),
-    "`vllm serve`": ("serve:vllm",), "`trl vllm-serve`": ("serve:trl",),
-}  # fmt: skip
 # Advice that is given for these, and that a run refuted: the code and the mitigation's name in its entry.
 REFUTED = (
     ("SCH002", "chunked_prefill_off"), ("SCH001", "async_output_off"), ("SCH001", "lock_around_step"),
@@ -51,27 +40,13 @@ def published() -> dict[str, Mapping[str, Any]]:
 
 
 def pairs() -> str:
-    """The README's six pairs: what of each ran and held, and what did not."""
-    cells = published()
-    rows = []
-    for name in SHOWN:
-        cell = cells[name]
-        told = [
-            _told([cell["layers"][layer] for layer in of if layer in cell["layers"]]) for of in ASKED.values()
-        ]
-        crashes = cell["layers"].get("scheduler", {})
-        known = ", ".join(crashes.get("codes", ())) if crashes.get("verdict") == "expected_fail" else ""
-        rows.append((cell["vllm"], cell["trl"], *told, known))
-    return table(("vLLM", "TRL", *ASKED, "known crashes seen"), rows)
-
-
-def _told(layers: list[Mapping[str, Any]]) -> str:
-    """✔ where every layer of a question ran and passed; ✘ with the codes where one did not; nothing where none ran."""
-    ran = [layer for layer in layers if layer["evidence"] == "executed" and layer["verdict"] != "not_run"]
-    failed = [layer for layer in ran if layer["verdict"] != "pass"]
-    if failed:
-        return " ".join(["✘", *dict.fromkeys(code for layer in failed for code in layer["codes"])])
-    return "✔" if ran else ""
+    """The README's six pairs: what of each ran and held, and what did not; as `versions` shows them."""
+    found = {pair.id: pair for pair in tried(published().values())}
+    rows = [
+        (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
+        for pair in (found[name] for name in SHOWN)
+    ]
+    return table(("vLLM", "TRL", *(question.text for question in QUESTIONS), "known crashes seen"), rows)
 
 
 def seen() -> str:

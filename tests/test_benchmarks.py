@@ -17,6 +17,7 @@ SMALL = {
     "audit_running": ["--toy"],
     "doctor": ["--prefix", sys.prefix, "--repeats=1"],
     "efficiency": ["--toy"],
+    "first_hour": ["--toy"],
     "gpu": ["--device=cpu", "--toy"],
     "hang": ["--processes=2", "--repeats=1"],
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
@@ -31,7 +32,7 @@ SMALL = {
     "triage": ["--megabytes=1", "--repeats=1"],
 }
 # These judge what they measured by their exit code, too.
-JUDGES = ("answers", "hang", "learning", "lint", "masking")
+JUDGES = ("answers", "first_hour", "hang", "learning", "lint", "masking")
 SAYS = {
     "gpu": "step, ours",
     "efficiency": "real work, one core each: median",
@@ -54,7 +55,9 @@ def started(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def names() -> list[object]:
     """Those that only read files in the fast suite; that of a step needs TRL, so a real cell."""
-    marks = dict.fromkeys(("answers", "doctor", "lint", "triage"), ()) | {"step": pytest.mark.vllm}
+    marks = dict.fromkeys(("answers", "doctor", "first_hour", "lint", "triage"), ()) | {
+        "step": pytest.mark.vllm
+    }
     return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 
 

@@ -70,6 +70,21 @@ def test_every_command_of_ours_in_a_console_is_run():
     assert {"README.md", "docs/tour.md"} <= {one.document for one in TRANSCRIPTS}
 
 
+DATED = re.compile(r"\b20\d\d-\d\d-\d\d\b")
+FENCE = re.compile(r"^```[^\n`]*\n.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_a_command_printed_is_run_or_dated(name):
+    """A block with a command and its answer is a transcript that is run; what cannot be is told with its day."""
+    text = (ROOT / name).read_text()
+    for block in FENCE.finditer(text):
+        if block[0].startswith("```console\n") or not re.search(r"(?m)^\$ ", block[0]):
+            continue
+        before = text[: block.start()].rstrip().split("\n")[-6:]
+        assert DATED.search("\n".join(before)), f"{name}: {block[0][:200]}"
+
+
 def test_the_readme_is_one_screen_after_another():
     """At most 8 kB; the two commands that set everything up, each in a line; the tests' one is the machine's, too."""
     text = (ROOT / "README.md").read_text()

@@ -25,23 +25,51 @@ YAML = "diagnostics: pyyaml is not installed here: pip install pyyaml\n"
 RICH = "diagnostics: rich is not installed here: pip install rich\n"
 PACKAGING = "diagnostics: packaging is not installed here: pip install packaging\n"
 JINJA = "matrix: jinja2 is not installed here: pip install 'grpo-doctor[matrix]'\n"
-TRAIN = "grpo_core: torch is not installed here: pip install 'grpo-doctor[train]'\n"
+INDEX = "is not installed here: pip install 'grpo-doctor[matrix]'\n"
+READING = ("pypi_simple", "requests", "remotezip")
+BISECT = "bisect --trl newest --vllm 0.30.0..0.32.0 --layer contract --store store"
+TRAIN = (
+    "grpo_core: torch is not installed here: pip install 'grpo-doctor[train]' (with CUDA: gigabytes; the CPU's "
+    "comes by pip install torch --index-url https://download.pytorch.org/whl/cpu first)\n"
+)
 # What is not there, the command, and all that it complains of before it leaves with 2.
 REFUSED = [
     ("re2", "diagnostics triage run.log", RE2),
     ("re2", "diagnostics explain stale weights", RE2),
     ("re2", "diagnostics catalogue --check", RE2),
     ("yaml", "diagnostics lint c.yaml", YAML),
-    ("rich", "diagnostics hang --from hang.json", RICH),
+    ("rich", "diagnostics hang --from hang.json --verbose", RICH),
     ("packaging", "diagnostics doctor", PACKAGING),
     ("packaging", "diagnostics doctor --fix-plan", PACKAGING),
     ("packaging", "diagnostics explain SCH002", PACKAGING),
+    ("packaging", "diagnostics versions", PACKAGING),
+    (
+        "packaging",
+        "diagnostics matrix run",
+        "grpo-doctor: matrix: packaging is not installed here: pip install packaging\n",
+    ),
+    (
+        "transformers",
+        "grpo_core train",
+        "grpo_core: transformers is not installed here: pip install 'grpo-doctor[train]'\n",
+    ),
+    (
+        "safetensors",
+        "grpo_core train",
+        "grpo_core: safetensors is not installed here: pip install 'grpo-doctor[train]'\n",
+    ),
     (
         "torch",
         "diagnostics audit --server http://127.0.0.1:1/v1 --checkpoint .",
         "diagnostics: audit: torch is not installed here: pip install 'grpo-doctor[audit]', "
         "or take the trainer's Python\n",
     ),
+    *(
+        (module, "diagnostics matrix add vllm==newest --store store", f"matrix: {module} {INDEX}")
+        for module in READING
+    ),
+    ("requests", f"diagnostics matrix {BISECT}", f"matrix: requests {INDEX}"),
+    ("pypi_simple", "diagnostics matrix releases --store store", f"matrix: pypi_simple {INDEX}"),
     ("jinja2", "diagnostics matrix report --store store", JINJA),
     ("jinja2", "diagnostics matrix workflow", JINJA),
     ("jinja2", "diagnostics matrix check", JINJA),
@@ -68,6 +96,8 @@ ANSWERED = [
     ("rich,yaml,re2", "diagnostics explain SCH002", 0, "SCH002  "),
     ("re2,yaml", "diagnostics lint -- python train.py", 3, "lint: nothing was judged\n"),
     ("rich,yaml,re2,packaging", "diagnostics catalogue", 0, "SCH002  "),
+    ("re2,yaml,jinja2,pypi_simple,requests,remotezip", "diagnostics matrix", 0, "versions: "),
+    ("py_spy,yaml", "diagnostics hang --from hang.json", 1, "HANG  HNG001"),
     ("backports.zstd,compression.zstd", "diagnostics triage run.log.zst", 3, "zstd, which Python before 3.14 does not"),
     ("pyarrow", "diagnostics audit run", 3, "pyarrow"),
     ("packaging,re2,yaml,rich,jinja2,torch,transformers", "repro list", 0, "SCH001  "),

@@ -72,7 +72,7 @@ class Installed:
         """Runs the console script in an empty folder: (exit code, standard output, standard error)."""
         environ = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
-        }
+        } | {"GRPO_DOCTOR_QUIET": "1"}
         done = subprocess.run(
             [self.folder / "bin" / "grpo-doctor", *arguments],
             env=environ, cwd=self.beside, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
@@ -126,9 +126,13 @@ def test_the_sdist_is_a_checkout(built):
 
 
 NO_CHECKOUT = (
-    "grpo-doctor: matrix needs a checkout of the project, not an installed wheel; there: nox -s matrix\n"
+    "grpo-doctor: matrix needs a checkout of the project, not an installed wheel; there: nox -s matrix "
+    "(what it published: grpo-doctor versions)\n"
 )
-NO_TORCH = "grpo_core: torch is not installed here: pip install 'grpo-doctor[train]'\n"
+NO_TORCH = (
+    "grpo_core: torch is not installed here: pip install 'grpo-doctor[train]' (with CUDA: gigabytes; the CPU's "
+    "comes by pip install torch --index-url https://download.pytorch.org/whl/cpu first)\n"
+)
 NO_RE2 = "diagnostics: google-re2 is not installed here: pip install google-re2\n"
 # Arguments, the exit code, what stands in standard output, what standard error is (None: not looked at).
 COMMANDS = [
@@ -147,6 +151,8 @@ COMMANDS = [
     (["repro", "list"], 0, "SCH001  ", ""),
     (["repro", "run", "SCH001"], 2, "", None),
     (["repro", "imports", "json"], 0, "json: ", None),
+    (["matrix"], 0, "versions: ", ""),
+    (["versions"], 0, "$ uv pip install vllm==", ""),
     (["matrix", "run"], 2, "", NO_CHECKOUT),
     (["matrix", "lock", "--into", "locks"], 2, "", NO_CHECKOUT),
     (["train", "--help"], 0, "grpo_core train [CONFIG.toml]", ""),

@@ -50,9 +50,7 @@ class Transcript:
         if cells:
             (here / ".matrix").mkdir()
             (here / _CELLS.rstrip("/")).symlink_to(cells)
-        words = shlex.split(self.command)
-        if words[0] == "python":
-            words[0] = sys.executable
+        words = [sys.executable if word == "python" else word for word in shlex.split(self.command)]
         environ = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(words, capture_output=True, text=True, cwd=here, env=environ, check=False)
         return (done.stdout or done.stderr).splitlines()

@@ -98,6 +98,7 @@ def _here(options: argparse.Namespace) -> int:
             options.format,
             output.fail_on(options),
             resolve=options.resolve,
+            verbose=options.verbose,
         )
     output.write(report, options)
     code = report.exit_code(output.fail_on(options))

@@ -205,6 +205,9 @@ def _asking(commands_: Any, common: _Parser, chosen: _Parser) -> None:
         help="remove each environment after the cell's last layer",
     )
     run.add_argument("--list", action="store_true", help="print cells and layers, run nothing")
+    run.add_argument(
+        "--verbose", action="store_true", help="the whole table, also on a screen that it does not fit on"
+    )
     run.add_argument("--dry-run", action="store_true", help="print what would be asked and why, run nothing")
     run.set_defaults(command=commands.run)
 

@@ -7,6 +7,7 @@ import datetime
 import fnmatch
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from diagnostics.matrix.report import ci, digests, findings, findings_document, 
 from diagnostics.matrix.report import confusion as predictions
 from diagnostics.matrix.report import publish as compat
 from diagnostics.matrix.report.progress import shown
-from diagnostics.matrix.report.table import render
+from diagnostics.matrix.report.table import render, short
 from diagnostics.matrix.run import cluster, selection
 from diagnostics.matrix.run.board import Board, Question, board, question
 from diagnostics.matrix.run.runner import Options, ordered
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             "--jobs: beside --ray the nodes' resources say how much is asked at a time: leave it out"
         )
     jobs = options.jobs or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
-    show = findings.render if wide else _table
+    show = findings.render if wide else partial(_table, verbose=options.verbose)
     try:
         with workplace.store.locked(), shown() as progress:
             _fetch_pythons(workplace, cells)
@@ -444,8 +445,12 @@ def _plan(
     return 0
 
 
-def _table(result: Board) -> str:
-    return render(result, colour=sys.stdout.isatty()) + door.visible(predictions.text(predictions.of(result)))
+def _table(result: Board, *, verbose: bool) -> str:
+    """The table, and doctor's word against what was seen; on a screen that they don't fit on, what they come to."""
+    live = sys.stdout.isatty()
+    whole = render(result, colour=live) + door.visible(predictions.text(predictions.of(result)))
+    columns, rows = shutil.get_terminal_size()
+    return short(result, columns, rows) if live and not verbose and whole.count("\n") > rows - 2 else whole
 
 
 def _today() -> str:

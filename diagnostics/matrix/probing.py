@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics import door
 from diagnostics.matrix.ask.registry import BY_NAME, load
-from diagnostics.matrix.build import locks
+from diagnostics.matrix.build import locks, sources
 from diagnostics.matrix.plan.breadth import pair
 from diagnostics.matrix.plan.verdicts import exit_code
 from diagnostics.matrix.report import ci, words
@@ -39,6 +39,8 @@ def bisected(options: argparse.Namespace, workplace: Workplace) -> int:
     (layer,) = selection.layers([options.layer]) or ("",)
     trl = _release(known(workplace), "trl", options.trl).version
     chosen = _between(workplace, options.vllm)
+    if layer in READ:
+        sources.check_installed()
     cells = {vllm: _cell(workplace, vllm, trl, layer, options.recipe) for vllm in chosen}
     aside = replace(workplace, locks_aside=workplace.folder("locks"))
     with workplace.store.locked(), shown() as progress:
@@ -64,6 +66,7 @@ def added(options: argparse.Namespace, workplace: Workplace) -> int:
     name, _, version = options.release.partition("==")
     if name != "vllm" or not version:
         raise TableError(f"{options.release}: expected vllm==VERSION, or vllm==newest")
+    sources.check_installed()
     releases = known(workplace)
     vllm, trl = _release(releases, "vllm", version), _release(releases, "trl", options.trl)
     cell = pair(workplace.matrix, trl, vllm, READ)

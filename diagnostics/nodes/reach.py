@@ -17,6 +17,7 @@ from diagnostics.nodes import hosts
 from diagnostics.nodes.answer import MOST_ANSWER_BYTES, NodeAnswer, clock_of, one_line
 from diagnostics.nodes.hosts import HostsError
 from diagnostics.nodes.program import MARK, program
+from diagnostics.report import pulse
 
 if TYPE_CHECKING:
     import argparse
@@ -116,6 +117,7 @@ def chosen(
     if options.host_python:
         found = [host if host.python else replace(host, python=options.host_python) for host in found]
     print(f"asking {len(found)} hosts, at most {options.node_limit:g} s each", file=sys.stderr)
+    pulse.asking(f"{len(found)} hosts")
     return found, ask(found, options.host_command, prefix, options.node_limit, carried)
 
 

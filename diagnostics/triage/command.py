@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.report import clean, output
+from diagnostics.report import clean, output, pulse
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE, USAGE
 from diagnostics.triage.reading.folders import Passed
 from diagnostics.triage.reading.logs import SourceError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from diagnostics.triage.reading.logs import LogSource
+    from diagnostics.triage.seen import Seen
 
 # What is not in it is incomplete: a failure without an answer, or something that was not judged.
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
@@ -58,7 +59,12 @@ def run(options: argparse.Namespace) -> int:
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
     """Reads all logs of one run and judges them together; of an excerpt no end is expected."""
-    return judge([scan(source, rules) for source in sources], rules, excerpt=excerpt)
+    return judge([_scanned(source, rules) for source in sources], rules, excerpt=excerpt)
+
+
+def _scanned(source: LogSource, rules: Rules) -> Seen:
+    pulse.reading(source.name)
+    return scan(source, rules)
 
 
 def exit_code(verdict: Diagnosis) -> int:

@@ -257,8 +257,8 @@ def tell(make: type[Actions], story: Story) -> tuple[list[str], bool]:
 
 def text(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:
     """Returns the lines of a search, for a terminal."""
-    lines = [", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
-    lines += [f"simulated: {'; '.join(simulated(engine))}", "", *table(results), "", totals(results)]
+    lines = [totals(results), ", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
+    lines += [f"simulated: {'; '.join(simulated(engine))}", "", *table(results)]
     for story in shortest(results):
         assert story.finding is not None
         lines += ["", f"{story.finding.code or 'new'}, the shortest story (seed {story.seed}):"]

@@ -1,4 +1,4 @@
-"""The first screen of `hang` and `audit`: the verdict, the one thing to do, and all of it on 24 lines by 80 columns."""
+"""First screens of hang, audit, the fix plan, the matrix and the program itself: all on 24 lines by 80 columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics import __main__ as program
+from diagnostics import usage
 from diagnostics.audit import command, document
 from diagnostics.audit.model import FAULT, NOT_DECIDED, Audit, Estimate, Fact, ProbeAnswer
 from diagnostics.hang.judge import causes
@@ -17,7 +19,7 @@ from diagnostics.hang.show import terminal as hang_terminal
 from diagnostics.report.audits import terminal as audit_terminal
 from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
 from tests.documents import ROOT
-from tests.screen import COLUMNS, ROWS, plain
+from tests.screen import COLUMNS, ROWS, plain, show
 
 SEEN = sorted((ROOT / "examples" / "hangs").glob("*.json")) + sorted(
     (Path(__file__).parent / "hang" / "snapshots").glob("*-0.json")
@@ -123,3 +125,62 @@ def test_a_pipe_gets_whole_lines(capsys):
     """And every fault in full: a program that looks for a word finds it."""
     command.write(Audit("live", {}, (CUT,) * 9, 0, 0, 1.0), "terminal")
     assert capsys.readouterr().out.count("how it is known") == 9
+
+
+def test_who_asks_for_nothing_is_asked_what_they_have(capsys):
+    """A line each, of commands that are taken; wrong usage all the same."""
+    assert program.main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) < ROWS
+    for _, line in usage._SITUATIONS:
+        assert f"{line}\n" in said.err
+        words = line.split()
+        if words[0] not in program.programs.PROGRAMS:
+            assert program._parser(words).parse_args(words).command
+    assert all(len(line) <= COLUMNS for line in usage.situations("python -m diagnostics").splitlines())
+
+
+def test_the_help_is_one_screen(monkeypatch, capsys):
+    """A line each command, whatever its name's length."""
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    with pytest.raises(SystemExit, match="0"):
+        program.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < ROWS
+    commands = [*program.COMMANDS, *program.programs.PROGRAMS]
+    assert [line.split()[0] for line in lines if line.startswith("    ")] == commands
+
+
+def test_a_fix_plan_is_one_screen():
+    """Its steps with their commands whole; why each stands is there on demand."""
+    line = "doctor --prefix examples/environments/mixed --fix-plan --select CMP9"
+    shown = show(["python", "-m", "diagnostics", *line.split()], ROOT)
+    assert shown.wide == []
+    assert len(shown.lines) < ROWS
+    assert shown.lines[0].startswith("fix plan: ")
+    text = "\n".join(shown.lines).replace("\\\n", "")
+    assert "$ uv pip install --python examples/environments/mixed vllm==0.10.2 trl==0.24.0" in " ".join(
+        text.split()
+    )
+    assert "why: " not in text
+    whole = show(["python", "-m", "diagnostics", *line.split(), "--verbose"], ROOT)
+    assert "why: " in "\n".join(whole.lines)
+    assert len(whole.lines) > len(shown.lines)
+
+
+def test_what_is_being_asked_is_seen_whatever_the_table_s_length(tmp_path):
+    """The status stands above the table, of which a terminal shows no more than it has lines."""
+    from diagnostics.matrix.ask.registry import load
+    from diagnostics.matrix.build.workplace import Workplace
+    from diagnostics.matrix.records.store import Store
+    from diagnostics.matrix.report.progress import Live
+    from diagnostics.matrix.run.board import board, question
+
+    workplace = Workplace(load(ROOT / "matrix.toml"), Store(tmp_path))
+    asked = [question(workplace, cell, layer) for cell in workplace.matrix.cells for layer in cell.layers[:3]]
+    live = Live(Terminal())
+    live.started(asked[0], board(asked, {}))
+    first, table = live.__rich__().renderables
+    assert f"{asked[0].cell.id} {asked[0].layer.name}: asking" in first.plain
+    assert table.row_count > ROWS - 6

@@ -284,7 +284,7 @@ def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
     shown = clean.own(replace(plan, steps=(made,)))
     monkeypatch.setenv("COLUMNS", "60")
     with terminal() as (out, _):
-        render.terminal(shown, sys.stdout)
+        render.terminal(shown, sys.stdout, verbose=True)
     (line,) = [line for line in out.getvalue().splitlines() if "undo: " in line]
     assert acting(out.getvalue()) == []
     assert shlex.split(line.partition("undo: ")[2]) == ["export", f"VLLM_USE_V1={door.line(value)}"]

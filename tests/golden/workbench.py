@@ -88,6 +88,8 @@ def _run(entry, folder):
         "NO_COLOR": "1",
         "PYTHON_COLORS": "0",
         "HF_HUB_OFFLINE": "1",
+        # How long a command takes here is this machine's, and is not recorded.
+        "GRPO_DOCTOR_QUIET": "1",
     }
     return subprocess.run(
         [sys.executable, *arguments], input=given, capture_output=True, cwd=folder, env=environ, check=False

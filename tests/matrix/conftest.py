@@ -334,7 +334,7 @@ def world(tmp_path: Path, index: Index) -> World:
         "PYTHONPATH": str(ROOT),
         "PIP_CONFIG_FILE": os.devnull,
     }
-    environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "GRPO_DOCTOR_QUIET": "1"}
     return World(tmp_path / "project", index, environ)
 
 

@@ -337,3 +337,30 @@ def test_what_is_written_acts_on_nothing_and_gives_nobody_away(make, tmp_path):
     json.loads(written["report.json"])
     ET.fromstring(written["junit.xml"])
     assert not re.search(r"@someone|#3|(?<!\\)<img|https://|^::", written["report.md"], re.MULTILINE)
+
+
+def test_a_board_that_does_not_fit_is_told_on_one_screen(make):
+    """The figures first, then what is not as expected, and that there is more; nothing acts, nothing is wider."""
+    failing = {
+        layer: Answer(Outcome.FAIL, f"{HOSTILE} \x1b[2J" * 9, BY_NAME[layer].evidence) for layer in BY_NAME
+    }
+    made = make(failing)
+    wrong = sum(not square.judged.expected for square in made.squares)
+    lines = table.short(made, 80, 24).rstrip("\n").split("\n")
+    assert len(lines) < 24
+    assert all(len(line) <= 80 + len("\\u001b") for line in lines)
+    assert " ".join(lines).startswith(f"matrix: {words.totals(made)}"[:70])
+    assert "\x1b" not in "".join(lines)
+    (left,) = [line for line in lines if line.endswith("more that are not as expected")]
+    named = sum(line.startswith("vllm-1.0+trl-1.0 ") for line in lines)
+    assert 0 < named == wrong - int(left.split()[1])
+    assert any("--only-failed" in line for line in lines)
+    assert lines[-1] == "--verbose shows the table"
+
+
+def test_a_board_as_expected_asks_for_nothing(make):
+    """There is nothing to do."""
+    told = table.short(make(dict.fromkeys(BY_NAME, "pass")), 80, 24)
+    assert "not as expected" in told
+    assert "0 not as expected" in " ".join(told.split())
+    assert "--only-failed" not in told

@@ -51,7 +51,7 @@ def test_the_table_counts_each_pair_and_tells_what_the_others_were():
     assert "    as it is                    2 of 3 reproduced, 1 of 3 not_reproduced  << differs" in lines
     assert "        1: not_reproduced; vllm/a.py:3 in f; nothing happened" in lines
     assert "    with m                      2 of 2 mitigated" in lines
-    assert lines[-1] == "5 attempts in 12 s; pairs that differ from time to time: 1"
+    assert lines[0] == "5 attempts in 12 s; pairs that differ from time to time: 1"
 
 
 def test_each_attempt_is_made_as_often_as_asked(toys):

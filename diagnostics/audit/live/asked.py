@@ -23,6 +23,7 @@ from diagnostics.audit.model import (
     ProbeAnswer,
     RunnerUp,
 )
+from diagnostics.report import pulse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +108,7 @@ def audit_server(asked: Asked) -> Audit:
     reference = Reference(asked.checkpoint)
     side = trainer.read(asked.trainer)
     client = Client(asked.server, asked.timeout_s)
+    pulse.asking(client.address)
     endpoint = servers.identified(client)
     words, unread = _tokenizer(asked.checkpoint)
     work = _Work(endpoint, reference, side, words, unread, endpoint.settings(), asked.tokens)
@@ -114,7 +116,9 @@ def audit_server(asked: Asked) -> Audit:
     work.answers += ids.asked(endpoint, words, unread)
     others = [servers.identified(Client(url, asked.timeout_s)) for url in asked.replicas]
     against = [Reference(path) for path in asked.against or siblings(asked.checkpoint)]
+    pulse.asking("which weights it holds")
     weighed = _weights(work, against, others)
+    pulse.asking("what it samples by")
     _law(work, weighed, against)
     subject = {"server": f"{endpoint.name} {work.told.get('release', '')}".strip(), "address": client.address,
                "checkpoint": str(asked.checkpoint)}  # fmt: skip

@@ -19,6 +19,7 @@ from diagnostics.audit.recorded.questions import (
     text_law,
     weights,
 )
+from diagnostics.report import pulse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,6 +56,7 @@ def audit_run(
     if checkpoint is not None and not checkpoint.is_dir():
         raise AuditError(f"{checkpoint}: no such folder")
     function = rewards_again.load(reward) if reward else None
+    pulse.reading(str(path))
     remains = found.remains(path)
     if remains.empty and not remains.unread:
         raise AuditError(f"{path}: nothing that a run leaves: no dump, no metrics, no checkpoint")

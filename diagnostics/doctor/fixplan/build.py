@@ -296,6 +296,7 @@ def run(
     fail_on: Severity,
     *,
     resolve: bool = False,
+    verbose: bool = False,
 ) -> int:
     """Prints the plan of a report on standard output; returns doctor's exit code.
 
@@ -306,6 +307,7 @@ def run(
         form: One of FORMATS.
         fail_on: As the report's.
         resolve: Whether the package index is asked if what is to be installed can be had.
+        verbose: Whether all of it is shown in the terminal.
     """
     from diagnostics.report import clean
     from diagnostics.report.formats import plan as formats
@@ -320,5 +322,5 @@ def run(
     elif form == "markdown":
         print(formats.as_markdown(plan), end="")
     else:
-        formats.terminal(plan, sys.stdout)
+        formats.terminal(plan, sys.stdout, verbose=verbose)
     return report.exit_code(fail_on)

@@ -13,6 +13,7 @@ from diagnostics import catalogue
 from diagnostics.doctor.probe import tiers
 from diagnostics.doctor.probe.children import Children
 from diagnostics.doctor.probe.outcomes import not_looked_at
+from diagnostics.report import pulse
 from diagnostics.report.findings import CheckResult
 from diagnostics.triage.rules import Rules
 
@@ -61,6 +62,7 @@ def tried(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report
 
 def _say(text: str) -> None:
     print(f"doctor: {text}", file=sys.stderr, flush=True)
+    pulse.doing(text)
 
 
 @contextmanager

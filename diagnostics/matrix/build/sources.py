@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import email
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -103,6 +104,8 @@ class WheelSources:
                 data = _member(self._open(), name)
             except KeyError:
                 raise WheelError(f"{self.distribution} {self.version} has no {name}", absent=True) from None
+            except ModuleNotFoundError:
+                raise
             except (
                 Exception
             ) as error:  # requests, zipfile and remotezip raise a dozen kinds; all mean: not readable now
@@ -114,9 +117,21 @@ class WheelSources:
         if self._archive is None:
             try:
                 self._archive = _archive(self.address, self.sha256)
+            except ModuleNotFoundError:
+                raise
             except Exception as error:
                 raise WheelError(f"{self.distribution} {self.version}: {_one_line(error)}") from error
         return self._archive
+
+
+def check_installed() -> None:
+    """Sees to it that wheels can be looked up and read here.
+
+    Raises:
+        ModuleNotFoundError: What is needed for that is not installed.
+    """
+    for module in ("pypi_simple", "requests", "remotezip"):
+        importlib.import_module(module)
 
 
 def find_wheel(

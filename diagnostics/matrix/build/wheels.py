@@ -76,7 +76,7 @@ def unpack(distribution: str, version: str, folder: Path, *, cache: Path, enviro
             path = _inside(target, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-    except sources.WheelError:
+    except (sources.WheelError, ModuleNotFoundError):
         raise
     except (
         Exception

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from diagnostics import door
 from diagnostics.matrix.report import words
+from diagnostics.report import pulse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ class Lines:
     def started(self, item: Question, now: Board, where: str = "") -> None:
         """Says which question is being asked, and where."""
         del now
+        pulse.asking(f"{item.cell.id} {item.layer.name}")
         self._line(f"{where and f'on {where}: '}{item.cell.id} {item.layer.name} …")
 
     def finished(self, square: Square | None, now: Board) -> None:
@@ -45,7 +47,8 @@ class Lines:
         )
 
     def say(self, text: str) -> None:
-        """Nothing: lines are for events."""
+        """Keeps it for the line that says how long it has taken: lines are for events."""
+        pulse.doing(text)
 
     def note(self, text: str) -> None:
         """Says it."""
@@ -70,7 +73,7 @@ class _Doing:
 
 
 class Live:
-    """A table of cells by layers that fills in, with the current action and its time below."""
+    """A table of cells by layers that fills in, with the current action and its time above."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.live import Live as RichLive
@@ -132,8 +135,9 @@ class Live:
         lots = blocks(now.layers, self._console.width)
         lot = next((lot for lot in lots if current and current.layer.name in lot), lots[0] if lots else [])
         return Group(
-            table(now, current=current, live=True, layers=lot),
+            # First, since of a table that is longer than the screen the end is not shown.
             Text("\n".join([*lines, f"{total:.0f} s in all"]), style="bold"),
+            table(now, current=current, live=True, layers=lot),
         )
 
 
@@ -145,4 +149,5 @@ def shown(stream: TextIO | None = None) -> Iterator[Progress]:
         with Live(stream) as live:
             yield live
     else:
-        yield Lines(stream)
+        with pulse.beating("matrix", stream):
+            yield Lines(stream)

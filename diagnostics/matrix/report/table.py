@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from diagnostics import door
@@ -22,6 +23,8 @@ LEGEND = "● run  ○ read in source  ◌ nothing run"
 WIDTH = 200
 # What a column takes, and what the cells' names take.
 _COLUMN, _NAMES = 16, 20
+# Lines of what is not as expected, where the table does not fit.
+_REMARK = 2
 
 
 def blocks(layers: Sequence[str], width: int) -> list[Sequence[str]]:
@@ -109,6 +112,46 @@ def render(board: Board, *, colour: bool, width: int | None = None) -> str:
         console.print(Text(line, style=style), soft_wrap=not colour)
     console.print(f"{LEGEND}\n{words.totals(board)}", markup=False)
     return stream.getvalue()
+
+
+def short(board: Board, width: int, rows: int) -> str:
+    """Returns what a board comes to, for a screen that its table does not fit on.
+
+    The figures, then what is not as expected in two lines each, then what to do about it.
+
+    Args:
+        board: the verdicts.
+        width: of the terminal.
+        rows: of the terminal.
+    """
+    open_ones = [square for square in board.squares if square.event is None or square.judged.incomplete]
+    wrong = [
+        square for square in board.squares if not square.judged.expected and not square.judged.incomplete
+    ]
+    known = sum(square.judged.verdict.value == "expected_fail" for square in board.squares)
+    lines = wrap(f"matrix: {words.totals(board)}", width)
+    lines += [f"{known} fail as is expected of them"] if known else []
+    told = []
+    for square in wrong:
+        head = f"{square.question.cell.id} {square.question.layer.name}: {words.word(square.judged)}"
+        told.append(
+            wrap(
+                f"{head}: {square.summary}",
+                width,
+                max_lines=_REMARK,
+                placeholder=" …",
+                subsequent_indent="  ",
+            )
+        )
+    # Two lines for what is left over and what to do, one for the page, the prompt's.
+    room = max(rows - len(lines) - 5, _REMARK)
+    shown = [remark for place, remark in enumerate(told) if sum(map(len, told[: place + 1])) <= room]
+    lines += [line for remark in shown for line in remark]
+    lines += [f"and {len(told) - len(shown)} more that are not as expected"] if len(shown) < len(told) else []
+    if wrong or open_ones:
+        lines.append("asked again: --only-failed; each with its log and command on the page")
+    lines.append("--verbose shows the table")
+    return door.visible("\n".join(lines)) + "\n"
 
 
 def remarks(board: Board) -> list[tuple[str, str]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from diagnostics.facts.names import redact
 from diagnostics.report import clean, wording
-from diagnostics.report.formats.finding import STYLES, command_lines, write_lines
+from diagnostics.report.formats.finding import STYLES, Line, command_lines, told_first, write_lines
 from diagnostics.report.formats.markdown import _block as block
 from diagnostics.report.formats.markdown import text_of as prose
 from diagnostics.report.paper import Paper
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # What of a step is there to be copied, and how such a line begins.
 _COPIED = {"$": "$ ", "undo": "undo: "}
+# What a title is left at least.
+_LEAST = 20
 
 
 def as_json(plan: Plan) -> str:
@@ -73,11 +76,20 @@ def set_lines(item: PinnedSet) -> list[str]:
     return told + ([f"known issues that come with it: {', '.join(item.brings)}"] if item.brings else [])
 
 
-def terminal(plan: Plan, stream: TextIO) -> None:
-    """Writes the plan; colour and width follow the terminal and NO_COLOR."""
+def terminal(plan: Plan, stream: TextIO, *, verbose: bool = False) -> None:
+    """Writes the plan; colour and width follow the terminal and NO_COLOR.
+
+    Args:
+        plan: The plan.
+        stream: Where it goes.
+        verbose: Whether all of it is written: without, of each step what to do, in what order.
+    """
     paper = Paper(stream)
     for line in head(plan):
         paper.print(redact(line))
+    if not verbose:
+        _in_short(paper, plan)
+        return
     for number, step in enumerate(plan.steps, start=1):
         _step(paper, number, step)
     for number, item in enumerate(plan.sets, start=1):
@@ -94,10 +106,42 @@ def terminal(plan: Plan, stream: TextIO) -> None:
         paper.print(redact(line))
 
 
-def _step(paper: Paper, number: int, step: Step) -> None:
+def _in_short(paper: Paper, plan: Plan) -> None:
+    """Of each step what it is, what to do, and how it is undone; of all else how much there is."""
+    for number, step in enumerate(plan.steps, start=1):
+        _step_head(paper, number, step, crop=paper.is_terminal)
+        commands = [wording.command_of(action) for action in step.commands]
+        for command in commands:
+            write_lines(paper, command_lines(paper, command, 3))
+        told = next((wording.edit_of(action) for action in step.text), "")
+        if told and not commands:
+            write_lines(paper, [*told_first(paper, told)])
+        undo = next((wording.edit_of(action) for action in step.undo), "")
+        if undo and commands:
+            write_lines(paper, [Line([(redact(f"   undo: {undo}"), "dim")])])
+    for conflict in plan.conflicts:
+        paper.print(redact(f"\ncontradiction: {'; '.join(conflict.between)}"), style="bold yellow")
+    counts = ((len(plan.sets), "sets of versions"), (len(plan.unseen), "notes on what was not looked at"))
+    more = ["why each step stands and what it costs", *(f"{count} {what}" for count, what in counts if count)]
+    paper.print()
+    if plan.steps or plan.unseen:
+        paper.print(f"--verbose shows {', '.join(more[0 if plan.steps else 1 :])}", style="dim")
+    for line in plan.help:
+        paper.print(redact(line), style="dim")
+
+
+def _step_head(paper: Paper, number: int, step: Step, *, crop: bool = False) -> None:
     codes = f"  {' '.join(step.codes)}" if step.codes else ""
     need = (f"{step.need}: ", STYLES[step.severity])
-    paper.print([(f"\n{number}. ", ""), need, (step.title, ""), (codes, "dim")], "bold")
+    told = [(f"\n{number}. ", ""), need, (step.title, ""), (codes, "dim")]
+    # A long title gives way to the codes, by which more is to be had.
+    room = paper.width - sum(len(text) for text, _ in told if text != step.title) + 1
+    told[2] = (shorten(step.title, max(room, _LEAST), placeholder=" …") if crop else step.title, "")
+    paper.print(told, "bold")
+
+
+def _step(paper: Paper, number: int, step: Step) -> None:
+    _step_head(paper, number, step)
     for name, line in step_lines(step):
         if name in _COPIED:
             write_lines(paper, command_lines(paper, line, 3, _COPIED[name]))

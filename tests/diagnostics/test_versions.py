@@ -1,0 +1,150 @@
+"""`versions`: which pair to take, out of the published table, and no claim that no run stands behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+
+import pytest
+
+from diagnostics import __main__ as command
+from diagnostics.facts import compat
+from diagnostics.matrix.report import glance
+from diagnostics.report import pairs
+from diagnostics.report.paper import Paper
+from tests.documents import ROOT
+from tests.screen import COLUMNS, ROWS, plain
+
+PUBLISHED = compat.load()
+TRIED = pairs.tried(PUBLISHED.cells)
+
+
+class Terminal(io.StringIO):
+    """A stream that somebody looks at."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The lines on a terminal of 24 lines by 80 columns."""
+    monkeypatch.setenv("LINES", str(ROWS))
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+    def show(vllm="", trl="", every=False):
+        stream = Terminal()
+        pairs.render(Paper(stream), TRIED, PUBLISHED, (vllm, trl), every=every)
+        return plain(stream.getvalue()).rstrip("\n").split("\n")
+
+    return show
+
+
+@pytest.mark.parametrize(
+    ("vllm", "trl"), [("", ""), ("0.10", ""), ("", "1.16"), ("0.29.0", ""), ("0.12", "0.23.1")]
+)
+def test_the_answer_is_one_screen(shown, vllm, trl):
+    """The verdict first, the command below it, nothing wider than the terminal."""
+    lines = shown(vllm, trl)
+    assert len(lines) < ROWS
+    assert all(len(line) <= COLUMNS for line in lines)
+    assert lines[0].startswith("versions: ")
+
+
+def test_what_is_taken_is_a_pair_that_ran(shown):
+    """And the command has its releases, as they ran."""
+    taken = pairs.best(TRIED)
+    lines = shown()
+    assert f"for vLLM {taken.vllm} take TRL {taken.trl}" in " ".join(lines)
+    (cell,) = [each for each in PUBLISHED.cells if each["id"] == taken.id]
+    asked = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
+    assert asked == [
+        "uv",
+        "pip",
+        "install",
+        *(f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch")),
+    ]
+    executed = [
+        one for one in cell["layers"].values() if one["evidence"] == "executed" and one["verdict"] == "pass"
+    ]
+    assert len(executed) > 3
+
+
+def test_the_screen_and_the_readme_have_the_same_rows(shown):
+    """From one function: what of each pair ran and held."""
+    readme = (ROOT / "README.md").read_text()
+    rows = {line.split("|")[1].strip(): line for line in readme.splitlines() if line.startswith("| 0.")}
+    lines = shown()
+    for name in pairs.SHOWN:
+        (pair,) = [each for each in TRIED if each.id == name]
+        (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
+        assert line.count("✔") == rows[pair.vllm].count("✔") == pair.answers.count("✔")
+        assert line.count("✘") == rows[pair.vllm].count("✘")
+
+
+def test_the_page_counts_the_same_pairs():
+    """Those that ran with their engine."""
+    of_page = {
+        (one.vllm, one.trl)
+        for one in (glance._of_cell(cell, here=False) for cell in PUBLISHED.cells)
+        if one.state == "ran"
+    }
+    assert of_page == {(pair.vllm, pair.trl) for pair in TRIED if pair.state == "ran"}
+
+
+def test_what_did_not_hold_of_the_pair_is_said(shown):
+    """Who is told to take it reads why a question of it failed."""
+    text = " ".join(shown())
+    assert pairs.best(TRIED).failed
+    for why in pairs.best(TRIED).failed:
+        assert " ".join(why.split()) in " ".join(text.split())
+
+
+def test_what_was_only_read_is_plainly_so(capsys):
+    """It is not taken, and the exit code says that nothing ran."""
+    assert command.main(["versions", "--vllm", "0.29.0"]) == 3
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "versions: vLLM 0.29.0: was never run\nonly read, never run: by their sources these fit: vLLM 0.29.0"
+    )
+    assert "$ " not in told
+    assert command.main(["versions", "--vllm", "0.29.0", "--format", "json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["take"], found["pairs"]) == (pairs.SCHEMA, None, [])
+    assert {one["vllm"] for one in found["only_read"]} == {"0.29.0"}
+
+
+def test_what_does_not_work_says_so(shown):
+    """A row without a mark would read as not asked."""
+    lines = shown(every=True)
+    broken = [pair for pair in TRIED if pair.state == "fails"]
+    assert broken
+    for pair in broken:
+        assert any(
+            line.split() == [pair.vllm, pair.trl, *["✘", "does", "not", "work", "together"]] for line in lines
+        )
+
+
+def test_the_matrix_alone_answers_the_same(capsys):
+    """Who asks it nothing, with a checkout or without, wants to know which versions work."""
+    assert command.main(["matrix"]) == command.main(["versions"]) == 0
+    told = capsys.readouterr().out
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+
+
+@pytest.mark.parametrize("release", ["", "newest", "0.10,0.11"])
+def test_what_is_no_release_is_refused(release, capsys):
+    """In a line, with what one looks like."""
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["versions", "--vllm", release])
+    assert "expected a release, as 0.10 or 0.10.2" in capsys.readouterr().err
+
+
+def test_a_copy_without_the_table_says_so(monkeypatch, capsys):
+    """And has no answer."""
+    monkeypatch.setattr(
+        compat, "load", lambda: compat.Compat(problem="compat.json is not shipped with this copy")
+    )
+    assert command.main(["versions"]) == 2
+    assert capsys.readouterr().err == "diagnostics: versions: compat.json is not shipped with this copy\n"
