@@ -101,8 +101,16 @@ def repro(
 
 
 def _lacking(needs: tuple[str, ...]) -> str | None:
-    absent = [name for name in needs if find_spec(name.replace("-", "_")) is None]
+    absent = [name for name in needs if not _there(name.replace("-", "_"))]
     return f"{', '.join(absent)} is not installed here" if absent else None
+
+
+def _there(name: str) -> bool:
+    """A module of a package that is another one in this release is not there either."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def guilty_of(default: int) -> int:

@@ -9,6 +9,7 @@ from importlib import import_module
 from repro.drivers import hangs, served_engine, standing
 
 TRAINER = ("the trainer",)
+TRL_CLIENT = "trl.generation.vllm_client"
 LIMIT_S = 2.0
 
 
@@ -51,10 +52,29 @@ def engine_paused(mitigation: str) -> None:
     standing.say("done", *TRAINER)
 
 
+def trl_client(mitigation: str) -> None:
+    """TRL's own client asks a real `vllm serve`, which `trl vllm-serve` runs, while that is paused for an update."""
+    engine, _, port = served_engine.start()
+    client = import_module(TRL_CLIENT).VLLMClient(base_url=f"http://127.0.0.1:{port}")
+    standing.say("guilty", "the engine's server", engine.pid)
+    served_engine.ask(port, "/pause", None, {})
+    standing.say("ready", *TRAINER)
+    if mitigation == "resume":
+        served_engine.ask(port, "/resume", None, {})
+    client.generate([served_engine.ASKED["prompt"]], max_tokens=4)
+    standing.say("done", *TRAINER)
+
+
 TRIGGERS = {
     "task_lost": hangs.Standing(task_lost, TRAINER, ("fastapi", "uvicorn")),
     "engine_paused": hangs.Standing(
         engine_paused, TRAINER, ("vllm",), ("the trainer: a client of ours; the model is tiny",)
+    ),
+    "trl_client": hangs.Standing(
+        trl_client,
+        TRAINER,
+        ("vllm", TRL_CLIENT),
+        ("the trainer: nothing but TRL's client; the model is tiny",),
     ),
 }
 REPRO = hangs.repro(
@@ -63,7 +83,7 @@ REPRO = hangs.repro(
     triggers=TRIGGERS,
     counted="trainers went on",
     helps={"ask_again": "a limit of 2 s at the client", "resume": "POST /resume"},
-    only={"resume": ("engine_paused",)},
+    only={"ask_again": ("task_lost", "engine_paused"), "resume": ("engine_paused", "trl_client")},
     simulated=("trainer and server: a client and a route of ours, under FastAPI and uvicorn",),
 )
 

@@ -55,7 +55,11 @@ _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
         "own_health_uvloop": (("blocked_loop",), 0),
         "get_in_actor": (("blocked_loop", "deadlock"), 0),
     },
-    "HNG010": {"task_lost": (("lost_answer",), 0), "engine_paused": (("lost_answer",), 0)},
+    "HNG010": {
+        "task_lost": (("lost_answer",), 0),
+        "engine_paused": (("lost_answer",), 0),
+        "trl_client": (("lost_answer",), 0),
+    },
     "HNG011": {
         "tower_in_thread": (("spin_python",), 0),
         "answer_in_log": (("spin_python",), 0),
