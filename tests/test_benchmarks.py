@@ -41,14 +41,14 @@ SAYS = {
 }
 
 
-def started(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def started(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """The benchmark, run to its end as a user runs it."""
     (folder / "a.sh").write_text("swift rlhf --rlhf_type grpo\n")
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0")) if name == "step" else ""
     arguments = [argument.format(tmp=folder, cell=cell) for argument in SMALL[name]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments],
+        [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *more],
         env=environment, capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
 
@@ -65,6 +65,17 @@ def test_none_is_left_out():
     """A new one gets a line above."""
     found = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"measure"}
     assert found == set(SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_the_benchmark_for_a_gpu_starts_trl(tmp_path):
+    """On the CPU, at a size that measures nothing: its steps stand beside ours."""
+    cell = str(cell_python("vllm-0.31.0+trl-1.16.0"))
+    done = started("gpu", tmp_path, f"--trl={cell}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "step, TRL + transformers" in done.stdout
+    assert "step, ours / TRL + transformers" in done.stdout
 
 
 @pytest.mark.slow
