@@ -81,6 +81,7 @@ def test_only_tests_of_the_trainer_need_torch():
         "gpu/",
         "golden/",
         "diagnostics/audit",
+        "diagnostics/test_pulse.py",  # the trainer's progress, too
         "matrix/test_contract_runs.py",
         "test_lacking.py",
     )
