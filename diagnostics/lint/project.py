@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _LARGEST = 1_000_000
 _ABOVE = 6
 _MANY = 40
+# No version and no requirement is longer.
+_LONGEST = 1000
 # Distribution -> the name that lint has for it.
 _NAMES = {canonicalize_name(each): name for name, distributions in PACKAGES.items() for each in distributions}
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?(?:[.\w+]*)?)")
@@ -116,7 +118,7 @@ def _copies(folder: Path, found: Project) -> None:
 
 def _version(text: str) -> Version | None:
     try:
-        return Version(text)
+        return Version(text) if len(text) <= _LONGEST else None
     except InvalidVersion:
         return None
 
@@ -130,15 +132,14 @@ def _requirements(path: Path, found: Project) -> None:
 
         try:
             packages = tomllib.loads(text).get("package", [])
-        except (tomllib.TOMLDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # of a number of thousands of digits no TOMLDecodeError
             return
         for each in packages if isinstance(packages, list) else ():
             if isinstance(each, dict):
                 _pin(str(each.get("name", "")), str(each.get("version", "")), path, found)
         return
-    for match in _PINNED.finditer(text):
-        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if "#" not in line:
+    for line in text.splitlines():
+        for match in _PINNED.finditer(line.partition("#")[0]):
             _pin(match[1], match[2], path, found)
     if path.suffix in {".txt", ".in"}:
         for line in islice(text.splitlines(), 2000):
@@ -155,9 +156,11 @@ def _asked(line: str, path: Path, found: Project) -> None:
     # Late: of most projects nothing is asked.
     from packaging.requirements import InvalidRequirement, Requirement
 
+    if len(line) > _LONGEST:  # brackets in brackets are read by a function that calls itself
+        return
     try:
         requirement = Requirement(line)
-    except InvalidRequirement:
+    except (InvalidRequirement, RecursionError):
         return
     name = _NAMES.get(canonicalize_name(requirement.name))
     if name and name not in found.pins and name not in found.asks:

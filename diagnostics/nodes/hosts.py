@@ -97,6 +97,9 @@ def _host(words: list[str], place: str) -> Host:
                 f"{place}: {word[:80]!r}: expected one of {known} as key=value{close_matches(key, _KEYS)}"
             )
         values[key] = value
+    for key in ("prefix", "python"):
+        if values.get(key, "").startswith("-"):  # it would be an option of whatever leads to the host
+            raise HostsError(f"{place}: {key}={values[key][:40]}: expected a path")
     slots = values.get("slots", "0")
     if not slots.isdecimal() or len(slots) > 6:
         raise HostsError(f"{place}: slots={slots[:20]}: expected a whole number")

@@ -259,7 +259,11 @@ class _ShellReader:
         if path is None or self.depth >= _MAX_SOURCED:
             self.unread.append(word)
             return
-        text = given.text(path, MAX_BYTES).translate(dict.fromkeys(range(7), " "))
+        try:
+            text = given.text(path, MAX_BYTES).translate(dict.fromkeys(range(7), " "))
+        except OSError:  # something that is no file of a script's size: not read, as one that is not there
+            self.unread.append(word)
+            return
         mine, self.file, self.depth = self.file, str(path), self.depth + 1
         try:
             self.read(Lexer(text, str(path)).tokens())

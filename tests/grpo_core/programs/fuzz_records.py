@@ -113,7 +113,7 @@ def _other(numbers, values):
         return values.to(numbers.choice(_KINDS))
     if what == 2:
         return values.reshape(numbers.choice(((-1,), (1, -1), (-1, 1), (1, 1, -1))))
-    if what == 3:
+    if what == 3 and values.dim():
         return values[: numbers.randrange(len(values) + 1)].clone()
     if what == 4 and values.dim():
         return torch.cat([values, values])
