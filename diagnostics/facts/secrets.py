@@ -125,9 +125,10 @@ def _long(match: re.Match[str]) -> str:
 _ISSUED_STARTS = (
     re.compile(
         r"h(?=vs\.)|d(?=p\.[a-z]|api[0-9a-f])|p(?=at\w{14}\.)|k(?=ey-)|v(?=1\.0-)|y(?=a29)"
-        r"|A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)|S(?=K[0-9a-f]|G\.)|L(?=TAI)|1(?=//0)|\$(?=apr1|2[abxy]|[156y]|argon)"
+        r"|A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)|S(?=K[0-9a-f]|G\.)|L(?=TAI)|\$(?=apr1|2[abxy]|[156y]|argon)"
     ),
     re.compile(r"[0-9a-f]{40}"),
+    re.compile(r"//0(?<=(1)//0)"),
     re.compile(r"\.atlasv1\.(?<=([A-Za-z0-9]{14})\.atlasv1\.)"),
 )
 # Of those whose beginning a dash or an underscore ends: backwards from there, where enough stands behind it.
