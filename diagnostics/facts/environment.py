@@ -17,7 +17,7 @@ from diagnostics import frameworks, given
 from diagnostics.facts import extensions, installed_files, modules, search_path, variables
 from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
 from diagnostics.facts.modules import EntryPoint, Shadow
-from diagnostics.facts.names import NoEnvironmentError, names_a_package
+from diagnostics.facts.names import NoEnvironmentError, may_be_asked, names_a_package
 from diagnostics.facts.search_path import SearchPath
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _why_unread(place: Path) -> str:
 def _required(head: str) -> tuple[str, ...]:
     """The requirements that are no extras, without reading them closer."""
     lines = (line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:")
-    return tuple(line for line in lines if "extra ==" not in line and len(line) <= _LONGEST_LINE)
+    return tuple(line for line in lines if "extra ==" not in line and may_be_asked(line))
 
 
 @dataclass
@@ -363,7 +363,7 @@ def _requires(distribution: metadata.Distribution, head: str) -> tuple[str, ...]
     plain = [line[14:].strip() for line in lines if line[:14].lower() == "requires-dist:"]
     if not plain or any(line[:1] in {" ", "\t"} for line in lines) or not "".join(plain).isascii():
         plain = [str(line) for line in distribution.requires or ()]
-    return tuple(islice((line for line in plain if len(line) <= _LONGEST_LINE), _MOST_REQUIRED))
+    return tuple(islice(filter(may_be_asked, plain), _MOST_REQUIRED))
 
 
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:

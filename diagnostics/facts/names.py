@@ -17,6 +17,9 @@ _VERSION = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 
+_LONGEST = 4096
+_ENDLESS = re.compile(r"\d{400}")
+
 
 class NoEnvironmentError(ValueError):
     """Raised when there is no Python environment where one was said to be; the message is one line."""
@@ -29,6 +32,15 @@ def names_a_package(name: str, version: str) -> bool:
     (True, False)
     """
     return bool(_NAME.fullmatch(name) and _VERSION.fullmatch(version))
+
+
+def may_be_asked(requirement: str) -> bool:
+    """Whether a declared requirement can be read: one of brackets in brackets, or of endless numbers, ends its reader.
+
+    >>> may_be_asked("torch>=2.8.0; python_version < '3.13'"), may_be_asked("torch; " + "(" * 3000)
+    (True, False)
+    """
+    return len(requirement) <= _LONGEST and requirement.count("(") <= 50 and not _ENDLESS.search(requirement)
 
 
 def redact(text: str) -> str:

@@ -120,6 +120,21 @@ def test_a_file_that_a_script_names_may_be_none(lint, monkeypatch, named, line):
         harmless(form, lint(form, line.format(shlex.quote(named)) + "\n" + RUN))
 
 
+@pytest.mark.parametrize("options", [[], ["--fix-plan"]])
+@pytest.mark.parametrize(
+    "line", ["torch; " + "(" * 3000, "torch; python_version < '" + "9" * 4050 + "'", "torch>=" + "9" * 4080]
+)
+def test_a_requirement_may_be_of_brackets_or_digits(environment, capsys, line, options):
+    """No check crashes over it, nor does the plan."""
+    environment.add("vllm", "0.11.0", requires=(line,)).add("trl", "0.17.0", requires=(line,)).add(
+        "torch", "2.8.0"
+    )
+    code = main(["doctor", "--prefix", str(environment.prefix), "--format", "json", *options])
+    seen = capsys.readouterr()
+    harmless("json", (code, seen.out, seen.err))
+    assert '"crashed"' not in seen.out
+
+
 HOSTILE = st.text(st.sampled_from("ab1 -=@:#.;'$`\"\\\t\x1b\u202e[]/é\u2028\x85"), max_size=30)
 
 

@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.facts.names import may_be_asked
 from diagnostics.report.remedies import Advice, Explain, Install
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _valid(version: str) -> bool:
 
 def declared_by(environment: Environment, package: Package) -> Iterator[Demand]:
     """What an installed package asks for on this machine, without extras; TRL's window for vLLM with it."""
-    for line in requirements_of(package):
+    for line in filter(may_be_asked, requirements_of(package)):
         try:
             requirement = Requirement(line)
         except InvalidRequirement:

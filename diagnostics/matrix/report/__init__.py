@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from diagnostics import door
@@ -34,7 +35,7 @@ def write(folder: Path, board: Board, events: Iterable[Event] = ()) -> Path:
     generated = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
     page = folder / "index.html"
     texts = {
-        page: html.render(board, generated, changes(events)),
+        page: html.render(board, generated, changes(map(_named, events))),
         folder / "report.md": markdown.render(board, generated),
         folder / "junit.xml": junit.render(board, generated),
         folder / "report.json": json.render(board, generated),
@@ -69,5 +70,11 @@ def _shareable(square: Square) -> Square:
     return replace(square, judged=judged, event=replace(square.event, answer=answer))
 
 
+def _named(event: Event) -> Event:
+    """With names of inputs for everybody's eyes: of a change, those that differ are told."""
+    return replace(event, inputs=tuple((_clean(name), value) for name, value in event.inputs))
+
+
+@lru_cache(4096)
 def _clean(text: str) -> str:
     return door.visible(strip(text))
