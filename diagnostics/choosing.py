@@ -13,7 +13,7 @@ from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
 def add(commands: Any) -> None:
     """Adds the command to a parser's commands."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "versions", help="which versions ran together, offline"
+        "versions", help="which versions of vLLM and TRL ran together, offline"
     )
     parser.add_argument("--vllm", type=_release, metavar="RELEASE", help="with this vLLM, as 0.10 or 0.10.2")
     parser.add_argument("--trl", type=_release, metavar="RELEASE", help="with this TRL")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Adds the command to a parser's commands."""
     doctor: argparse.ArgumentParser = commands.add_parser(
-        "doctor", help="judge an environment and its machine, by default without importing anything"
+        "doctor", help="judge an environment and its machine from their files"
     )
     where = doctor.add_mutually_exclusive_group()
     where.add_argument("--python", type=Path, metavar="PATH", help="the environment of that interpreter")

@@ -207,6 +207,6 @@ def _write(found: dict[str, Any], options: argparse.Namespace) -> None:
     elif options.format == "html":
         print(page.text(found), end="")
     else:
-        terminal.render(
-            found, sys.stdout, causes.finding(found), verbose=options.verbose, stacks=options.stacks
-        )
+        # What was seen when it stood still can't be asked again.
+        verbose = options.verbose or options.watch or options.beats
+        terminal.render(found, sys.stdout, causes.finding(found), verbose=verbose, stacks=options.stacks)

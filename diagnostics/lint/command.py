@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
     """Adds the command to a parser's commands."""
     lint: argparse.ArgumentParser = commands.add_parser(
         "lint",
-        help="judge a config, a script or a command before anything is started",
+        help="judge a config, script or command before it is started",
         usage="%(prog)s [options] FILE...  |  %(prog)s [options] -- COMMAND...",
     )
     lint.add_argument(

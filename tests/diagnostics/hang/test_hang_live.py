@@ -219,6 +219,8 @@ def test_watch_ends_what_it_started(capfd):
     told = capfd.readouterr()
     pid = int(re.search(r"culprit (\d+)", told.out)[1])
     assert "wait for each other" in " ".join(told.err.split())
+    # All of it: it is gone, and can't be asked again.
+    assert "All processes:" in told.err
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
