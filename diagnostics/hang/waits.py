@@ -108,7 +108,7 @@ def of(process: Process, thread: Thread) -> Wait:
     if thread.state == "D":
         return Wait("kernel", place=place, detail=thread.wchan)
     if not thread.frames:
-        return _by_call(process, thread, place) if thread.syscall or thread.wchan else Wait("unseen")
+        return _without_stack(process, thread)
     found = _entered(thread, place) or _by_frames(process, thread, place)
     # Any other wait is none if the thread computes.
     if _computes(thread, found) and not frames.RAYS_LOOP.match(
@@ -116,6 +116,12 @@ def of(process: Process, thread: Thread) -> Wait:
     ):
         return Wait("import" if _imports(thread) else "compute", thread.frames[0], place=place)
     return found or _by_call(process, thread, place)
+
+
+def _without_stack(process: Process, thread: Thread) -> Wait:
+    if thread.busy and thread.runnable is not None:
+        return Wait("compute")  # in native code, as a process that ends
+    return _by_call(process, thread, None) if thread.syscall or thread.wchan else Wait("unseen")
 
 
 def _entered(thread: Thread, place: StackFrame | None) -> Wait | None:

@@ -114,6 +114,13 @@ def test_a_rank_that_computes_is_no_hang_however_the_others_wait():
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "spin_native", (busy.key,))
 
 
+def test_a_process_that_computes_without_a_stack_is_no_hang():
+    """As one that ends: whoever waits for it waits for something that goes on."""
+    ranks = [gathers(0), gathers(1), rank(2, thread={"runnable": 0.98, "syscall": "running", "futex": ""})]
+    verdict = judge(Snapshot(tuple(ranks))).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("progress", "busy", ("/102",))
+
+
 def test_a_wait_that_is_young_is_no_hang_yet():
     """It says so, and what it would be."""
     young = {"asleep_s": 5.0}
