@@ -108,6 +108,7 @@ WRONG = [
     (SWIFT + "--model /path/to/model", {}, "warning CFG120"),
     (VERL + "trainer.project_name=TODO trainer.experiment_name=x", {}, "warning CFG120"),
     (ORL + "--pretrain your_org/your_model", {}, "warning CFG120"),
+    (ORL + "--use_wandb {wandb_token}", {}, "warning CFG120"),
     # Issues of other families
     (SWIFT + "--num_infer_workers 1 --async_generate true --eval_strategy steps", {"ms_swift": "3.4.1"}, "warning SCH001"),
     (VERL + "actor_rollout_ref.rollout.enable_chunked_prefill=True data.filter_overlong_prompts=False", {"vllm": "0.7.3"}, "warning SCH002"),

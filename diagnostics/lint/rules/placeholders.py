@@ -23,6 +23,7 @@ _UNFILLED = re.compile(
     r"|<(?:insert|fill|path|model|dataset|data|number|num|host|ip|port|dir|output|reward|api|wandb|checkpoint|node|gpu)"
     r"s?[ _-][^<>|]{1,60}>"
     r"|<(?:path|model|dataset|host|ip|port|number|num_gpus|n|node|address|entity|key|token)>"
+    r"|\{(?:(?:wandb|hf|api|swanlab|access)[ _-]?)?(?:token|key|path|dir)\}"
 )
 # A name that somebody may have: what is called so might be there.
 _NAMED = re.compile(
