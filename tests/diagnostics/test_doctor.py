@@ -31,7 +31,14 @@ CELL = {
     },
 }
 READ = {"contract": {"verdict": "pass", "evidence": "static"}}
-GOOD = {"id": "vllm-0.31.0+trl-1.16.0", "vllm": "0.31.0", "trl": "1.16.0", "verdict": "pass", "layers": READ}
+RAN = {"verdict": "pass", "evidence": "executed", "ran_with": {"vllm": "vllm", "trl": "trl"}}
+GOOD = {
+    "id": "vllm-0.31.0+trl-1.16.0",
+    "vllm": "0.31.0",
+    "trl": "1.16.0",
+    "verdict": "pass",
+    "layers": READ | {"engine": RAN},
+}
 TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
 
@@ -93,7 +100,7 @@ def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
     assert finding.severity is Severity.ERROR
     assert finding.known_by == "static"
     assert any("GuidedDecodingParams is gone" in item.text for item in finding.evidence)
-    assert "vllm-0.31.0+trl-1.16.0 (pass)" in text_of(finding.remedy)
+    assert "vllm-0.31.0+trl-1.16.0." in text_of(finding.remedy)
     assert report.exit_code(Severity.ERROR) == 1
 
 
@@ -145,7 +152,7 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
     assert "contract fails: vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
     assert "have none with the packages of the table's day" in finding.evidence[1].text
     ran, read = text_of(finding.remedy).split("Nearest pairs that are allowed")
-    assert "vllm-0.31.0+trl-1.16.0 (pass)" in ran
+    assert "vllm-0.31.0+trl-1.16.0." in ran
     # 0.11.2 has no solution, 0.9.2 is not allowed; 0.13.0 is not allowed by TRL 0.27.2.
     assert "vllm-0.10.2+trl-0.23.1." in read
     assert "vllm==0.31.0 trl==1.16.0" in commands_of(finding.remedy.actions)[0]
@@ -154,8 +161,8 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
 def test_without_a_run_the_nearest_read_pair_is_installed(environment):
     """The same vLLM with a TRL that allows it is a way out as well."""
     finding = judged(environment, "0.12.0", "0.23.1", cells=())
-    assert "vllm-0.10.2+trl-0.23.1, vllm-0.12.0+trl-0.27.2" in text_of(finding.remedy)
-    assert "vllm==0.10.2 trl==0.23.1" in commands_of(finding.remedy.actions)[0]
+    assert "vllm-0.12.0+trl-0.27.2, vllm-0.10.2+trl-0.23.1" in text_of(finding.remedy)
+    assert "vllm==0.12.0 trl==0.27.2" in commands_of(finding.remedy.actions)[0]
 
 
 def test_a_pair_that_failed_is_no_way_out_of_itself(environment):

@@ -160,7 +160,7 @@ def test_a_fix_plan_is_one_screen():
     assert len(shown.lines) < ROWS
     assert shown.lines[0].startswith("fix plan: ")
     text = "\n".join(shown.lines).replace("\\\n", "")
-    assert "$ uv pip install --python examples/environments/mixed vllm==0.10.2 trl==0.24.0" in " ".join(
+    assert "$ uv pip install --python examples/environments/mixed vllm==0.11.0 trl==0.26.2" in " ".join(
         text.split()
     )
     assert "why: " not in text

@@ -15,12 +15,14 @@ from diagnostics.doctor import installing
 from diagnostics.doctor.fixplan import build, fix_plan, installers, resolving
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
+from diagnostics.facts.compat import load as load_table
 from diagnostics.report import clean, filters
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.report.formats import plan as render
 from diagnostics.report.plans import Step
 from diagnostics.report.remedies import Install, Remedy, Run, SetVariables, Uninstall
 from diagnostics.report.wording import command_of, edit_of
+from tests.diagnostics.environments import Maker
 from tests.diagnostics.test_door_out import acting, terminal
 
 RUN = {
@@ -133,6 +135,43 @@ def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
     assert tuple(map(edit_of, packages.undo)) == (
         f"{environment.prefix}/bin/python -m pip install -r before.txt",
     )
+
+
+def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
+    """Of every ninth pair of the published table that is not known to work, each in an environment of its own."""
+    table = load_table()
+    differ, asked = [], 0
+    for number, (vllm, trl) in enumerate(sorted(table.pairs())[::9]):
+        maker = Maker(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
+        seen = facts.collect(maker.prefix, {})
+        report = filters.select(doctor.examine(seen, ISSUES, table), ["CMP902", "CMP905"], [])
+        offered = [
+            action.requirements
+            for found in report.findings
+            for action in found.remedy.actions
+            if isinstance(action, Install)
+        ]
+        asked += bool(report.findings)
+        planned = [
+            action.requirements
+            for one in fix_plan(report, seen, table, ISSUES).steps
+            if one.kind == "packages"
+            for action in one.commands
+            if isinstance(action, Install)
+        ]
+        if offered != planned:
+            differ.append((vllm, trl, offered, planned))
+    assert differ == []
+    assert asked > 20
+
+
+def test_what_ran_with_both_comes_before_what_was_only_imported(environment):
+    """TRL that trained by itself beside a vLLM that nobody started is no pair that ran, however near."""
+    near = cell(
+        "0.12.0", "0.24.0", "partial", **{"import": ("pass", "executed"), "peer:alone": ("pass", "executed")}
+    )
+    plan = plan_of(broken_pair(environment), compat=replace(TABLE, cells=(near, *TABLE.cells)))
+    assert commands(step(plan, "packages"))[1].endswith("vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
 
 
 def test_a_pair_that_trained_but_failed_in_a_layer_says_so(environment):

@@ -8,22 +8,21 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.registered import check
+from diagnostics.doctor.fixplan.demands import on
+from diagnostics.doctor.fixplan.sets import PINNED, known_sets
 from diagnostics.doctor.installing import install
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from diagnostics.facts.compat import Compat, Read
     from diagnostics.facts.environment import Environment
     from diagnostics.report.findings import Finding
+    from diagnostics.report.plans import PinnedSet
     from diagnostics.report.remedies import Install
 
 _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}
-# Ways out that are named of each kind.
-_NAMED = 2
 
 
 def _nothing_to_look_up(environment: Environment, compat: Compat) -> str:
@@ -73,7 +72,7 @@ def _read(
     said = (installed, Evidence("; ".join(_words(known)), f"compat.json, breadth of TRL {pair[1]}, static"))
     again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     if known.broken:
-        text, installs = ways_out(environment, compat, pair)
+        text, installs = ways_out(environment, compat)
         return finding(
             "CMP905",
             Severity.ERROR if known.contract == "fail" else Severity.WARNING,
@@ -146,7 +145,7 @@ def _seen(
     )
     pair = (cell["vllm"], cell["trl"])
     known = compat.read(*pair)
-    text, installs = ways_out(environment, compat, pair)
+    text, installs = ways_out(environment, compat)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
     return [
         finding(
@@ -164,59 +163,30 @@ def _matrix(*words: str) -> Run:
     return Run(("nox", "-s", "matrix", "--", *words))
 
 
-def ways_out(
-    environment: Environment, compat: Compat, pair: tuple[str, str]
-) -> tuple[str, tuple[Install, ...]]:
-    """Returns the nearest pairs that do better, executed before static, in words, and how to install the first.
+def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Install, ...]]:
+    """Returns the nearest pairs that do better, in words, and how to install the first: that of the fix plan.
 
     Args:
-        environment: whose installer is named.
+        environment: whose pair is left, whose installer is named, and whose other packages the pair has to suit.
         compat: the table.
-        pair: (vllm, trl) to leave.
     """
-    ran = [
-        cell
-        for cell in nearest(compat, *pair, limit=len(compat.cells))
-        if _worked(cell) and (cell["vllm"], cell["trl"]) != pair and compat.vouched(cell["vllm"], cell["trl"])
-    ][:_NAMED]
-    read = _nearest_read(compat, pair)
-    told = []
-    if ran:
-        told.append(
-            "Nearest pairs in which more worked: "
-            + ", ".join(f"{c['id']} ({c['verdict']})" for c in ran)
-            + "."
-        )
+    sets = known_sets(environment, compat, compat.breadth, on(environment, PINNED))
+    ran, read = (
+        ", ".join(_pair(item) for item in sets if item.evidence == evidence)
+        for evidence in ("executed", "static")
+    )
+    told = [f"Nearest pairs in which more worked: {ran}."] if ran else []
     if read:
-        named = ", ".join(f"vllm-{vllm}+trl-{trl}" for vllm, trl in read)
-        told.append(
-            f"Nearest pairs that are allowed and serve all that TRL takes, read and not run: {named}."
-        )
-    ways = [*((cell["vllm"], cell["trl"]) for cell in ran), *read]
-    installs = tuple(install(environment, f"vllm=={vllm}", f"trl=={trl}") for vllm, trl in ways[:1])
+        told.append(f"Nearest pairs that are allowed and serve all that TRL takes, read and not run: {read}.")
+    installs = tuple(
+        install(environment, *(f"{pin.name}=={pin.version}" for pin in item.pins)) for item in sets[:1]
+    )
     return " ".join(told) or "No pair in the table is known to do better.", installs
 
 
-def _worked(cell: dict[str, Any]) -> bool:
-    """Tells whether more of a cell was seen to work than that its packages can be installed and imported."""
-    ran = {
-        name
-        for name, layer in cell["layers"].items()
-        if (layer.get("evidence"), layer["verdict"]) == ("executed", "pass")
-    }
-    return cell["verdict"] == "pass" or (cell["verdict"] == "partial" and bool(ran - {"install", "import"}))
-
-
-def _nearest_read(compat: Compat, pair: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the nearest promising pairs: the same TRL with another vLLM first, then the same vLLM."""
-
-    def promising(chosen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        inorder = sorted(chosen, key=lambda it: (_distance(it[0], pair[0]), _distance(it[1], pair[1]), it))
-        return [it for it in inorder if (known := compat.read(*it)) is not None and known.promising][:1]
-
-    all_ = [it for it in compat.pairs() if it != pair]
-    kept = promising(it for it in all_ if it[1] == pair[1]) + promising(it for it in all_ if it[0] == pair[0])
-    return kept or promising(all_)
+def _pair(item: PinnedSet) -> str:
+    vllm, trl = item.pins[:2]
+    return f"vllm-{vllm.version}+trl-{trl.version}"
 
 
 def nearest(compat: Compat, vllm: str, trl: str, limit: int = 3) -> list[dict[str, Any]]:

