@@ -72,6 +72,10 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
             "task.letters = 'aa' (command line): expected two or more different letters",
         ),
         (["--model.hidden_size", "48"], "model.hidden_size = 48 (command line): expected a multiple of 32"),
+        (
+            ["--rollout.dtype", "fp8"],
+            "rollout.dtype = 'fp8': expected one of 'float32', 'bfloat16', 'float16'",
+        ),
         (["--task.min_length", "9"], "task.max_length = 3 (default): min_length must not be greater"),
         (["--sampling.max_tokens", "3"], "raise sampling.max_tokens"),
         (["--model.max_length", "5"], "need 10 tokens; raise model.max_length"),
