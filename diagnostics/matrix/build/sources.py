@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import email
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -130,8 +129,10 @@ def check_installed() -> None:
     Raises:
         ModuleNotFoundError: What is needed for that is not installed.
     """
-    for module in ("pypi_simple", "requests", "remotezip"):
-        importlib.import_module(module)
+    # By name: an import by a variable would be a use of everything, for the identity of what rests on this file.
+    import pypi_simple  # noqa: F401
+    import remotezip  # noqa: F401
+    import requests  # noqa: F401
 
 
 def find_wheel(

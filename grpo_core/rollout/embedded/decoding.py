@@ -70,7 +70,7 @@ class Decoder:
             new[:, place - 1] = by_head(found).reshape(-1, width)
         queries = by_head(q_BND).reshape(len(prompt_keys), -1, width)
         before = torch.baddbmm(self._gap, queries, prompt_keys)
-        since = torch.bmm(queries.view(len(keys), -1, width), keys[:, :place].mT)
+        since = torch.bmm(queries.reshape(len(keys), -1, width), keys[:, :place].mT)
         scores = torch.cat([before, since.view(*before.shape[:2], -1)], -1)
         shares = scores.softmax(-1, torch.float32).to(x_BH.dtype)
         out = torch.bmm(shares[..., :-place], prompt_values).view(len(keys), -1, width)
