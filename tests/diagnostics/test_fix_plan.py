@@ -12,7 +12,8 @@ from diagnostics import catalogue, door
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor import installing
-from diagnostics.doctor.fixplan import build, fix_plan, installers, resolving
+from diagnostics.doctor.fixplan import build, installers, resolving
+from diagnostics.doctor.fixplan.build import fix_plan
 from diagnostics.facts import environment as facts
 from diagnostics.facts.compat import Compat
 from diagnostics.facts.compat import load as load_table

@@ -8,8 +8,6 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.registered import check
-from diagnostics.doctor.fixplan.demands import on
-from diagnostics.doctor.fixplan.sets import PINNED, known_sets
 from diagnostics.doctor.installing import install
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
@@ -170,6 +168,10 @@ def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Insta
         environment: whose pair is left, whose installer is named, and whose other packages the pair has to suit.
         compat: the table.
     """
+    # Late: most environments have no such pair.
+    from diagnostics.doctor.fixplan.demands import on
+    from diagnostics.doctor.fixplan.sets import PINNED, known_sets
+
     sets = known_sets(environment, compat, compat.breadth, on(environment, PINNED))
     ran, read = (
         ", ".join(_pair(item) for item in sets if item.evidence == evidence)

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics import programs
 from diagnostics.matrix.build.paths import shareable
 from diagnostics.matrix.plan.verdicts import Answer, Outcome
 from diagnostics.matrix.records.events import Event
@@ -45,9 +44,11 @@ def ask(
         try:
             answer = item.layer.ask(workplace, item.cell)
         except Exception as error:  # noqa: BLE001 - a bug in a layer is a verdict of its own, and the run goes on
-            lacking = programs.missing(error) if isinstance(error, ModuleNotFoundError) else None
-            failed = f"the layer failed itself: {type(error).__name__}: {error}"
-            answer = Answer(Outcome.INFRA_ERROR, lacking or failed, item.layer.evidence)
+            answer = Answer(
+                Outcome.INFRA_ERROR,
+                f"the layer failed itself: {type(error).__name__}: {error}",
+                item.layer.evidence,
+            )
         if answer.outcome is not Outcome.INFRA_ERROR or stopped.is_set():
             break
         if attempt < attempts:
