@@ -84,7 +84,7 @@ class Paper:
             start += len(line) + 1
             for first, last, more in self._broken(here, max(1, self.width - indent), whole=whole, crop=crop):
                 shown = (here[first:last] + more).rstrip(" ")
-                told = self._painted(shown, [*marks[first:last], *marks[last - 1 : last]][: len(shown)])
+                told = self._painted(shown, marks[first : last + len(more)][: len(shown)])
                 self._out.write(f"{' ' * indent if shown else ''}{told}\n")
         self._out.flush()
 
@@ -100,8 +100,9 @@ class Paper:
         if whole:
             yield 0, len(line), ""
         elif crop:
-            fits = _cells(line) <= width
-            yield (0, len(line), "") if fits else (0, len(_cut(line, width - 1)), "…")
+            cut = _cut(line, width - 1)
+            blank = " " * (width - 1 - _cells(cut))  # half of a letter of two cells
+            yield (0, len(line), "") if _cells(line) <= width else (0, len(cut), f"{blank}…")
         else:
             breaks = [0, *_breaks(line, width), len(line)]
             for first, last in pairwise(breaks):

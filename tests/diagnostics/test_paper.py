@@ -104,6 +104,14 @@ def test_it_writes_what_rich_writes(pieces, style, width, indent, painted, way):
     )
 
 
+@pytest.mark.parametrize("first", ["a" * 18, "a" * 19, "a" * 20, "a" * 17 + "\u4f60", "a" * 18 + "\u4f60"])
+@pytest.mark.parametrize("then", ["b" * 10, "\u4f60" + "b" * 9])
+def test_what_is_cut_off_has_the_colour_of_what_is_gone(first, then):
+    """The dots stand for the first letter that is not there, which may be of another piece."""
+    pieces, how = [(first, "red"), (then, "green")], {"painted": True, "whole": False, "crop": True}
+    assert cells(by_us(pieces, "", 20, 0, **how)) == cells(by_rich(pieces, "", 20, 0, **how))
+
+
 @settings(max_examples=100, deadline=None)
 @given(text=HOSTILE)
 def test_its_colours_are_its_own(text):
