@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
 from diagnostics.catalogue import loader as catalogue
+from diagnostics.catalogue import offers
 from diagnostics.report import clean
 from diagnostics.report.audits import terminal, wording
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
@@ -80,13 +81,4 @@ def _answer(answer: ProbeAnswer) -> dict[str, Any]:
 def _helps(code: str) -> dict[str, Any]:
     """What the catalogue says of a code; empty of one that it does not have."""
     issue: Issue | None = _load().get(code)
-    if issue is None:
-        return {}
-    return {
-        "title": issue.title,
-        "cause": " ".join(issue.cause.split()),
-        "mitigations": [
-            {"name": one.name, "about": one.about, "edits": one.by_framework(), "evidence": one.evidence}
-            for one in issue.mitigations
-        ],
-    }
+    return {} if issue is None else offers.told(issue)

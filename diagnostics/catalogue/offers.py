@@ -7,7 +7,7 @@ was run and failed is never offered: it is told, with the run that says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
 from diagnostics.catalogue.affects import subject
@@ -69,6 +69,20 @@ def as_finding(issue: Issue, certainty: str, seen: Iterable[tuple[str, str]], ti
         known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index, default="declared"),
         evidence=tuple(Evidence(text, place) for text, place in seen), remedy=remedy(issue),
     )  # fmt: skip
+
+
+def told(issue: Issue) -> dict[str, Any]:
+    """An issue for a document where nothing but its code is known: title, cause, and what may help, the first first."""
+    by_name = {one.name: one for one in issue.mitigations}
+    offered = [by_name[offer.mitigation] for offer in remedy(issue).offers]
+    return {
+        "title": issue.title,
+        "cause": " ".join(issue.cause.split()),
+        "mitigations": [
+            {"name": one.name, "about": one.about, "edits": one.by_framework(), "evidence": one.evidence}
+            for one in offered
+        ],
+    }
 
 
 def occurring(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:

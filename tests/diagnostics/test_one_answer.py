@@ -6,6 +6,7 @@ import pytest
 from packaging.version import Version
 
 from diagnostics import catalogue
+from diagnostics.audit.document import _helps as audit_helps
 from diagnostics.catalogue import documents
 from diagnostics.catalogue.affects import CONCERNED, affects, subject
 from diagnostics.catalogue.offers import remedy
@@ -14,6 +15,7 @@ from diagnostics.doctor.fixplan import settings
 from diagnostics.doctor.fixplan.installers import find as installer_of
 from diagnostics.facts.environment import Environment, Package
 from diagnostics.frameworks import FRAMEWORKS, configured_in
+from diagnostics.hang.judge.causes import helps as hang_helps
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
@@ -171,3 +173,11 @@ def test_doctor_brings_up_issues_with_triggers_and_without():
     """Else the test above would say little."""
     assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)
     assert any(not ISSUES[code].recorded() for code in BROUGHT_UP)
+
+
+@pytest.mark.parametrize("code", sorted(ISSUES))
+def test_the_documents_of_hang_and_audit_offer_the_same(code):
+    """In the same order, and nothing that was run and failed."""
+    wanted = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
+    for told in (hang_helps(code), audit_helps(code)):
+        assert [one["name"] for one in told["mitigations"]] == wanted

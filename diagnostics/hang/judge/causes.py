@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.catalogue.model import Frame as Wanted
-    from diagnostics.catalogue.model import Issue, Shape
+    from diagnostics.catalogue.model import Shape
     from diagnostics.hang.judge.decide import JudgedJob
     from diagnostics.hang.snapshot import StackFrame
     from diagnostics.report.findings import Finding
@@ -72,15 +72,4 @@ def finding(document: dict[str, Any]) -> Finding | None:
 
 def helps(code: str) -> dict[str, Any]:
     """What the catalogue says of a code: title, cause and mitigations, each in the words of the frameworks."""
-    if not code:
-        return {}
-    issue: Issue = _load()[code]
-    return {
-        "code": code,
-        "title": issue.title,
-        "cause": " ".join(issue.cause.split()),
-        "mitigations": [
-            {"name": one.name, "about": one.about, "edits": one.by_framework(), "evidence": one.evidence}
-            for one in issue.mitigations
-        ],
-    }
+    return {"code": code, **offers.told(_load()[code])} if code else {}
