@@ -199,4 +199,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Kills the process and what it started; also after a normal end, when it may have left some."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    try:
+        await process.wait()
+    finally:
+        # Interrupted, the loop is gone before it hears that the pipes ended, and their end then complains of that.
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way to
