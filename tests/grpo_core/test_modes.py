@@ -49,7 +49,7 @@ def test_nothing_stale_means_the_same_bits_in_all_modes(short_run):
         assert other["syncs_proven_by_fingerprint"] == other["syncs"] == 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wide_model_has_the_same_bits_in_all_modes(short_run):
     """One that multiplies by oneDNN, in the trainer, in an engine of its process and in one of another."""
     settings = {"train.steps": 3, "model.hidden_size": 128, "model.layers": 2, "rollout.max_staleness": 0}

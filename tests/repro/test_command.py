@@ -168,7 +168,9 @@ def test_the_terminal_says_the_same(toys):
     assert "does not help: not with silent" in done.stdout
 
 
-@pytest.mark.parametrize("line", ["run TOY006", "run TOY001 TOY005 TOY006 --timeout 5"])
+@pytest.mark.parametrize(
+    "line", ["run TOY006", pytest.param("run TOY001 TOY005 TOY006 --timeout 5", marks=pytest.mark.long)]
+)
 def test_the_first_screen_has_the_verdict_and_what_helps(toys, line):
     """Each code in five lines that fit; the rest is there on demand."""
     shown = show(

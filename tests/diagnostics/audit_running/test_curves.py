@@ -48,7 +48,7 @@ def test_our_trainers_hook_writes_where_the_curves_go(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("where", ["tensorboard", pytest.param("wandb", marks=pytest.mark.long)])
 def test_the_callback_writes_where_the_trainer_reports_to(tmp_path, where):
     """transformers' own Trainer with `report_to`, and nothing of the network."""
     for module in ("accelerate", "transformers", where):
