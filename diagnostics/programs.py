@@ -16,11 +16,7 @@ DEBUG = "GRPO_DOCTOR_DEBUG"
 # The command's name: the module that is run, what stands before its arguments, and its line of help.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "repro": ("repro", (), "make known failures happen on the vLLM that is installed"),
-    "matrix": (
-        "diagnostics.matrix",
-        (),
-        "run the matrix of versions (needs a checkout)",
-    ),
+    "matrix": ("diagnostics.matrix", (), "run the matrix of versions (needs a checkout)"),
     "train": ("grpo_core", ("train",), "the reference trainer (needs the extra 'train')"),
 }
 # What each extra brings, by the names of its modules.

@@ -52,7 +52,7 @@ def compatibility(environment: Environment, compat: Compat) -> list[Finding]:
 
 
 def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
-    near = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in nearest(compat, *pair)) or "none"
+    near = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest(compat, *pair)) or "none"
     return finding(
         "CMP901",
         Severity.INFO,
@@ -191,11 +191,11 @@ def _pair(item: PinnedSet) -> str:
     return f"vllm-{vllm.version}+trl-{trl.version}"
 
 
-def nearest(compat: Compat, vllm: str, trl: str, limit: int = 3) -> list[dict[str, Any]]:
-    """The cells whose vLLM, then TRL, is the fewest minor releases away."""
+def _nearest(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
+    """The three cells whose vLLM, then TRL, is the fewest minor releases away."""
     return sorted(
         compat.cells, key=lambda c: (_distance(c["vllm"], vllm), _distance(c["trl"], trl), c["id"])
-    )[:limit]
+    )[:3]
 
 
 def _distance(one: str, other: str) -> float:

@@ -506,7 +506,7 @@ def _tree(folder):
 
 def merge(numbers, folder):
     """Another store: spoiled events, links and pipes among its logs, and in the way of ours."""
-    from diagnostics.matrix.records.store import Store, StoreError
+    from diagnostics.matrix.records.store import Store
 
     outside = folder / "outside"
     outside.mkdir()
@@ -532,6 +532,17 @@ def merge(numbers, folder):
         if numbers.random() < 0.3
         else "\n".join(lines).encode()
     )
+    mine = took_in(folder, outside)
+    known = mine.read()
+    with mine.locked():
+        assert mine.merge(Store(folder / "theirs")) == 0
+    assert mine.read() == known
+
+
+def took_in(folder, outside):
+    """`mine` after it took in what it takes of `theirs`; nothing else was written, and nothing from outside read."""
+    from diagnostics.matrix.records.store import Store, StoreError
+
     before = _tree(outside)
     mine = Store(folder / "mine")
     try:
@@ -544,10 +555,7 @@ def merge(numbers, folder):
         assert names <= {"store.jsonl", "lock", "logs"}, names
         for path, data in _tree(folder / "mine").items():
             assert data != b"secret", path
-    known = mine.read()
-    with mine.locked():
-        assert mine.merge(Store(folder / "theirs")) == 0
-    assert mine.read() == known
+    return mine
 
 
 def answers(numbers, folder):

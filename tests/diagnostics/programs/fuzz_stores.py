@@ -21,10 +21,11 @@ from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.records import gpu_runs
 from diagnostics.matrix.records.identity import digest
-from diagnostics.matrix.records.store import Store, StoreError, flaky, latest
+from diagnostics.matrix.records.store import StoreError, flaky, latest
 from diagnostics.matrix.report import digests, table
 from diagnostics.matrix.run.board import Question, board
-from tests.diagnostics.programs.fuzz_readers import _mischief, _tree, event, main, refusing, spoiled
+from tests.diagnostics.programs.fuzz_readers import _mischief, event, main, refusing, spoiled, took_in
+from tests.gpu.test_kit import GOOD
 
 TEXTS = (
     "",
@@ -132,18 +133,7 @@ def merged(numbers, folder):
     for one in events:
         _log(numbers, folder / "theirs" / one["answer"].get("log", "logs/a/b"), outside)
     (folder / "theirs" / "store.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
-    before = _tree(outside)
-    mine = Store(folder / "mine")
-    try:
-        with refusing(StoreError), mine.locked():
-            mine.merge(Store(folder / "theirs"))
-    finally:
-        assert _tree(outside) == before, "something outside of the store was written"
-        assert {path.name for path in folder.iterdir()} == {"outside", "mine", "theirs"}
-        assert {path.name for path in (folder / "mine").iterdir()} <= {"store.jsonl", "lock", "logs"}
-        for path, data in _tree(folder / "mine").items():
-            assert data != b"secret", path
-    known = mine.read()
+    known = took_in(folder, outside).read()
     latest(known)
     flaky(known)
     if numbers.random() < 0.05:
@@ -201,23 +191,9 @@ def _shown(folder, cell, known):
     json.loads(told["report.json"])
 
 
-_DOCUMENT = {
-    "schema": gpu_runs.SCHEMA,
-    "made": "2026-01-31T12:00:00Z",
-    "kit": {"version": "0.1.0", "sha256": "0" * 64, "cells": []},
-    "machine": {"devices": [], "seen": ["H100"], "driver": None, "cuda": "12.8", "architecture": "x86_64"},
-    "versions": {"torch": "2.8.0"},
-    "command": "pytest -m gpu",
-    "exit_code": 0,
-    "seconds": 1.5,
-    "tests": [{"name": "a::b", "outcome": "passed", "seconds": 0.1}],
-    "figures": [{"name": "step", "value": 0.5, "low": 0.4, "high": 0.6, "unit": "s"}],
-}
-
-
 def kits(numbers, folder):
     """What a kit brought back, spoiled, or with any text in the place of each of its own."""
-    document = spoiled(numbers, _DOCUMENT) if numbers.random() < 0.5 else copy.deepcopy(_DOCUMENT)
+    document = spoiled(numbers, GOOD) if numbers.random() < 0.5 else copy.deepcopy(GOOD)
     if numbers.random() < 0.5 and isinstance(document.get("tests"), list):
         document["tests"] += [
             {"name": _text(numbers), "outcome": "skipped", "seconds": 0, "reason": _text(numbers)}
