@@ -11,6 +11,9 @@ import pytest
 from tests import chosen
 from tests.chosen import ROOT
 
+# One worker reads all the sources, once.
+pytestmark = pytest.mark.xdist_group("sources")
+
 
 def names(*paths: str, near: bool = False) -> set[str]:
     found = chosen.chosen([ROOT / path for path in paths], near=near)

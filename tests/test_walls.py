@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+# One worker reads all the sources, once.
+pytestmark = pytest.mark.xdist_group("sources")
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 PROGRAMS = "diagnostics/doctor/probe/programs/"
@@ -48,8 +50,9 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str, bool]]:
-    """Yields (line, dotted module, runs at import) of each import, those for type checkers left out."""
+@functools.cache
+def imports(path: Path) -> list[tuple[int, str, bool]]:
+    """Returns (line, dotted module, runs at import) of each import, those for type checkers left out."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typing_only = {
         id(node)
@@ -64,14 +67,15 @@ def imports(path: Path) -> Iterator[tuple[int, str, bool]]:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
     }
+    found = []
     for node in ast.walk(tree):
         if id(node) in typing_only:
             continue
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name, id(node) not in late
+            found += [(node.lineno, alias.name, id(node) not in late) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.lineno, node.module, id(node) not in late
+            found.append((node.lineno, node.module, id(node) not in late))
+    return found
 
 
 def offences(package: str, forbidden: object, *, only_at_import: bool = False) -> list[str]:

@@ -20,20 +20,34 @@ ALONE = {
 LEAST = 60
 
 
-def collected(*options):
-    """The names of the tests that pytest finds."""
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *options]
+# Prints the name of each test that is collected, and whether it is one for a GPU.
+COLLECTING = """\
+import sys, pytest
+
+class Names:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            print("COLLECTED", int(item.get_closest_marker("gpu") is not None), item.nodeid)
+
+sys.exit(pytest.main(["-q", "--collect-only", "-p", "no:cacheprovider", "tests/gpu"], plugins=[Names()]))
+"""
+
+
+def collected():
+    """The names of the tests that pytest finds, and whether each is one for a GPU."""
+    command = [sys.executable, "-c", COLLECTING]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return [line.strip() for line in done.stdout.splitlines() if "::" in line]
+    found = [line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("COLLECTED ")]
+    return {name: marked == "1" for marked, name in found}
 
 
 def test_each_test_has_a_twin_on_a_cpu_or_a_reason():
     """And there are as many as are promised."""
-    everything = collected("tests/gpu")
-    marked = collected("tests/gpu", "-m", "gpu")
+    found = collected()
+    marked = [name for name, so in found.items() if so]
+    there = found.keys() - set(marked)
     assert len(marked) >= LEAST
-    there = {name for name in everything if name not in marked}
     alone = {name.split("::")[1].split("[")[0] for name in marked if twin(name) not in there}
     more = {  # which have one in fewer cases
         "test_an_engine_samples_what_transformers_computes",
