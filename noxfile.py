@@ -47,6 +47,8 @@ PINS = ROOT / ".github" / "pins"
 WITHOUT_CELLS = "not (heavy or long or vllm or peers)"
 IN_CELLS = "(long or vllm or peers) and not heavy"
 QUICKLY = f"({WITHOUT_CELLS}) and not slow"
+# Of pytest: one more than there are cores, since a third of a test's time goes by in waiting for a process of its own.
+WORKERS = str(min(8, (os.cpu_count() or 2) + 1))
 # Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_VERL = "verl==0.5.0"
@@ -117,8 +119,7 @@ def tests(session: nox.Session) -> None:
         install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     else:
         install(session, "--editable", ".[matrix]", "--group", "test-light")
-    # Two at a time: most of the suite is real processes that start, and each computes in one thread.
-    arguments = ["-n", "2", "--dist", "loadgroup", "-m", wanted, *options, *map(str, paths)]
+    arguments = ["-n", WORKERS, "--dist", "loadgroup", "-m", wanted, *options, *map(str, paths)]
     session.run("python", "-m", "pytest", *arguments, env=schemas(session))
 
 
@@ -135,7 +136,7 @@ def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
     found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
-    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments, env=found)
+    session.run("python", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", *arguments, env=found)
 
 
 @nox.session(python=PYTHON)
