@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
+from diagnostics.report.wording import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -119,6 +120,6 @@ def _keep(report: Report, kept: Callable[[Finding], bool], why: str) -> Report:
         findings = tuple(finding for finding in check.findings if kept(finding))
         left_out = len(check.findings) - len(findings)
         outcome = "ignored" if left_out and not findings else check.outcome
-        reason = f"{left_out} findings {why}" if left_out else check.reason
+        reason = f"{number(left_out, 'finding')} {why}" if left_out else check.reason
         checks.append(replace(check, outcome=outcome, reason=reason, findings=findings))
     return replace(report, checks=tuple(checks))

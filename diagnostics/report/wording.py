@@ -62,6 +62,15 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
+def number(count: int, word: str) -> str:
+    """So many of something.
+
+    >>> number(1, "line"), number(2, "process")
+    ('1 line', '2 processes')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}{'es' if word.endswith('s') else 's'}"
+
+
 def one_line(text: str) -> str:
     """A text without its line breaks."""
     return " ".join(text.split())

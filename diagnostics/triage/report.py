@@ -44,7 +44,7 @@ def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
     findings += [_of_lead(lead, place) for place, lead in enumerate(verdict.leads[:MOST_LEADS])]
     judged = CheckResult.of("known issues", findings, _not_judged(verdict))
     outcome = "skipped" if verdict.state == "empty" else judged.outcome
-    checks = [replace(judged, outcome=outcome, reason=f"{verdict.lines} lines")]
+    checks = [replace(judged, outcome=outcome, reason=wording.number(verdict.lines, "line"))]
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
     notes += [passed] if passed else []

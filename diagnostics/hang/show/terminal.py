@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.hang.show import groups
 from diagnostics.report.formats.finding import Line, short, told_first, write_lines
 from diagnostics.report.paper import Paper
+from diagnostics.report.wording import number
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -143,7 +144,7 @@ def _mark(document: dict[str, Any], members: list[dict[str, Any]]) -> str:
 
 
 def _watched(document: dict[str, Any]) -> str:
-    count = len(document["processes"])
+    seen = number(len(document["processes"]), "process")
     if document["source"] != "live":
-        return f"read from: {document['source']}; {count} processes; of what was not in it nothing is known"
-    return f"{count} processes watched for {document['watched_s']:g} s; nothing was stopped, no local variable was read"
+        return f"read from: {document['source']}; {seen}; of what was not in it nothing is known"
+    return f"{seen} watched for {document['watched_s']:g} s; nothing was stopped, no local variable was read"

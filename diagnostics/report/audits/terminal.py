@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.report.audits import wording
 from diagnostics.report.formats.finding import Line, first_line, short, unjudged, write_lines
 from diagnostics.report.paper import Paper
+from diagnostics.report.wording import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,5 +159,6 @@ def cost(document: dict[str, Any]) -> str:
     """What it took."""
     told = f"{document['seconds']:g} s"
     if document["source"] == "live":
-        return f"{document['tokens']} tokens in {document['requests']} requests, {told}; nothing was changed"
+        spent = f"{number(document['tokens'], 'token')} in {number(document['requests'], 'request')}"
+        return f"{spent}, {told}; nothing was changed"
     return told

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from diagnostics.facts.names import redact
 from diagnostics.report.formats.finding import write_finding
 from diagnostics.report.paper import Paper
+from diagnostics.report.wording import number
 
 if TYPE_CHECKING:
     from typing import Any, TextIO
@@ -34,7 +35,7 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
     logs = subject["logs"]
     named = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
     verdict = subject["verdict"]
-    head = redact(f"triage: {named}, {subject['lines']} lines: ")
+    head = redact(f"triage: {named}, {number(subject['lines'], 'line')}: ")
     paper.print([(head, ""), (verdict.replace("_", " "), _STYLES[verdict])])
     packages = ", ".join(f"{name} {version}" for name, version in subject["packages"].items())
     if packages:
