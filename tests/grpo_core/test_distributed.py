@@ -16,6 +16,8 @@ from grpo_core import run
 from grpo_core.settings import load
 from tests.grpo_core.conftest import SHORT
 
+# Each starts two processes that import PyTorch.
+pytestmark = pytest.mark.long
 SETTINGS = {"train.steps": 5, "sampling.dynamic": "true", "loss.kl_coefficient": 0.05, "eval.every": 2}
 # Each as settings of its own, all to be compared with one process in colocate mode.
 CASES = {
@@ -24,11 +26,6 @@ CASES = {
     "fsdp2, async": {"train.sharding": "fsdp2", "rollout.mode": "async", "rollout.max_staleness": 0},
     "replicate, server": {"rollout.mode": "server"},
 }
-
-
-def cases() -> list[object]:
-    """The first in the fast suite, the others where more time is."""
-    return [case if case == "replicate" else pytest.param(case, marks=pytest.mark.long) for case in CASES]
 
 
 def torchrun(settings: dict, *flags: str) -> dict:
@@ -70,8 +67,7 @@ def lines(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", CASES)
 def test_two_processes_are_one(alone, tmp_path, case):
     """Losses, gradients and metrics to 1e-6 relative; parameters to 1e-6 in relative norm.
 
@@ -89,8 +85,6 @@ def test_two_processes_are_one(alone, tmp_path, case):
     assert float((found - expected).abs().max()) < 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.long
 def test_two_processes_resume(alone, tmp_path):
     """From a checkpoint that holds whole tensors: sharded anew, and the same run."""
     settings = {**SHORT, **SETTINGS, "train.sharding": "fsdp2", "output.dir": tmp_path, "output.name": "run"}

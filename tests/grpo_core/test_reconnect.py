@@ -61,7 +61,7 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
     assert document["parameters"] == whole["parameters"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_stays_away_ends_the_run_by_name(short_run, model_dir, monkeypatch):
     """With the address and what failed; and the run can be resumed."""
     process, port = start(model_dir)

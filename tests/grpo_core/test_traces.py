@@ -30,7 +30,10 @@ def test_the_steps_that_are_recorded_are_those_that_the_setting_says(short_run, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["colocate", "async", "server", "probe"])
+@pytest.mark.parametrize(
+    "command",
+    ["colocate", "server", *(pytest.param(one, marks=pytest.mark.long) for one in ("async", "probe"))],
+)
 def test_nothing_is_left_where_temporary_things_go(tmp_path, command):
     """In each mode, and of a probe, which trains in a folder of its own."""
     temporary = tmp_path / "temporary"

@@ -397,7 +397,7 @@ def test_a_record_of_another_program_may_have_advantages_of_tokens(tmp_path, mod
     save_file(numbers, file)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_conversations_in_flight_go_on_behind_a_restart(short_run, tmp_path):
     """Asked for again, under the version they had: bit for bit the run that was never interrupted."""
     settings = {
