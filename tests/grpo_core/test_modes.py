@@ -113,7 +113,7 @@ def test_what_is_written_down(short_run):
     assert json.loads((folder / "config.json").read_text())["train"]["steps"] == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reward_rises(short_run):
     """On the shipped task, from near nothing to most letters in place, in well under two minutes."""
     document = trained(

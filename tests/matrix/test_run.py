@@ -282,7 +282,7 @@ def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(world, 
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_any_moment_it_loses_nothing(small, tmp_path):
     """SIGKILL at random moments, then start again, until done: no finished verdict is lost, the table is the same."""
     undisturbed = tmp_path / "undisturbed"
