@@ -36,6 +36,7 @@ def main(python: str) -> None:
             program += f"make(Path(sys.argv[1]), {lengths!r}, prompts=64)"
             Program.run(python, "-c", program, folder)
             size = [f"--train.prompts_per_step={16 // group}", f"--sampling.group_size={group}"]
+            size.append("--train.micro_batch=16")  # as TRL's
             sides = [
                 Program(python, "-m", "benchmarks.programs.ours", folder, *size),
                 Program(python, "-m", "benchmarks.programs.trl_step", folder, str(group)),

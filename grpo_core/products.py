@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 _THERE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-FEW = 64  # tokens
+FEW, FEWEST, LITTLE = 64, 4, 10_000  # tokens; and, between these two, tokens times what comes out
 
 
 def faster(causal: Any) -> Any:
@@ -40,8 +40,10 @@ class OneLinear(nn.Linear):  # type: ignore[misc]
     """A layer of a model, in place of PyTorch's."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As there; a few tokens at a time are no faster."""
-        if x.numel() < FEW * self.in_features or not _fits(x, self.weight):
+        """As there; a few tokens at a time through a small matrix are no faster."""
+        tokens = x.numel() // self.in_features
+        few = tokens < FEW and (tokens < FEWEST or tokens * self.out_features < LITTLE)
+        if few or not _fits(x, self.weight):
             return nn.functional.linear(x, self.weight, self.bias)
         times: Any = _Product.apply if torch.is_grad_enabled() else product
         found: torch.Tensor = times(x.contiguous(), self.weight)

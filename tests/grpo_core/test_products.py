@@ -1,4 +1,9 @@
-"""Matrix products by oneDNN against PyTorch's own: value, gradient, the same bits twice; and who takes which."""
+"""Matrix products by oneDNN against PyTorch's own: value, gradient, the same bits twice; and who takes which.
+
+All of it twice: with this PyTorch's oneDNN, and as in a PyTorch that has none.
+"""
+
+import runpy
 
 import pytest
 import torch
@@ -9,6 +14,16 @@ from grpo_core.learn import logprobs
 from grpo_core.learn.logprobs import chunked_logprobs
 from grpo_core.tasks.model import load_model, make_tiny
 from tests.grpo_core.test_logprobs import naive
+
+
+@pytest.fixture(autouse=True, params=["oneDNN", "none"])
+def there(request, monkeypatch):
+    """Whether the operator is there."""
+    if request.param == "none":
+        monkeypatch.setattr(products, "_THERE", False)
+    elif not products._THERE:
+        pytest.skip("this PyTorch has no oneDNN")
+    return products._THERE
 
 
 def gradients(layer, x, upstream):
@@ -36,6 +51,29 @@ def test_a_layer_is_the_usual_one_up_to_rounding(bias, shape):
     assert all(map(torch.equal, found, gradients(fast, x, upstream)))
     with torch.no_grad():
         assert torch.equal(usual(x), found[0])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "outs", "taken"),
+    [(64, 8, True), (63, 8, False), (16, 704, True), (16, 352, False), (3, 9000, False)],
+)
+def test_a_few_tokens_through_a_small_matrix_are_left_to_pytorch(monkeypatch, there, tokens, outs, taken):
+    """From where on oneDNN is the faster of the two."""
+    asked = []
+    monkeypatch.setattr(products, "product", lambda x, w: asked.append(x.shape) or nn.functional.linear(x, w))
+    layer = products.faster(nn.Sequential(nn.Linear(128, outs, bias=False)))
+    with torch.no_grad():
+        layer(torch.ones(tokens, 128))
+    assert bool(asked) == (taken and there)
+
+
+def test_it_is_looked_for(monkeypatch):
+    """A PyTorch built without oneDNN, and one whose oneDNN has no such operator."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert not runpy.run_path(products.__file__)["_THERE"]
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert not runpy.run_path(products.__file__)["_THERE"]
 
 
 def test_inputs_that_lie_otherwise_in_memory(monkeypatch):

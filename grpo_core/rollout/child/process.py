@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.machine.determinism import settle
 from grpo_core.rollout.build import EngineSpec, build_engine
 from grpo_core.rollout.child.frames import end_child, read_frame, start_child, write_frame
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
@@ -211,11 +212,8 @@ class _Servant:
         self.asked = self.done = 0  # calls of generate
 
     def start(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
-        import torch
-
         spec, sync = EngineSpec(**arguments["spec"]), arguments["sync"]
-        torch.set_num_threads(spec.threads)
-        torch.use_deterministic_algorithms(mode=True)
+        settle(spec.threads)
         self.receiver = Receiver(
             timeout_s=sync["timeout_s"], root=None if sync["root"] is None else Path(sync["root"])
         )
