@@ -25,9 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from diagnostics.facts import secrets  # noqa: E402 - from this checkout
+from diagnostics.facts.sought import Run  # noqa: E402 - the same
 from diagnostics.report import personal  # noqa: E402 - the same
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator
 
 SIZE = 100_000
@@ -75,11 +77,16 @@ def pieces(numbers: random.Random) -> dict[str, list[str]]:
     """Of each pattern, by how it begins: examples of it, of where it may begin, and its signs."""
     made: dict[str, list[str]] = {}
     for sought, _ in (*secrets.EACH, *personal.EACH):
-        patterns = [sought.pattern] * 3 + list(sought.starts)
-        found = [example(parser.parse(each.pattern, each.flags), numbers) for each in patterns]
+        found = [_piece(each, numbers) for each in [sought.pattern] * 3 + list(sought.starts)]
         found += [sign for signs in sought.signs for sign in signs]
         made[sought.pattern.pattern[:40]] = [piece for piece in dict.fromkeys(found) if piece]
     return made
+
+
+def _piece(of: re.Pattern[str] | str | Run, numbers: random.Random) -> str:
+    if isinstance(of, Run):
+        return "".join(numbers.choices(of.letters, k=of.least))
+    return of if isinstance(of, str) else example(parser.parse(of.pattern, of.flags), numbers)
 
 
 def repeated(made: dict[str, list[str]]) -> Iterator[tuple[str, str]]:

@@ -99,7 +99,7 @@ _SPOKEN = re.compile(r"[a-z]{3,}")
 _BEGINNING = re.compile(
     r"t(?=oken)|s(?=ecret|ig|k\s{0,4}[=:]|ubscription|torage)|p(?=ass|wd?|at\s{0,4}[=:]|rivate|ush)|b(?=indpw)"
     r"|r(?=equirepass)|a(?=pi|ccess|ccount|uth)|e(?=ncryption)|m(?=aster|ot de)|k(?=aggle|ey=)"
-    r"|c(?=lient-|redential|ontrase|ookie)|w(?=andb[._]key)|x(?=-(?:amz|goog|oss)-)|_(?=auth)|q(?=-ak)|\u5bc6|\u53e3"
+    r"|c(?=lient-|redential|ontrase|ookie)|w(?=andb[._]key)|x(?=-(?:amz|goog|oss)-)|_(?=auth)|q(?=-ak)|\u5bc6(?=[\u7801\u94a5])|\u53e3(?=\u4ee4)"
 )
 _STEMS = (
     "token", "secret", "pass", "pw", "bindpw", "key", "client-", "credential", "x-amz", "x-goog", "x-oss", "sk", "pat",
@@ -128,8 +128,14 @@ BY_NAME: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         Sought(_PAIR, (_STEMS, ("',", '",')), starts=(re.compile(r"'(?=-)|\"(?=-)|\((?=b?['\"])"),)),
         rf"\1{MASK}",
     ),
-    (Sought(_ELEMENT, (_STEMS, ("</",)), starts=(re.compile(r"<(?=[\w:-])"),)), rf"\1{MASK}"),
-    (Sought(_FLAG, (_STEMS, ("--",)), starts=(re.compile(r"-(?=-[\w.-])"),)), rf"\1{MASK}"),
+    (
+        Sought(_ELEMENT, (_STEMS, ("</",)), starts=(re.compile(r"<(?=[\w:-]{1,96}>[^<\n]{4,}</)"),)),
+        rf"\1{MASK}",
+    ),
+    (
+        Sought(_FLAG, (_STEMS, ("--",)), starts=(re.compile(r"-(?<![\w-]-)(?=-[\w.-]{1,96}\s)"),)),
+        rf"\1{MASK}",
+    ),
     (Sought(_GIVEN, (_PROGRAMS,), starts=(_PROGRAM,)), rf"\1{MASK}"),
     (Sought(_SAID, (_STEMS,), starts=(_BEGINNING,)), rf"\1{MASK}"),
     (Sought(_OPAQUE, ends=(_OPAQUE_END,)), _opaque),

@@ -6,12 +6,13 @@ its length (Python's own engine, since nodes have nothing else, and 3.10's, whic
 
 from __future__ import annotations
 
+import string
 from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnostics.facts import late as re
 from diagnostics.facts.secret_names import BY_NAME, MASK, unspoken
-from diagnostics.facts.sought import Sought, settled
+from diagnostics.facts.sought import Run, Sought, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +128,7 @@ _ISSUED_STARTS = (
         r"h(?=vs\.)|d(?=p\.[a-z]|api[0-9a-f])|p(?=at\w{14}\.)|k(?=ey-)|v(?=1\.0-)|y(?=a29)"
         r"|A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)|S(?=K[0-9a-f]|G\.)|L(?=TAI)|\$(?=apr1|2[abxy]|[156y]|argon)"
     ),
-    re.compile(r"[0-9a-f]{40}"),
+    Run("0123456789abcdef", 40),
     re.compile(r"//0(?<=(1)//0)"),
     re.compile(r"\.atlasv1\.(?<=([A-Za-z0-9]{14})\.atlasv1\.)"),
 )
@@ -140,10 +141,11 @@ _ISSUED_ENDS = (
     ),
     re.compile(r"AA:\d{6,12}(?!\d)"),
 )
+_LETTERS = string.ascii_letters + string.digits
 # As `EDGE` has it, a run of letters may begin behind what is spelled out.
 _RANDOM_STARTS = (
-    re.compile(r"_(?=Z\w)|s(?=ha(?:1|256|512)[=:-])|a(?=rchive-v\d/)"),
-    re.compile(r"[A-Za-z0-9]{20,}"),
+    *("_Z", "sha1", "sha256", "sha512", "archive-v"),
+    Run(_LETTERS, 20),
     re.compile(r"\\[nrt]()(?=[A-Za-z0-9]{20})"),
     re.compile(r"\[\d{1,2}m()(?=[A-Za-z0-9]{20})"),
 )
@@ -153,11 +155,7 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         Sought(
             _HEADER,
             (("authorization", "x-api-key", "x-auth-token", "x-hub-", "cookie"),),
-            starts=(
-                re.compile(
-                    r"a(?=uthorization)|p(?=roxy-auth)|x(?=-api-key|-auth-token|-hub-)|s(?=et-cookie)|c(?=ookie)"
-                ),
-            ),
+            starts=("authorization", "x-api-key", "x-auth-token", "x-hub-", "cookie"),
         ),
         rf"\1{MASK}",
     ),
@@ -197,7 +195,7 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
     (Sought(_BASIC, (("Basic",),), starts=(re.compile("Basic"),)), rf"\1{MASK}"),
     (Sought(_PIPED, (("echo",),), starts=(re.compile("echo"),)), rf"\1{MASK}"),
     *BY_NAME,
-    (Sought(_LONG), _long),
+    (Sought(_LONG, starts=(Run(f"{_LETTERS}+/", 60),)), _long),
     (Sought(_RANDOM, starts=_RANDOM_STARTS), _random),
 )
 CHANGES: tuple[Callable[[str], str], ...] = tuple(partial(sought.sub, by) for sought, by in EACH)

@@ -6,7 +6,6 @@ begins with a letter, is some twenty times as fast, and most texts hold nothing 
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import re
 from dataclasses import dataclass
@@ -14,13 +13,36 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 
 @lru_cache(maxsize=4)
 def folded(text: str) -> str:
     """In small letters, each where it stood: what `re.IGNORECASE` takes for the same is the same."""
     return text.replace("\u0130", "i").lower().replace("\u0131", "i").replace("\u017f", "s")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where so many of the same kind of letters, or more, begin: the engine would try it anew at each of them."""
+
+    letters: str
+    least: int
+
+    def places(self, text: str) -> list[int]:
+        """The first letter of each such run.
+
+        >>> Run("ab", 3).places("ab aba abbb?")
+        [3, 7]
+        """
+        marked = _marked(self.letters, text)
+        places = []
+        at = marked.find(b"-" * self.least)
+        while at >= 0:
+            places.append(at)
+            end = marked.find(b" ", at)
+            at = marked.find(b"-" * self.least, end) if end > 0 else -1
+        return places
 
 
 @dataclass(frozen=True)
@@ -35,9 +57,9 @@ class Sought:
     """Of each of these, one stands in every text in which the pattern matches."""
     needs: re.Pattern[str] | None = None
     """Matches in each such text."""
-    starts: tuple[re.Pattern[str], ...] = ()
+    starts: tuple[re.Pattern[str] | str | Run, ...] = ()
     """One of them matches where the pattern may begin, and takes no second beginning with it; the place is that of its
-    group, if it has one. Fast are those that begin with a word, or with one of few letters: alternatives each with a
+    group, if it has one. Fast are words, and patterns that begin with one of few letters: alternatives each with a
     letter, or all with the same set."""
     ends: tuple[re.Pattern[str], ...] = ()
     """The same read backwards: of the text in reverse, from something rare behind the beginning on, to the beginning.
@@ -54,27 +76,29 @@ class Sought:
         for one_of in self.signs:
             if not _stands(one_of, seen):
                 return text
-        if self.needs is not None and not self.needs.search(seen):
+        if self.needs is not None and not _holds(self.needs, seen):
             return text
         if not (self.starts or self.ends):
             return self.pattern.sub(by, text)
         return self._from_starts(by, text, self._places(seen))
 
-    def _places(self, seen: str) -> Iterator[int]:
+    def _places(self, seen: str) -> list[int]:
         """Where one of the beginnings stands, in the order of the text."""
         each = [_of(starts, seen) for starts in self.starts] + [_behind(ends, seen) for ends in self.ends]
-        return heapq.merge(*each) if len(each) > 1 else iter(each[0])
+        return sorted(itertools.chain(*each)) if len(each) > 1 else each[0]
 
-    def _from_starts(self, by: str | Callable[[re.Match[str]], str], text: str, places: Iterator[int]) -> str:
+    def _from_starts(self, by: str | Callable[[re.Match[str]], str], text: str, places: list[int]) -> str:
         pieces: list[str] = []
-        end = 0
+        end = copied = 0
         match_at = self.pattern.match
         made = _written(by) if isinstance(by, str) else by
         for at in places:
             if at >= end and (match := match_at(text, at)):
-                pieces += text[end:at], made(match)
                 end = match.end()
-        return "".join([*pieces, text[end:]]) if pieces else text
+                if (new := made(match)) != match[0]:
+                    pieces += text[copied:at], new
+                    copied = end
+        return "".join([*pieces, text[copied:]]) if pieces else text
 
 
 @lru_cache(maxsize=64)
@@ -97,9 +121,34 @@ def _stands(one_of: tuple[str, ...], seen: str) -> bool:
     return any(sign in seen for sign in one_of)
 
 
-@lru_cache(maxsize=4)
-def _of(starts: re.Pattern[str], seen: str) -> list[int]:
+@lru_cache(maxsize=2)
+def _holds(needs: re.Pattern[str], seen: str) -> bool:
+    return needs.search(seen) is not None
+
+
+@lru_cache(maxsize=8)
+def _of(starts: re.Pattern[str] | str | Run, seen: str) -> list[int]:
+    if isinstance(starts, Run):
+        return starts.places(seen)
+    if isinstance(starts, str):
+        return _each(starts, seen)
     return [found.start(found.lastindex or 0) for found in starts.finditer(seen)]
+
+
+def _each(word: str, seen: str) -> list[int]:
+    places = []
+    at = seen.find(word)
+    while at >= 0:
+        places.append(at)
+        at = seen.find(word, at + len(word))
+    return places
+
+
+@lru_cache(maxsize=4)
+def _marked(letters: str, seen: str) -> bytes:
+    """A byte for each letter: whether it is one of those, of which `?` is none."""
+    marks = bytes(b"- "[chr(number) not in letters] for number in range(256))
+    return seen.encode("latin-1", "replace").translate(marks)
 
 
 def _behind(ends: re.Pattern[str], seen: str) -> list[int]:

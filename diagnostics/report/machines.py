@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from diagnostics.facts import late as re
 from diagnostics.facts.secrets import EDGE
-from diagnostics.facts.sought import Sought
+from diagnostics.facts.sought import Run, Sought
 
 # As `EDGE`, where a dot or a dash goes on with a word, too.
 _EDGE = EDGE.replace("A-Za-z0-9", r"\w.-")
@@ -27,7 +27,8 @@ _ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
 # The same from its last colon on, which its last part and nothing of a word more stand behind.
 _LAST_PART = "|".join(rf"(?<=(?<![\w:])[0-9a-f]{{{size}}}:)" for size in range(5))
 _ADDRESS6_END = re.compile(
-    rf":(?:{_LAST_PART})(?:[0-9a-f]{{0,4}}:){{1,6}}[0-9a-f]{{0,4}}(?:(?![\w:.])|(?=[nrt]\\)|(?=:[a-z]))"
+    rf":(?:{_LAST_PART})(?:(?:[0-9a-f]{{0,4}}:){{2,6}}[0-9a-f]{{0,4}}|[0-9a-f]{{0,4}}:[0-9a-f]{{3}}[23f])"
+    r"(?:(?![\w:.])|(?=[nrt]\\)|(?=:[a-z]))"
 )
 # Of six bytes, and of twenty, as InfiniBand has it.
 _MAC = re.compile(
@@ -138,7 +139,10 @@ def _address6(match: re.Match[str]) -> str:
 Table = tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...]
 # What programs say of machines, each in its way.
 TOLD: Table = (
-    (Sought(_NCCL, (("NCCL ",),)), "<host>"),
+    (
+        Sought(_NCCL, (("NCCL ",),), ends=(re.compile(r" LCCN \]\d{1,3}\[ \d{1,8}:\d{1,8}:[\w.-]{1,64}"),)),
+        "<host>",
+    ),
     (
         Sought(
             _MACHINE,
@@ -157,14 +161,14 @@ TOLD: Table = (
         Sought(
             _SHARES,
             (("\\\\", ":/export", ":/home", ":/vol", ":/mnt"),),
-            starts=(re.compile(r"\\(?<=\\\\)()"),),
+            starts=(re.compile(r"\\(?<=\\\\)()(?=[A-Za-z0-9])"),),
             ends=(re.compile(r"/:[\w.-]{2,65}(?![\w.:/-])"),),
         ),
         "<host>",
     ),
 )
 NAMED: Table = (
-    (Sought(_HOST, (("//",),), starts=(re.compile(r"/(?<=//)()"),)), "<host>"),
+    (Sought(_HOST, (("//",),), starts=(re.compile(r"/(?<=//)()(?=[A-Za-z0-9])"),)), "<host>"),
     (
         Sought(
             _HOST_NAMED,
@@ -222,7 +226,7 @@ BUILT_IN: Table = (
     (
         Sought(
             _UUID,
-            starts=(re.compile("[0-9a-f]{32}"),),
+            starts=(Run("0123456789abcdef", 32),),
             ends=(re.compile("-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{8}"),),
         ),
         "<uuid>",

@@ -109,8 +109,9 @@ _FOLDERS: Table = (
             (("home", "user", "scratch", "lustre", "nfs", "afs", "tmp/"),),
             starts=(
                 re.compile(
-                    r"[/\\%](?=[/\\]{0,3}(?:home|users?[/\\])|(?:net|cluster|global|p|nfs|afs|dfs)/|scratch|lustre"
-                    r"|tmp/[tkhpr]|2f|5c)"
+                    r"[/\\%](?=[/\\]{0,3}(?:home\d{0,2}|users?)[/\\]{1,4}[^/\\\s:`'\",;()\[\]<>%]|tmp/[tkhpr]"
+                    r"|(?:2f|5c)(?:home|users)%|(?:(?<![\w.-].)|(?<=\\[nrt].)|(?<=\[\dm.)|(?<=\[\d\dm.))"
+                    r"(?:(?:net|cluster|global|p|dfs)/scratch|scratch\d?/|(?:lustre|nfs|afs)/))"
                 ),
                 re.compile(r":(?=[/\\]{1,4}(?:home|users))(?<=([a-z]):)"),
             ),
@@ -137,8 +138,8 @@ EACH: Table = (
             _WHO,
             starts=(
                 re.compile(
-                    r"U(?=[Ss])|u(?=[Ss]|id=)|LOGNAME|HOME=|'(?=user)|\"(?=user)|g(?=id=)|logged in|sudo:|wandb\.ai"
-                    r"|git@"
+                    r"U(?=SER|(?i:ser_?name))|u(?=id=|(?i:ser_?name))|LOGNAME|HOME=|'(?=user)|\"(?=user)|g(?=id=)"
+                    r"|logged in|sudo:|wandb\.ai|git@"
                 ),
             ),
         ),

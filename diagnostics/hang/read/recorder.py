@@ -1,33 +1,21 @@
 """What recorders of collectives say: PyTorch's flight recorder (its pickles, NCCL and gloo), and NCCL's RAS as JSON.
 
-A pickle runs whatever it names when it is read; here it may name nothing: numbers, texts and containers are all that
-a flight recorder writes.
+A pickle runs whatever it names when it is read; ours are read by `pickled`, which knows numbers, texts and containers:
+that is all that a flight recorder writes.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 import re
 from typing import Any
 
-from diagnostics.hang.read import ReadError
+from diagnostics.hang.read import ReadError, pickled
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 
 _RANK = re.compile(r"(\d+)(?:\.\w+)?$")
 _OPERATION = re.compile(r"(?:\w+:)?_?([a-z_]+)", re.IGNORECASE)
 MOST_BYTES = 256 * 2**20
-
-
-class _Plain(pickle.Unpickler):
-    """Reads a pickle that names no class and no function."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}; nothing of it was run")
-
-    def persistent_load(self, _: Any) -> Any:
-        raise pickle.UnpicklingError("it refers to something outside of it")
 
 
 def is_pickle(data: bytes) -> bool:
@@ -42,8 +30,8 @@ def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None
         ReadError: It is none.
     """
     try:
-        document = _Plain(io.BytesIO(data)).load()
-    except Exception as error:  # noqa: BLE001 - a pickle that is broken on purpose may raise anything
+        document = pickled.load(data)
+    except pickled.PickledError as error:
         raise ReadError(f"{name}: no flight recorder's pickle: {str(error)[:120]}") from None
     if not is_recorder(document):
         raise ReadError(f"{name}: a pickle, but not of PyTorch's flight recorder")

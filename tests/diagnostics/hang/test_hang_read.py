@@ -12,7 +12,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.hang.judge.decide import judge
 from diagnostics.hang.link import collectives
-from diagnostics.hang.read import ReadError, bundle, files
+from diagnostics.hang.read import ReadError, bundle, files, pickled
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from tests.diagnostics.test_door_out import acting
 
@@ -182,6 +182,58 @@ def test_a_pickle_that_names_something_is_refused_and_not_run(tmp_path):
     with pytest.raises(ReadError, match="nothing of it was run"):
         read(tmp_path, pickle.dumps({"entries": [Evil()]}), "trace_rank_0")
     assert not mark.exists()
+
+
+def test_what_every_protocol_writes_of_a_recorder_is_read():
+    """Texts met again, containers held twice, numbers of any size: as the library's own reader has them."""
+    frames = [{"filename": "a.py", "name": "train", "line": n} for n in (1, 300, 70_000, -5, 1 << 62)]
+    entry = {
+        "frames": frames,
+        "again": frames,
+        "of": (),
+        "one": (1,),
+        "four": (1, 2.5, None, True),
+        "text": "ä" * 300,
+    }
+    document = {"entries": [entry, entry], "": [[]]}
+    for protocol in range(2, 6):
+        assert pickled.load(pickle.dumps(document, protocol=protocol)) == document
+
+
+TWICE = b"2\x86" * 60  # a tuple of the one before it, twice
+FIELD = b"\x80\x02}(X\x07\0\0\0entries]}(X\x0d\0\0\0process_group"
+TOLD_AGAIN = b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(60))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02}(X\x07\0\0\0entries])" + TWICE + b"K\x01u.",
+        b"\x80\x02}(X\x07\0\0\0entries]q\0"
+        + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
+        + b"K\1u.",
+        FIELD + b"]q\0" + TOLD_AGAIN + b"uau.",
+        FIELD + b")" + TWICE + b"uau.",
+        b"\x80\x04\x8e" + (8 << 30).to_bytes(8, "little") + b"aa.",
+        b"\x80\x02]q\0h\0a.",
+        b"\x80\x02}]K\1s.",
+        b"\x80\x02" + b"(" * 50 + b".",
+    ],
+    ids=[
+        "hashed",
+        "hashed by its place",
+        "told",
+        "told by copies",
+        "bytes",
+        "itself",
+        "key",
+        "marks",
+    ],
+)
+def test_a_pickle_that_takes_longer_than_its_length_is_refused(tmp_path, data):
+    """140 bytes that the library's reader would hash, or a report tell, until the machine is switched off."""
+    with pytest.raises(ReadError):
+        read(tmp_path, data, "trace_rank_0")
 
 
 def test_ras_tells_who_lags(tmp_path):
