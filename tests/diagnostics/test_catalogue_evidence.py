@@ -79,3 +79,24 @@ def test_an_entry_says_what_its_recorded_attempts_showed(run):
     assert any(
         f"python -m repro run {run['code']}" in claim.source for claim in entry.affected if claim.releases
     )
+
+
+def test_an_option_of_vllm_alone_stands_behind_its_own_command():
+    """Or the reader gives it to a program of the framework's, which has none of that name."""
+    for code, name, framework, text, _bound in edits.each_edit():
+        own = [package for package in edits.FROM.get(framework, ()) if package != "vllm"]
+        # `--config` is TrlParser's, of every script of TRL's.
+        for option in (option for option in edits.named(text) if own and option != "config"):
+            if f"--{option.replace('_', '-')}" in text:
+                known = any(edits.releases_with(INDEX[package], option) for package in own)
+                assert known or "vllm serve" in text, (code, name, framework, option)
+
+
+def test_entries_do_not_share_a_source_that_nobody_can_look_up():
+    """What is declared of one thing says nothing of another: a sentence that fits several entries proves none."""
+    told = {}
+    for code, entry in ISSUES.items():
+        for claim in entry.affected:
+            if claim.evidence == "declared" and "alone was read" not in claim.source:
+                told.setdefault(claim.source, []).append(code)
+    assert {source: codes for source, codes in told.items() if len(codes) > 1} == {}

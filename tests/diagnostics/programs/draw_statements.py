@@ -3,11 +3,12 @@
     python -m tests.diagnostics.programs.draw_statements [SEED [COUNT]]
 
 Kinds are drawn in equal parts: ranges with their source, sentences of causes, words of mitigations, claims of pages,
-and what lint's rules say of themselves.
+and what commands print. What stands in docs/results/statements.md was drawn before, and is left out.
 """
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 import sys
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import catalogue
-from diagnostics.lint.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,10 @@ _NAMES = re.compile(
 )
 _END = re.compile(r"(?<=[.:;])\s+(?=[A-Z`])")
 _SHORT = 40
+# As a row of an earlier draw has it, which leaves off what is long.
+_ROW = re.compile(r"^\| \d+ \| \w+ \| ([^|]*?) \| (.*)")
+_SHOWN, _WORDS = 60, 5
+_PARTS = ("doctor", "lint", "triage", "hang", "audit", "report")
 
 
 def statements() -> Iterator[tuple[str, str, str]]:
@@ -43,11 +47,13 @@ def statements() -> Iterator[tuple[str, str, str]]:
 
 
 def _elsewhere() -> Iterator[tuple[str, str, str]]:
-    """Those that are in no entry of the catalogue: lint's rules and the pages."""
-    for rules in RULES.values():
-        for rule in rules:
-            yield "rule", " ".join(rule.codes), " ".join((rule.judge.__doc__ or "").split())
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    """Those that are in no entry of the catalogue: what commands print, and the pages."""
+    for part in _PARTS:
+        for path in sorted((ROOT / "diagnostics" / part).rglob("*.py")):
+            for sentence in _printed(ast.parse(path.read_text(encoding="utf-8"))):
+                yield "printed", path.relative_to(ROOT / "diagnostics").as_posix(), sentence
+    docs = ROOT / "docs"
+    for page in sorted([ROOT / "README.md", *docs.glob("*.md"), *docs.glob("how-to/*.md")]):
         text = re.sub(
             r"```.*?```|<!--.*?-->|^\|.*?$|^#.*?$",
             "",
@@ -59,13 +65,40 @@ def _elsewhere() -> Iterator[tuple[str, str, str]]:
                 yield "page", page.name, sentence
 
 
+def _printed(tree: ast.Module) -> Iterator[str]:
+    """Sentences among a module's strings; what is filled in is an ellipsis."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            said |= set(map(id, node.values))
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            text = node.value
+        else:
+            continue
+        for sentence in _END.split(" ".join(text.split())):
+            if sentence[:1].isupper() and sentence.count(" ") > _WORDS:
+                yield sentence
+
+
+def _drawn() -> set[tuple[str, str]]:
+    """Where each statement of an earlier draw stood, and how it began."""
+    rows = map(_ROW.match, (ROOT / "docs/results/statements.md").read_text(encoding="utf-8").splitlines())
+    return {(row[1], _beginning(row[2].replace("\\|", "|"))) for row in rows if row}
+
+
+def _beginning(text: str) -> str:
+    return text.partition(" | ")[0].partition("...")[0][:_SHOWN].strip()
+
+
 def main() -> int:
     """Prints the draw."""
     given = [int(each) for each in sys.argv[1:3]]
     seed, count = (*given, *(14, 60)[len(given) :])
     kinds: dict[str, list[tuple[str, str, str]]] = {}
+    drawn = _drawn()
     for found in statements():
-        if len(found[2]) >= _SHORT:
+        if len(found[2]) >= _SHORT and (found[1], _beginning(found[2])) not in drawn:
             kinds.setdefault(found[0], []).append(found)
     numbers = random.Random(seed)
     for kind in sorted(kinds):
