@@ -24,8 +24,16 @@ _LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?
 _BOX = re.compile(r"(?m)^\s*[\u2502\u256d\u2570|][ \u2500]?|[ \u2500]*[\u2502\u256e\u256f]\s*$")
 _BROKEN = re.compile(r"(?m)^(/[^\s:]{8,300})\n([^\s:/][^\s:]{0,300}\.pyx?:\d+ in \S+)$")
 # `strace -p`: the call that the process is in has no end.
-_STRACED = re.compile(r"(?m)^(?:\[pid +(\d+)\] )?(\w+)\((\d+)?[^()\n]*(?: <unfinished \.\.\.>|\^C[^\n]*)?$")
-_ATTACHED = re.compile(r"strace: Process (\d+) attached")
+_STRACED = re.compile(
+    r"(?m)^(?:\[pid +(\d+)\] )?(?:\d\d:\d\d:\d\d(?:\.\d+)? )?"
+    r"(\w+)\((?:\[\{fd=)?(\d+)?(?:[^()\n]*(?: <unfinished \.\.\.>|\^C[^\n]*)?|[^\n]*resuming interrupted[^\n]*)$"
+)
+_ATTACHED = re.compile(r"(?i)strace: Process (\d+) attached|\bstrace\b[^\n]{0,80}? -p ?(\d+)")
+# Calls that wait by themselves: without a word of strace's own they tell what it is.
+_WAITING = (
+    "futex", "recvfrom", "recvmsg", "recv", "read", "wait4", "waitid", "epoll_wait", "epoll_pwait", "poll", "ppoll",
+    "select", "pselect6", "flock", "connect", "accept", "accept4", "restart_syscall", "write", "sendto",
+)  # fmt: skip
 _TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
 _ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
 _DEFUNCT = "<defunct>"
@@ -137,16 +145,17 @@ def full(text: str) -> list[Process]:
 
 def straced(text: str) -> list[Process]:
     """Processes whose last call did not come back while somebody watched it."""
-    attached = _ATTACHED.findall(text)
-    calls = _STRACED.findall(text) if attached else []
+    attached = [first or second for first, second in _ATTACHED.findall(text)]
+    calls = [call for call in _STRACED.findall(text) if call[1] in _WAITING]
+    # Of a line that came back there is a result; the last of each process is the one that did not.
+    last = {pid: (name, fd) for pid, name, fd in calls}
     found = []
-    for (pid, name, fd), other in zip(calls, attached, strict=False):
+    for number, (pid, (name, fd)) in enumerate(last.items()):
+        own = int(pid or (attached[number] if number < len(attached) else number + 1))
         kind = "socket" if name.startswith("recv") else "other"
-        fds = (Descriptor(int(fd), kind),) if fd else ()
-        thread = Thread(
-            int(pid or other), "MainThread", syscall=name, waits_fds=tuple(d.fd for d in fds), samples=1
-        )
-        found.append(Process(int(pid or other), threads=(thread,), fds=fds))
+        fds = (Descriptor(int(fd), kind),) if fd and name != "futex" else ()
+        thread = Thread(own, "MainThread", syscall=name, waits_fds=tuple(d.fd for d in fds), samples=1)
+        found.append(Process(own, threads=(thread,), fds=fds))
     return found
 
 
