@@ -108,6 +108,8 @@ def _stacks(text: str) -> Snapshot | None:
     text = pasted.untagged(prefixes.stripped(text))
     if pyspy.is_text(text):
         return _roled(pyspy.from_text(text), "py-spy text")
+    if found := pasted.slept(text):
+        return _roled(found, "/proc's stacks")
     if found := _in_any_notation(text):
         return _roled(found, "stacks")
     if tracebacks.is_text(text):

@@ -25,6 +25,8 @@ _WAYS: tuple[tuple[str, bool | None], ...] = (
     (rf"{_FILE}:{_NAME}:{_LINE}\b", None),
     (rf"{_FILE}[:(]{_LINE}\)?:? (?:in|-|\|) {_NAME}(?![\w.])", None),
     (rf"{_FILE} ?[:(]{_LINE}[):]? ?{_NAME}{_END}", None),
+    # By hand, without lines; what somebody says of it behind an arrow.
+    (rf"(?:^\s*){_FILE}[: ]{_NAME}(?:\(\))?(?=\s*$|\s+(?:\u2190|<-+|#|//))(?P<line>)", False),
 )
 WAYS = tuple((re.compile(rf"(?<![\w./\"'<]){way}"), outermost) for way, outermost in _WAYS)
 # What a logger says of itself is no function.
@@ -66,7 +68,7 @@ def frame(line: str) -> tuple[StackFrame, bool | None] | None:
     for pattern, outermost in WAYS if _MAY.search(plain) else ():
         if (match := pattern.search(plain)) and not _LEVEL.fullmatch(match["name"]):
             name = match["name"].rpartition(".")[2] or match["name"]
-            return StackFrame(match["path"].replace("\\", "/"), name, int(match["line"])), outermost
+            return StackFrame(match["path"].replace("\\", "/"), name, int(match["line"] or 0)), outermost
     if match := _BUILT_IN.search(line):
         return StackFrame(NATIVE, match[1] or "take_gil"), None
     if match := _NATIVE.match(line):

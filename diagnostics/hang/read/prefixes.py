@@ -16,6 +16,8 @@ _BLANK = re.compile("[\u00a0\u2007\u202f\u3000]")
 _INVISIBLE = re.compile("[\u200b\u200c\u200d\ufeff]")
 _OPEN = re.compile(r'(File "[^"\n]{1,300})\n\s*([^"\n]{0,300}", line \d+)')
 _SPLIT = re.compile(r'(File "[^"\n]{1,300}",?)[ \t]*\n\s*(line \d+)')
+_NUMBERED = re.compile(r"(?<=\S)[ \t]{3,}(?=#\d+ +0x[0-9a-f]+ in )")
+_ESCAPES = re.compile(r"\\(?=<(?:module|lambda|listcomp|genexpr)>)")
 # Collapsed, as makers of flame graphs want them: a line a stack, outermost first.
 _COLLAPSED = re.compile(r"(?m)^(?:[^;\n]{1,300};){2,}[^;\n]*$")
 _CUT_IN = re.compile(r'(File "[^"\n]{1,300}", line \d+,?(?: in)?)[ \t]*\n\s*((?:in )?[\w<>.]+)[ \t]*(?=\n|$)')
@@ -56,6 +58,7 @@ def _whole(text: str) -> str:
     if _ENTITY.search(text):
         text = html.unescape(text).replace("\u00a0", " ")
     text = _CUT_IN.sub(r"\1 \2", _SPLIT.sub(r"\1 \2", _OPEN.sub(r"\1\2", text)))
+    text = _NUMBERED.sub("\n", _ESCAPES.sub("", text))
     text = _COLLAPSED.sub(_unfolded, text)
     return "\n".join(
         _JOINED.sub("\n  ", line) if line.count('File "') > 1 else line for line in text.splitlines()

@@ -42,7 +42,9 @@ _GDB_FRAME = re.compile(
     r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
 )
 # A frame whose arguments go on in the next line; `eu-stack`, without arguments; lldb.
-_GDB_CUT = re.compile(r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?([\w:~<>@.$*&, ]{1,300}?) ?\([^()]*[,=]\s*$")
+_GDB_CUT = re.compile(
+    r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?([\w:~<>@.$*&, ]{1,300}?) ?\((?=[^\n]*=)[^\n]*[,=]\s*$"
+)
 _EU = re.compile(r"^\s*#\d+\s+0x[0-9a-f]+ (?:- \d+ )?(?!in )([\w:~@.$]{2,300})(?: - .*|\s*\(?.*)?$")
 _EU_THREAD = re.compile(r"^\s*TID (\d+)\b")
 _LLDB = re.compile(r"^\s*\*?\s*frame #\d+: 0x[0-9a-f]+ ([^\s`]+)`(.+?)(?: \+ \d+| at |\(|$)")
