@@ -86,7 +86,9 @@ _FRAMES: tuple[tuple[str, str, str], ...] = (
      r"|take_gil|PyEval_(Acquire|Restore)Thread|PyGILState_Ensure"),
     # Nobody rests at a mutex.
     ("lock", r".*", r"__lll_lock_wait\w*|_{0,3}(GI___)?pthread_(mutex|rwlock)_(timed|rd|wr)?lock\w*|std::mutex::lock"
-     r"|(absl::.*)?Mutex::Lock\w*|__cxa_guard_acquire|__psynch_mutexwait|_pthread_mutex_firstfit_lock_\w+"),
+     r"|(absl::.*)?Mutex::Lock\w*|__cxa_guard_acquire|__psynch_mutexwait|_pthread_mutex_firstfit_lock_\w+"
+     # Short, and under a lock that is inlined: who is seen there waits for it.
+     r"|__internal_atexit|__new_exitfn|PyThread_acquire_lock"),
     ("lock", r"logging/__init__\.py", r"acquire|_acquireLock"),
     ("lock", r"<frozen importlib\._bootstrap>|importlib/_bootstrap\.py", r"acquire|_lock_unlock_module|__enter__"),
     ("loop", r"asyncio/(base_events|unix_events)\.py", r"_run_once"),

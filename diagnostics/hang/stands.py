@@ -133,5 +133,7 @@ def _in_loop(thread: Thread) -> bool:
     names = [(frame.function, frame.path.rpartition("/")[2]) for frame in thread.frames]
     if ("_run_once", "base_events.py") in names:
         return True
-    # Of a loop in C, as uvloop's, only who started it is seen.
+    # Of a piece of a stack its callback's start; of a loop in C, as uvloop's, only who started it is seen.
+    if any(frame.function == "_run" and frame.path.endswith("asyncio/events.py") for frame in thread.frames):
+        return True
     return ("run", "runners.py") in names or ("run_until_complete", "base_events.py") in names

@@ -86,6 +86,8 @@ _CALLED = {
 _WRAPPED = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
 # What a child flushes that a fork made: a thread of its parent had the stream's lock at that moment.
 _FLUSHED = "_flush_std_streams"
+_WRITES = ("emit", "flush", "handle", "_acquireLock", "acquire")
+_FORKS = re.compile(r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$")
 _SOCKETS = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py$")
 _READS = ("readinto", "read", "recv", "recv_into", "recvfrom")
 # What may spin while it waits.
@@ -128,7 +130,15 @@ def _entered(thread: Thread, place: StackFrame | None) -> Wait | None:
     """The lock that a thread is about to hold: whatever it keeps, nothing of it has begun."""
     inner = thread.frames[0]
     entered = inner.function == "__enter__" and frames.THREADING.match(inner.path)
-    return Wait("lock", inner, place=place) if entered else None
+    return Wait("lock", inner, place=place) if entered or _after_fork(thread) else None
+
+
+def _after_fork(thread: Thread) -> bool:
+    """Whether a child of a fork stands where it writes to a log: a thread of its parent had the lock of that."""
+    inner = thread.frames[0]
+    writes = inner.path.endswith("logging/__init__.py") and inner.function in _WRITES
+    seen_alive = thread.runnable is not None or thread.syscall
+    return writes and not seen_alive and any(_FORKS.search(f"{f.path}:{f.function}") for f in thread.frames)
 
 
 def _says_more(thread: Thread, found: Wait | None, kind: str) -> bool:

@@ -123,7 +123,7 @@ def _alone(index: Index, key: str, one: End) -> bool:
     stand = index.stands[key]
     if one.level == "busy":
         # Who waits within the process makes it more than work.
-        return one.cause == "spin_python" and len(stand.steps) > 1
+        return one.cause == "spin_python" and (len(stand.steps) > 1 or dumps.interrupted(index, stand))
     if one.level == "quiet" or stand.kind in waits.IDLE:
         return stand.kind == "loop" and bool(index.asked(stand.process))
     if stand.kind in ("sleep", "child", "join") and any(

@@ -30,6 +30,11 @@ def _of_others(index: Index) -> bool:
     return index.snapshot.source != "live"
 
 
+def interrupted(index: Index, stand: Stand) -> bool:
+    """Whether somebody interrupted an endless computation: a traceback of a thread that had not come through."""
+    return index.snapshot.source == "tracebacks" and stand.kind == "symbolic"
+
+
 def undecided_rest(index: Index, busy: list[str]) -> bool:
     """Whether nobody waits for anybody, but that may be because who does is not in the dump."""
     return _of_others(index) and not any(index.stands[key].kind in _SURE for key in busy)

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
 from diagnostics.hang import roles
-from diagnostics.hang.read import ReadError, bundle, pasted, pyspy, recorder, told, tracebacks
+from diagnostics.hang.read import (
+    ReadError,
+    bundle,
+    notations,
+    pasted,
+    prefixes,
+    pyspy,
+    recorder,
+    told,
+    tracebacks,
+)
 from diagnostics.hang.snapshot import Process, Snapshot, joined
 
 if TYPE_CHECKING:
@@ -27,6 +37,7 @@ MOST_BYTES = 256 * 2**20
 _FENCED = re.compile(r"(?ms)^```\w*\n(.*?)^```")
 _BEGINS = re.compile(r"(?m)^\s*(?=[{\[])")
 _TRIES = 20
+_LONGEST = 1000
 _NONE = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
 
 
@@ -94,22 +105,43 @@ def _document(document: Any, name: str) -> Snapshot:
 
 def _stacks(text: str) -> Snapshot | None:
     """Stacks, and what else tells of processes; None if there are none."""
-    text = pasted.untagged(text)
+    text = pasted.untagged(prefixes.stripped(text))
     if pyspy.is_text(text):
         return _roled(pyspy.from_text(text), "py-spy text")
+    if found := pasted.slept(text):
+        return _roled(found, "/proc's stacks")
+    if found := _in_any_notation(text):
+        return _roled(found, "stacks")
     if tracebacks.is_text(text):
         found = tracebacks.from_text(text)
         note = ("what is there is of errors that were raised: python -m diagnostics triage reads them",)
         return replace(_roled(found, "tracebacks"), notes=() if found else note)
     if found := pyspy.bare(text):
         return _roled(found, "py-spy text")
-    found = pasted.full(text) or pasted.tree(text) or pasted.table(text)
-    if found:
+    return _processes(text)
+
+
+def _processes(text: str) -> Snapshot | None:
+    """What is told of processes where there is no stack."""
+    if found := pasted.full(text) or pasted.tree(text) or pasted.table(text):
         return Snapshot(tuple(found), source="a list of processes")
     if found := pasted.straced(text):
         return _roled(found, "strace")
     found = pasted.traced(text)
     return _roled(found, "a trace of lines") if found else None
+
+
+def _in_any_notation(text: str) -> list[Process]:
+    """Stacks of no known tool; none where a known one's notation is the better part of what is there."""
+    lines = [line[:_LONGEST] for line in text.splitlines()]
+    if not notations.many(lines):
+        return []
+    known, found = tracebacks.from_text(text), tracebacks.from_text(text, loose=True)
+    return found if 2 * _size(found) > 3 * _size(known) else []
+
+
+def _size(found: list[Process]) -> int:
+    return sum(len(thread.frames) for process in found for thread in process.threads)
 
 
 def _pasted(text: str, name: str) -> Snapshot | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from diagnostics.hang.snapshot import Descriptor, Process, StackFrame, Thread
+from diagnostics.hang.snapshot import NATIVE, Descriptor, Process, StackFrame, Thread
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # What stands before each line of a text that somebody quotes, and the number of a line that a viewer of logs adds.
@@ -24,8 +24,35 @@ _LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?
 _BOX = re.compile(r"(?m)^\s*[\u2502\u256d\u2570|][ \u2500]?|[ \u2500]*[\u2502\u256e\u256f]\s*$")
 _BROKEN = re.compile(r"(?m)^(/[^\s:]{8,300})\n([^\s:/][^\s:]{0,300}\.pyx?:\d+ in \S+)$")
 # `strace -p`: the call that the process is in has no end.
-_STRACED = re.compile(r"(?m)^(?:\[pid +(\d+)\] )?(\w+)\((\d+)?[^()\n]*(?: <unfinished \.\.\.>|\^C[^\n]*)?$")
-_ATTACHED = re.compile(r"strace: Process (\d+) attached")
+_STRACED = re.compile(
+    r"(?m)^(?:\[pid +(\d+)\] )?(?:\d\d:\d\d:\d\d(?:\.\d+)? )?"
+    r"(\w+)\((?:\[\{fd=)?(\d+)?(?:[^()\n]*(?: <unfinished \.\.\.>|\^C[^\n]*)?|[^\n]*resuming interrupted[^\n]*)$"
+)
+_ATTACHED = re.compile(r"(?i)strace: Process (\d+) attached|\bstrace\b[^\n]{0,80}? -p ?(\d+)")
+# Calls that wait by themselves: without a word of strace's own they tell what it is.
+_WAITING = (
+    "futex", "recvfrom", "recvmsg", "recv", "read", "wait4", "waitid", "epoll_wait", "epoll_pwait", "poll", "ppoll",
+    "select", "pselect6", "flock", "connect", "accept", "accept4", "restart_syscall", "write", "sendto",
+)  # fmt: skip
+# `/proc/PID/stack` under a line that names the process; how many threads it has, where somebody says it.
+_KERNEL = re.compile(
+    r"(?m)^(?P<head>[^\n\[]{0,200}?\b(?P<pid>\d{1,7})\b[^\n]{0,200})\n"
+    r"(?P<body>(?:[ \t]*\[<[0-9a-fx]*>\][^\n]*\n?)+)"
+)
+_KERNELS = re.compile(r"\[<[0-9a-fx]*>\] (\w+)(?:\.\w+)*\+0x")
+_ALONE = re.compile(r"(?i)threads?:? *1\b|\b(?:one|single|1) thread\b")
+_SLEEPS = tuple(
+    (re.compile(pattern), call)
+    for pattern, call in (
+        (r"^(?:__x64_sys_|__|do_)?futex", "futex"),
+        (r"tcp_recvmsg|inet_recvmsg|unix_stream_read", "recvfrom"),
+        (r"^do_wait$|kernel_wait", "wait4"),
+        (r"ep_poll|epoll_wait", "epoll_wait"),
+        (r"flock_lock|locks_lock_inode", "flock"),
+        (r"nanosleep", "nanosleep"),
+        (r"pipe_write", "write"),
+    )
+)
 _TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
 _ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
 _DEFUNCT = "<defunct>"
@@ -137,16 +164,42 @@ def full(text: str) -> list[Process]:
 
 def straced(text: str) -> list[Process]:
     """Processes whose last call did not come back while somebody watched it."""
-    attached = _ATTACHED.findall(text)
-    calls = _STRACED.findall(text) if attached else []
+    attached = [first or second for first, second in _ATTACHED.findall(text)]
+    calls = [call for call in _STRACED.findall(text) if call[1] in _WAITING]
+    # Of a line that came back there is a result; the last of each process is the one that did not.
+    last = {pid: (name, fd) for pid, name, fd in calls}
     found = []
-    for (pid, name, fd), other in zip(calls, attached, strict=False):
+    for number, (pid, (name, fd)) in enumerate(last.items()):
+        own = int(pid or (attached[number] if number < len(attached) else number + 1))
         kind = "socket" if name.startswith("recv") else "other"
-        fds = (Descriptor(int(fd), kind),) if fd else ()
+        fds = (Descriptor(int(fd), kind),) if fd and name != "futex" else ()
+        thread = Thread(own, "MainThread", syscall=name, waits_fds=tuple(d.fd for d in fds), samples=1)
+        found.append(Process(own, threads=(thread,), fds=fds))
+    return found
+
+
+def slept(text: str) -> list[Process]:
+    """What `/proc/PID/stack` shows: in which call of the kernel each process sleeps."""
+    found = []
+    for match in _KERNEL.finditer(text):
+        frames = tuple(StackFrame(NATIVE, name) for name in _KERNELS.findall(match["body"]))
+        told = (call for frame in frames for pattern, call in _SLEEPS if pattern.search(frame.function))
+        call = next(told, "")
+        # A futex is an event as often as a lock; but for one thread alone nobody is left to set an event.
+        known = call if call != "futex" or _ALONE.search(match["head"]) else ""
+        kinds = (Descriptor(0, "socket"),) if known == "recvfrom" else ()
+        pid = int(match["pid"])
         thread = Thread(
-            int(pid or other), "MainThread", syscall=name, waits_fds=tuple(d.fd for d in fds), samples=1
+            pid,
+            "MainThread",
+            frames,
+            stem=len(frames),
+            samples=1,
+            syscall=known,
+            waits_fds=tuple(d.fd for d in kinds),
         )
-        found.append(Process(int(pid or other), threads=(thread,), fds=fds))
+        if frames:
+            found.append(Process(pid, threads=(thread,), fds=kinds))
     return found
 
 

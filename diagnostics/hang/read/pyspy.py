@@ -126,6 +126,7 @@ def started(thread: Thread) -> bool:
     return bool(thread.frames) and thread.frames[-1].function in _STARTS
 
 
+BEGINNINGS = ("_bootstrap", "_run_module_as_main", "_start")
 _STARTS = (
     "_bootstrap",
     "_bootstrap_inner",

@@ -52,6 +52,15 @@ _RAS = re.compile(
 )
 _RAS_COUNT = re.compile(r"(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)|Missing communicator data")
 _RAS_RANK = re.compile(r"^\s*Rank (\d+)\b")
+# A question that stands at the end of its line, and nobody's answer behind it.
+_QUESTION = re.compile(
+    r"(?mi)^[^\n]{0,200}?(?:\(3\) Don't visualize my results|Enter your choice:"
+    r"|enter, or press ctrl\+c to quit:|\[y/n\]\s*:?|\(y/n\)\s*:?|\(yes/no(?:/\[fingerprint\])?\)\??"
+    r"|\bpassword for [^\n:]{1,80}:|\(i?Pdb(?:\+\+)?\)|ipdb>)[ \t`]*$"
+)
+_ANSWERED = re.compile(r"(?i)You chose|logged in|W&B disabled|Enter your choice: *\S")
+# What Ray says of an object that does not come: who should send it is not in it.
+_NOT_LOCAL = re.compile(r"Objects \w+ are still not local after \d+s")
 # Said every ten seconds: once it is a start like any other.
 _WAITS = re.compile(r"Waiting in store based barrier to initialize process group")
 _ENTRY = re.compile(r"['\"]profiling_name['\"]: *['\"](?:\w+:)?_?([a-z]\w*)")
@@ -86,6 +95,7 @@ def read(text: str) -> Snapshot | None:
         or _served(text)
         or _watched(text)
         or _excerpt(text)
+        or _asked(text)
     )
 
 
@@ -268,6 +278,15 @@ def _judged(group: str, told: dict[int, _Told]) -> Snapshot:
     if len(collectives) < len(waiting):
         collectives = []
     return Snapshot(tuple(processes), collectives=tuple(collectives), source="NCCL watchdog")
+
+
+def _asked(text: str) -> Snapshot | None:
+    """A question that nobody answers, or an object that does not come."""
+    end = max((match.end() for match in _QUESTION.finditer(text)), default=0)
+    if end and not _ANSWERED.search(text, end):
+        thread = Thread(1, "MainThread", (StackFrame("getpass.py", "prompt"),), samples=1, stem=1)
+        return Snapshot((Process(1, threads=(thread,)),), source="a question in a log")
+    return Snapshot(source="Ray's words") if _NOT_LOCAL.search(text) else None
 
 
 def _excerpt(text: str) -> Snapshot | None:

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics.hang.frames import called
-from diagnostics.hang.read.pyspy import RANK, last, started
+from diagnostics.hang.read import notations
+from diagnostics.hang.read.pyspy import BEGINNINGS, RANK, last, started
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 
 _FAULT = re.compile(
     r"^\s*(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]]*)\])? \(most recent call first\)"
 )
 _PYSTACK = re.compile(r"^\s*Traceback for thread (\d+) \(([^)]*)\)(.*?)\(most recent call (last|first)\)")
-_PLAIN = re.compile(r"^\s*(?:Stack|Traceback|Thread)\b.*\(most recent call (first|last)\)")
+_PLAIN = re.compile(r"^[^\w\n]*(?:Stack|T?raceback|Thread)\b.*\(most recent call (first|last)\)")
 # Whatever else a program writes above a thread's stack.
 _THREAD = re.compile(
     r"^\W*(?:stack (?:of|for)\b|<?_?(?:Main|\w+ )?Thread\b)(?![^\n]*\bFile \")[^.!?\n]{0,80}$", re.IGNORECASE
@@ -41,7 +42,9 @@ _GDB_FRAME = re.compile(
     r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
 )
 # A frame whose arguments go on in the next line; `eu-stack`, without arguments; lldb.
-_GDB_CUT = re.compile(r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?([\w:~<>@.$*&, ]{1,300}?) ?\([^()]*[,=]\s*$")
+_GDB_CUT = re.compile(
+    r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?([\w:~<>@.$*&, ]{1,300}?) ?\((?=[^\n]*=)[^\n]*[,=]\s*$"
+)
 _EU = re.compile(r"^\s*#\d+\s+0x[0-9a-f]+ (?:- \d+ )?(?!in )([\w:~@.$]{2,300})(?: - .*|\s*\(?.*)?$")
 _EU_THREAD = re.compile(r"^\s*TID (\d+)\b")
 _LLDB = re.compile(r"^\s*\*?\s*frame #\d+: 0x[0-9a-f]+ ([^\s`]+)`(.+?)(?: \+ \d+| at |\(|$)")
@@ -100,17 +103,22 @@ def is_text(text: str) -> bool:
     )
 
 
-def from_text(text: str) -> list[Process]:
-    """The processes in it. A new main thread begins a new process, since each dump has one."""
-    reader = _Dump(closed=bool(_CLOSED.search(text)))
+def from_text(text: str, *, loose: bool = False) -> list[Process]:
+    """The processes in it. A new main thread begins a new process, since each dump has one.
+
+    Args:
+        text: What somebody pasted.
+        loose: Whether a frame may be written in any notation, not in those of known tools alone.
+    """
+    reader = _Dump(closed=bool(_CLOSED.search(text)), loose=loose)
     for line in _lines(text):
         reader.line(line)
     return reader.finished()
 
 
 class _Dump:
-    def __init__(self, *, closed: bool = False) -> None:
-        self.closed = closed
+    def __init__(self, *, closed: bool = False, loose: bool = False) -> None:
+        self.closed, self.loose = closed, loose
         self.processes: list[dict[str, Any]] = []
         self.thread: dict[str, Any] | None = None
         self.rank: int | None = None
@@ -196,7 +204,7 @@ class _Dump:
             assert self.thread is not None
             self.thread["drawn"] = True
         else:
-            return self._of_debugger(line) or self._of_ipython(line)
+            return self._of_debugger(line) or self._of_ipython(line) or (self.loose and self._of_any(line))
         return True
 
     def _of_debugger(self, line: str) -> bool:
@@ -221,6 +229,20 @@ class _Dump:
             self.thread["frames"][-1] = replace(inner, line=int(match[1]), calls=called(match[2]))
         return False
 
+    def _of_any(self, line: str) -> bool:
+        found = notations.frame(line)
+        if found is None:
+            return False
+        self._frame(found[0], reverse=bool(found[1]))
+        return True
+
+    def _another(self, frame: StackFrame) -> bool:
+        """Whether one stack begins where another has ended, without a line for it."""
+        if self.thread is None or self.thread["told"] or not self.thread["frames"]:
+            return False
+        first, latest = (_begins_thread(self.thread["frames"][n]) for n in (0, -1))
+        return _begins_thread(frame) if first else latest
+
     def _thread(self, tid: int, name: str, *, reverse: bool | None = False, gil: bool = False) -> None:
         main = name == "MainThread"
         if not self.processes or (
@@ -233,12 +255,12 @@ class _Dump:
         self.processes[-1]["threads"].append(self.thread)
 
     def _frame(self, frame: StackFrame, *, reverse: bool = False) -> None:
-        if self.thread is None:
+        if self.thread is None or self._another(frame):
             self._thread(0, "", reverse=None)
         assert self.thread is not None
         if self.thread["reverse"] is None:
             self.thread["reverse"] = reverse
-        self.thread["frames"].append(frame)
+        self.thread["frames"].append(replace(frame, path=frame.path.replace("\\", "/")))
 
     def finished(self) -> list[Process]:
         found = []
@@ -255,6 +277,10 @@ class _Dump:
                     )
                 )
         return found
+
+
+def _begins_thread(frame: StackFrame) -> bool:
+    return frame.function == BEGINNINGS[0] and frame.path.endswith("threading.py")
 
 
 def _number(text: str) -> int:
@@ -278,13 +304,18 @@ def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
 
 
 def _outermost_first(item: dict[str, Any]) -> bool:
-    """As its head says; without one, by which neighbour a frame's line of source calls."""
+    """As its head says; without one, by which neighbour a frame's line of source calls, or where a program begins."""
     names = [frame.function for frame in item["frames"]]
     below = above = 0
     for n, line in item["sources"].items():
         below += n + 1 < len(names) and f"{names[n + 1]}(" in line
         above += n > 0 and f"{names[n - 1]}(" in line
-    return bool(item["reverse"]) if item["told"] or below == above else below > above
+    if item["told"]:
+        return bool(item["reverse"])
+    begins = [name in (*BEGINNINGS, "<module>") for name in (names[0], names[-1])]
+    if below == above and begins[0] != begins[1]:
+        return begins[0]
+    return bool(item["reverse"]) if below == above else below > above
 
 
 def _thread(item: dict[str, Any]) -> Thread:

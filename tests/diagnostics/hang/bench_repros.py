@@ -83,9 +83,10 @@ _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
 }  # fmt: skip
 # Who holds the others up is no process any more, or never was.
 _NOT_THERE = ("one_too_many", "constructor_raised")
-READY_S = 420.0
-# Nothing of a job runs any more when it used less than this share of a processor for so long.
-CALM_S, CALM_SHARE, CALM_LIMIT_S = 3.0, 0.03, 60.0
+READY_S = 900.0
+# Nothing of a job runs any more when it used less than this share of a processor for so long; what computes for ever
+# is looked at after a while all the same. On a busy machine a process takes minutes to end.
+CALM_S, CALM_SHARE, COMPUTES_S = 3.0, 0.03, 60.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
         )
     try:
         _ready(process, case, told)
-        _calm(process.pid)
+        _calm(process.pid, COMPUTES_S if "spin_python" in case.causes else READY_S)
         # Longer than the patience: of what computes without letting go of the interpreter no other time is known.
         return take.take(take.Wanted((process.pid,), seconds=2.5)), _names(told)
     finally:
@@ -193,9 +194,9 @@ def _names(told: Path) -> dict[str, set[int]]:
     return {"culprit": guilty, "victim": ready - guilty}
 
 
-def _calm(pid: int) -> None:
-    """Waits until nothing below a process runs any more, or for a while: some hangs compute."""
-    deadline = time.monotonic() + CALM_LIMIT_S
+def _calm(pid: int, limit_s: float) -> None:
+    """Waits until nothing below a process runs any more, or for so long: some hangs compute."""
+    deadline = time.monotonic() + limit_s
     before, since = _ticks(pid), time.monotonic()
     while time.monotonic() < min(deadline, since + CALM_S):
         time.sleep(0.5)

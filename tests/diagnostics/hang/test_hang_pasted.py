@@ -114,6 +114,35 @@ HANGS = {
         "OSError: [Errno 37] No locks available\n\nDuring handling of the above exception, another occurred:\n",
         "file_lock", "HNG007", {"/1"},
     ),
+    "a child of a fork that writes to a log": (
+        'Thread 9 (active): "MainThread"\n    emit (logging/__init__.py:1163)\n    handle (logging/__init__.py:1028)\n'
+        "    ...\n    spawn_worker (gunicorn/arbiter.py:704)\n",
+        "lock", "HNG006", {"/1"},
+    ),
+    "a stack of the kernel, of one thread alone": (
+        "child 812 -- Threads: 1\n  [<0>] futex_do_wait+0x3a/0x70\n  [<0>] __futex_wait+0x99/0x100\n",
+        "lock", "HNG006", {"/812"},
+    ),
+    "a question at the end of a log": (
+        "wandb: (1) Create a W&B account\nwandb: (2) Use an existing W&B account\n"
+        "wandb: (3) Don't visualize my results\nwandb: Enter your choice:\n",
+        "input", "HNG008", {"/1"},
+    ),
+    "a call on an event loop, written by hand": (
+        "ssl.py read    <- here\njob/exchange.py:get_markets\nasyncio/events.py:_run   <- on the loop\n",
+        "blocked_loop", "HNG009", {"/1"},
+    ),
+    "an interrupt within sympy": (
+        '^CTraceback (most recent call last):\n  File "train.py", line 3, in <module>\n    simplify(x)\n'
+        '  File "/opt/env/lib/python3.11/site-packages/sympy/simplify/simplify.py", line 9, in simplify\n'
+        "    expr = trigsimp(expr)\nKeyboardInterrupt\n",
+        "spin_python", "HNG011", {"/1"},
+    ),
+    "frames of gdb that a line holds two of": (
+        "#0  0x00007f3b in do_futex_wait.constprop () from /lib64/libpthread.so.0      "
+        "#3  0x4ea969 in PyThread_acquire_lock_timed (lock=<optimized out>) at Python/thread_pthread.h:497\n",
+        "lock", "HNG006", {"/1"},
+    ),
     "a check of PyTorch's that is cut": (
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
         "CollectiveFingerPrint(SequenceNumber=3, OpType=BROADCAST, TensorShape=[1]), but Rank 1 is running collective: "
@@ -260,6 +289,12 @@ OPEN = {
     "a watchdog's own stack": "frame #0: c10d::TCPStore::check() + 0x7a (0x7f in /l/libtorch_cpu.so)\n"
     "frame #1: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x7a (0x7f in /l/libtorch_cuda.so)\n",
     "no frame": 'Process 5: python\nPython v3.7.3 (/usr/bin/python3)\n\nThread 5 (idle): "MainThread"\n',
+    "a question that was answered": "wandb: (3) Don't visualize my results\n"
+    "wandb: Enter your choice: 3\nwandb: You chose it\n"
+    + _COUNTED.format(1, 6, 6),
+    "an object of Ray's that does not come": "[W 1 1] plasma_store_provider.cc:452: Objects 00618f05 are "
+    "still not local after 224s. If this message continues to print, ray.get() is likely hung.\n",
+    "a stack of the kernel, of two threads": "parent 812 -- Threads: 2\n  [<0>] futex_do_wait+0x3a/0x70\n",
     "idle workers of Ray": "Stack dump for ada     2838  5.1  0.0 4422028 332940 pts/0  Sl   03:50   0:14 ray_worker\n"
     "Thread 0x7F14 (active)\n\t _get_next_task_from_local_scheduler (ray/worker.py:984)\n\t main_loop (ray/worker.py:1001)\n"  # noqa: E501
     "\t <module> (ray/workers/default_worker.py:99)\nThread 0x7F15 (active)\n\t recv (redis/_compat.py:71)\n"
