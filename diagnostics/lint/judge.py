@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.lint import folders, project, reading, unjudged
+from diagnostics.lint import folders, known, project, reading, unjudged
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.sources.tree import UnreadableError
@@ -87,6 +88,9 @@ def plans_of(found: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     ]
     for plan in plans:
         plan.versions = versions
+        name = plan.framework
+        if plan.role == "train" and name not in {*versions.known, *versions.copies}:
+            plan.versions = replace(versions, fitting={name: known.fitting(name, plan.settings)})
     return plans
 
 

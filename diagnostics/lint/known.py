@@ -38,6 +38,8 @@ _LAUNCHER = re.compile(
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$|same_network$"
 )
 
+_OLDER, _NEWER = (Version("0"),), (Version("9999"),)
+
 
 @cache
 def _read(package: str) -> Mapping[str, Any]:
@@ -167,20 +169,29 @@ def span(package: str, name: str) -> tuple[str, str] | None:
     return (found[0], found[1]) if found else None
 
 
-def together(package: str, wanted: Iterable[str]) -> tuple[list[str], str]:
-    """Of these names those that some release lacks, and the releases that have them all, in words."""
+def together(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
+    """Of these names those that some release lacks, and the releases that were read and have them all."""
     read = [Version(each) for each in _read(package).get("releases", ())]
     if not read:
-        return [], ""
+        return [], ()
     beside = {name for other in _beside(package) for name in _read(other)["options"]}
     spans = [(name, found) for name in wanted if name not in beside and (found := span(package, name))]
     some = [
         (name, found) for name, found in spans if Version(found[0]) > read[0] or Version(found[1]) < read[-1]
     ]
     if not some:
-        return [], ""
+        return [], ()
     first, last = max(Version(found[0]) for _, found in some), min(Version(found[1]) for _, found in some)
-    return [name for name, _ in some], f"{first} to {last}" if first <= last else ""
+    return [name for name, _ in some], tuple(release for release in read if first <= release <= last)
+
+
+def fitting(package: str, settings: Settings) -> tuple[Version, ...]:
+    """The releases that take every option of a run; one that nobody has read stands for those past either end."""
+    found = together(package, [value.key for value in options_of(settings)])[1] if settings.exact else ()
+    if not found:
+        return ()
+    read = [Version(each) for each in _read(package)["releases"]]
+    return (*_OLDER[: found[0] == read[0]], *found, *_NEWER[: found[-1] == read[-1]])
 
 
 def outside(package: str, name: str, release: Version) -> tuple[str, str] | None:

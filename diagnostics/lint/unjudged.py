@@ -128,7 +128,7 @@ def _release(plan: RunPlan) -> list[NotJudged]:
     some, all_in = known.together(plan.framework, [value.key for value in known.options_of(settings)])
     if not some:
         return []
-    where = f"all of them are only in {all_in}" if all_in else "none has all of them"
+    where = f"all of them are only in {all_in[0]} to {all_in[-1]}" if all_in else "none has all of them"
     why = f"it is not known, and {len(some)} of its options are not in every release: {where}"
     remedy = f"give it: --{plan.framework} VERSION"
     return [NotJudged(f"release of {SHOWN[plan.framework]}", why, remedy, str(settings.place))]

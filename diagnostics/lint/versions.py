@@ -40,12 +40,14 @@ class Versions:
         given: Packages whose version the user gave, rather than that it was found installed.
         copies: Frameworks of which the run's project carries a copy of its own, and the folder.
         said: Where the project says a release, one line each.
+        fitting: Of a package whose release is not known, those that take every option of the run.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     copies: Mapping[str, str] = field(default_factory=dict)
     said: tuple[str, ...] = ()
+    fitting: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
 
     @property
     def releases(self) -> dict[str, str]:
@@ -55,13 +57,22 @@ class Versions:
     def within(self, package: str, specifier: str) -> bool | None:
         """Tells whether a package's release lies within a range; None where it is not known.
 
+        What the run's options rule out it does not: a release that refuses one of them is not the one it is for. They
+        rule nothing in, since there are releases that nobody here has read.
+
         >>> Versions({"vllm": Version("0.8.5")}).within("vllm", "<0.11"), Versions().within("vllm", "<0.11")
         (True, None)
+        >>> newer = Versions(fitting={"verl": (Version("0.9.0"),)})
+        >>> newer.within("verl", "<0.7"), newer.within("verl", ">=0.7")
+        (False, None)
         """
         if not specifier:
             return True
         version = self.known.get(package)
-        return None if version is None else _contains(specifier, version)
+        if version is not None:
+            return _contains(specifier, version)
+        fitting = self.fitting.get(package, ())
+        return False if fitting and not any(_contains(specifier, each) for each in fitting) else None
 
     def beside(self, project: Project) -> Versions:
         """These, with what a run's own project says in place of what happens to be installed."""

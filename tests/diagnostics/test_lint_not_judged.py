@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.lint import judge, known, reading, unjudged
 from diagnostics.report.findings import Report, Severity
-from tests.diagnostics.lint_helpers import plans, versions
+from tests.diagnostics.lint_helpers import codes, plans, versions
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
 
@@ -107,3 +107,18 @@ def test_what_a_script_is_given_is_not_taken_for_a_value():
     [made] = reading.read_text('trl grpo --use_vllm "$@"\n', "run.sh")
     assert made.items["use_vllm"].data is True
     assert made.passes
+
+
+def test_what_the_options_rule_out_is_not_warned_of():
+    """A release that refuses one of the run's options is not the one it is for, whatever else that release refuses."""
+    long = "data.max_prompt_length=8192 data.max_response_length=512"
+    script = f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {long}"
+    newer = "reward.custom_reward_function.path=reward.py"
+    assert "warning CFG103" in codes(script)
+    assert "warning CFG103" not in codes(f"{script} {newer}")
+    # What is given counts, and what nobody has read may be newer still.
+    assert "error CFG103" in codes(f"{script} {newer}", verl="0.6.0")
+    (plan,) = plans(f"{script} {newer}")
+    assert plan.versions.within("verl", "<0.7") is False
+    assert plan.versions.within("verl", ">=0.7") is None
+    assert plan.versions.within("verl", ">=9") is None
