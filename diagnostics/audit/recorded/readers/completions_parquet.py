@@ -62,10 +62,26 @@ def _rows(path: Path, budget: plain.Budget) -> list[Row]:
     if not budget.spend(max(unpacked, len(data))) or budget.rows < held.num_rows:
         raise ValueError("more than is read of one run")
     found: list[Row] = []
-    for batch in file.iter_batches(batch_size=1024, use_threads=False):
-        found += [_row(entry, path, len(found) + place) for place, entry in enumerate(batch.to_pylist())]
+    size = 0
+    # A text that the file holds once may stand in every row: so many rows at once as hold no more than a file even so.
+    at_once = max(1, min(1024, 4 * plain.FILE // max(unpacked, 1)))
+    for batch in file.iter_batches(batch_size=at_once, use_threads=False):
+        entries = batch.to_pylist()
+        size += _size(entries)
+        if size > plain.ALL:
+            raise ValueError(f"texts of more than {plain.ALL // given.MIB} MiB, which no such file holds")
+        found += [_row(entry, path, len(found) + place) for place, entry in enumerate(entries)]
     budget.rows -= len(found)
     return found
+
+
+def _size(value: object) -> int:
+    """How much of letters and numbers is in it."""
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, (str, bytes)) else 8
 
 
 def _row(entry: dict[str, Any], path: Path, place: int) -> Row:

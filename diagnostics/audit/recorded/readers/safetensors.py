@@ -21,6 +21,8 @@ TYPES = {
     "U16": (2, "H"), "U32": (4, "I"), "U64": (8, "Q"),
 }  # fmt: skip
 _HEADER = 64 * given.MIB
+# The product of numbers of thousands of digits takes minutes.
+_MOST_DIMENSIONS, _MOST_ELEMENTS = 32, 1 << 48
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def of(data: bytes | memoryview) -> dict[str, Tensor]:
 
 def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:
     kind, shape, (start, end) = str(entry["dtype"]), tuple(map(int, entry["shape"])), entry["data_offsets"]
+    if len(shape) > _MOST_DIMENSIONS or not all(0 <= size <= _MOST_ELEMENTS for size in shape):
+        raise ValueError(f"{name}: no tensor has such a shape")
     width = TYPES.get(kind, (0, ""))[0]
     if not 0 <= start <= end <= len(body):
         raise ValueError(f"{name}: cut off: it ends at byte {end} of {len(body)}")

@@ -130,7 +130,7 @@ def history(path: Path, unread: list[Unread]) -> Series | None:
 
 def _logged(data: memoryview) -> Iterator[memoryview]:
     """LevelDB's log: whole records, or first, middle and last parts; what is left of a block is padding."""
-    place, parts = _HEADER, b""
+    place, parts = _HEADER, bytearray()
     while place + 7 <= len(data):
         left = _BLOCK - place % _BLOCK
         if left < 7:
@@ -147,9 +147,16 @@ def _logged(data: memoryview) -> Iterator[memoryview]:
         if kind == 1:
             yield part
         else:
-            parts = bytes(part) if kind == 2 else parts + bytes(part)
+            if kind == 2:
+                parts.clear()
+            parts += part
+            if len(parts) > plain.LINE:
+                raise ValueError(
+                    f"at byte {place} a record goes on for more than {plain.LINE // given.MIB} MiB"
+                )
             if kind == 4:
-                yield memoryview(parts)
+                yield memoryview(bytes(parts))
+                parts.clear()
         place = start + length
 
 
