@@ -147,14 +147,16 @@ def _signature(table: Table) -> model.Signature:
     for key, matches in (("positive", True), ("negative", False)):
         if not any(sample.matches is matches for sample in samples):
             raise table.source.refuse((*table.keys, key), None, f"at least one [[signature.{key}]] sample")
+    broad = table.strings("broad")
     signature = model.Signature(
         role=_one_of(table, "role", model.ROLES),
-        any=table.strings("any", required=True),
+        any=(*table.strings("any", required=not broad), *broad),
         all=table.strings("all"),
         none=table.strings("none"),
         frames=_frames(table),
         samples=tuple(samples),
         confirms=table.strings("confirms"),
+        broad=broad,
     )
     if (signature.role == model.CONFIRMATION) != bool(signature.confirms):
         raise table.refuse(

@@ -110,6 +110,9 @@ class Signature:
     It matches where one of `any` and every one of `all` does, and none of `none`.
 
     Attributes:
+        any: Those of an entry's `any` and `broad`.
+        broad: Those among them that failures of other causes print, too: alone they make a hypothesis and no verdict;
+            beside another of `any`, or in a traceback with one of `frames`, they count like any other.
         role: `root`; `cascade`, which follows from a root; `confirmation`, a line that is mostly benign, and that
             says something only beside a failure that it belongs to.
         confirms: Of a confirmation, the codes that it says something for.
@@ -122,6 +125,7 @@ class Signature:
     frames: tuple[Frame, ...]
     samples: tuple[LogSample, ...]
     confirms: tuple[str, ...] = ()
+    broad: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

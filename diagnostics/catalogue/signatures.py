@@ -50,7 +50,7 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
     source = _source(issue, folder)
     for key in ("any", "all", "none"):
         for pattern in getattr(issue.signature, key):
-            place = source.place(("signature", key), pattern)
+            place = _place(issue.signature, key, pattern, source)
             try:
                 re2.compile(pattern)
             except re2.error as error:
@@ -76,7 +76,7 @@ def claimed_twice(issues: Collection[Issue], folder: Path = FOLDER) -> list[str]
                 if other is issue or other.signature is None or not matches(other.signature, text):
                     continue
                 pattern = next(each for each in other.signature.any if _found(each, lines))
-                there = _source(other, folder).place(("signature", "any"), pattern)
+                there = _place(other.signature, "any", pattern, _source(other, folder))
                 told.append(
                     f"{place}: {issue.code}'s sample {about!r} is matched by {other.code}, too: {there}: {pattern!r}:"
                     " expected one code for one failure"
@@ -91,6 +91,13 @@ def _samples(issue: Issue, source: TableSource) -> Iterator[tuple[str, str, str,
         kind = "positive" if sample.matches else "negative"
         yield source.place(("signature", kind, counts[kind])), kind, sample.about, sample.text
         counts[kind] += 1
+
+
+def _place(signature: Signature, key: str, pattern: str, source: TableSource) -> str:
+    """File and line of a pattern; the broad ones are listed apart."""
+    return source.place(
+        ("signature", "broad" if key == "any" and pattern in signature.broad else key), pattern
+    )
 
 
 def _source(issue: Issue, folder: Path) -> TableSource:

@@ -6,6 +6,7 @@ repeats, a symptom in the metrics. Each is a hypothesis, and says what would set
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -120,10 +121,7 @@ class Fragments:
             for cause in symptom.causes
             if cause.code in self.issues
         ]
-        firsts: dict[str, Lead] = {}
-        for lead in found:
-            firsts.setdefault(lead.issue.code, lead)
-        return list(firsts.values())
+        return list(together(found))
 
     def _cut_message(self, log: Seen, end: End) -> Iterable[Lead]:
         """The last line is the beginning of what an entry's exception says."""
@@ -192,6 +190,24 @@ class Fragments:
                     "the traceback above that line, and the name of the exception",
                     hit,
                 )
+
+
+def broadly(issue: Issue, hit: Hit) -> Lead:
+    """What a line makes of an issue that failures of other causes print, too."""
+    return Lead(
+        issue,
+        "a line that failures of other causes print, too",
+        "what failed before that line, and in which code: the first traceback of that process",
+        hit,
+    )
+
+
+def together(*found: Iterable[Lead]) -> tuple[Lead, ...]:
+    """Leads in their order, each issue once."""
+    firsts: dict[str, Lead] = {}
+    for lead in itertools.chain(*found):
+        firsts.setdefault(lead.issue.code, lead)
+    return tuple(firsts.values())
 
 
 def asks(end: End) -> bool:

@@ -203,7 +203,8 @@ class _Signatures:
             seen.hits.setdefault(index, Hits()).add(hit)
 
     def joined(self, text: str, first: str, number: int, part: int, about: Traceback | None) -> None:
-        alone = set(self.matching(first))
+        # What its first piece or the rest shows by itself does not need the two together.
+        alone = {*self.matching(first), *self.matching(text[len(clean(first).text) :])}
         for index in self.matching(text):
             known = self._seen.hits.get(index)
             if index not in alone and not (known and any(hit.line == number for hit in known.kept)):

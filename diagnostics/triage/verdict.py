@@ -12,6 +12,8 @@ from diagnostics.catalogue.affects import FREE, NOT_LOOKED, affects
 from diagnostics.catalogue.model import CONFIRMATION, KINDS, ROLES
 from diagnostics.triage import triggers
 from diagnostics.triage.late import Late, late_look
+from diagnostics.triage.leads import broadly, together
+from diagnostics.triage.runs import last_begins
 from diagnostics.triage.seen import Hit, Hits
 from diagnostics.triage.tracebacks import short_path
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from diagnostics.catalogue.affects import Concern
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalogue.model import Issue, Signature
     from diagnostics.triage.leads import Lead
     from diagnostics.triage.rules import Rules
     from diagnostics.triage.seen import Seen
@@ -57,6 +59,7 @@ class Candidate:
         triggers: How it came about, where the log can tell; one of these.
         looked_to: The newest release that anybody looked at, where that of the log is newer.
         confirmed: What else in these logs speaks for it, and would be benign without it.
+        broad: Nothing shows it but lines that failures of other causes print, too.
     """
 
     issue: Issue
@@ -69,6 +72,7 @@ class Candidate:
     triggers: tuple[str, ...] = ()
     looked_to: str = ""
     confirmed: tuple[Candidate, ...] = ()
+    broad: bool = False
 
     @property
     def first(self) -> Hit:
@@ -138,14 +142,20 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
     seen = sorted(seen, key=lambda log: log.source)
     versions = _versions(seen)
     found, failures = _spoken(sorted(_confirmed(_candidates(seen, rules, versions)), key=_order), seen, rules)
-    roots = [candidate for candidate in found if candidate.role == "root"]
+    all_roots = _of_last_run([candidate for candidate in found if candidate.role == "root"], failures, seen)
+    roots = [candidate for candidate in all_roots if not candidate.broad]
+    broad = [candidate for candidate in all_roots if candidate.broad]
     rest = [candidate for candidate in found if candidate.role != "root"]
     late = Late() if roots else late_look(seen, rules)
+    if broad and not roots:
+        late = replace(late, leads=together([broadly(one.issue, one.first) for one in broad], late.leads))
     if late.recovered:
         rest = [candidate for candidate in rest if candidate.issue.code != _NAN]
     if roots:
-        state, candidates, followed = "known", roots[:MOST_CANDIDATES], rest
-    elif rest and not _others(failures, rest) and not _better(rest, late):
+        state, candidates, followed = "known", [*roots, *broad][:MOST_CANDIDATES], rest
+    elif broad and not _before(failures, broad, rest):
+        state, candidates, followed = HYPOTHESIS, [], rest
+    elif rest and not broad and not _others(failures, rest) and not _better(rest, late):
         state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
     else:
         state = _unresolved(seen, failures, late, excerpt=excerpt)
@@ -166,6 +176,29 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
         first_failed=next((tuple(log.first_failed.items()) for log in seen if log.first_failed), ()),
         late=late,
     )
+
+
+def _of_last_run(
+    roots: list[Candidate], failures: Sequence[Traceback], seen: Sequence[Seen]
+) -> list[Candidate]:
+    """The roots, those of the last run first where a log holds several; what an earlier one failed of is its own."""
+    own = _own(roots)
+    others = [failure for failure in failures if not _follows(failure, own)]
+    if not roots or len(roots) + len(others) < 2:
+        return roots
+    late: list[Candidate] = []
+    for log in seen:
+        lines = {hit.line for root in roots for hit in root.hits if hit.source == log.source}
+        mine = {id(failure) for failure in log.failures}
+        begun = last_begins(log, lines | {one.end for one in others if id(one) in mine})
+        if not begun:
+            continue
+        late += [
+            one for one in roots if any(hit.source == log.source and hit.line >= begun for hit in one.hits)
+        ]
+        if not late and any(id(one) in mine and one.end >= begun for one in others):
+            return [replace(one, certainty="hypothesis", broad=True) for one in roots]
+    return sorted(roots, key=lambda one: bool(late) and one not in late)
 
 
 def _spoken(
@@ -221,9 +254,22 @@ def _others(failures: Iterable[Traceback], wrappers: Iterable[Candidate]) -> boo
     return any(not _follows(failure, own) for failure in failures)
 
 
-def _own(wrappers: Iterable[Candidate]) -> set[int]:
-    """The tracebacks, by identity, that are those of wrappers."""
-    return {id(hit.traceback) for wrapper in wrappers for hit in wrapper.hits}
+def _before(failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]) -> bool:
+    """Whether something that no entry describes failed before what broad lines speak of."""
+    own = _own([*broad, *rest])
+    first = min(candidate.first.line for candidate in broad)
+    return any(not _follows(failure, own) and failure.end < first for failure in failures)
+
+
+def _own(found: Iterable[Candidate]) -> set[int]:
+    """The tracebacks, by identity, that are those of candidates; what stands below one is not."""
+    return {
+        id(hit.traceback)
+        for candidate in found
+        for hit in candidate.hits
+        if hit.traceback
+        and ((candidate.role == "root" and not candidate.broad) or hit.line <= hit.traceback.end)
+    }
 
 
 def _follows(failure: Traceback, own: set[int]) -> bool:
@@ -269,10 +315,19 @@ def _candidates(
             {rank for hits in groups for rank in hits.ranks if rank}, key=lambda rank: (len(rank), rank)
         )
         concern, releases = _held_against(issue, versions)
+        firm = [
+            hit
+            for pattern, group in keys["any"].items()
+            for hits in group
+            for hit in hits.kept
+            if pattern not in issue.signature.broad and not _refused(hit, refused)
+        ]
+        broad = not firm and not _in_its_frames(issue.signature, kept)
         yield Candidate(
             issue=issue,
             role=issue.signature.role,
-            certainty=_certainty(issue, kept, concern, releases),
+            certainty="hypothesis" if broad else _certainty(issue, kept, concern, releases),
+            broad=broad,
             hits=tuple(kept),
             count=max(len(kept), sum(hits.count for hits in groups)),
             ranks=tuple(ranks),
@@ -321,12 +376,16 @@ def _certainty(issue: Issue, hits: list[Hit], concern: Concern, releases: tuple[
     assert issue.signature is not None
     if concern.answer == FREE:
         return "hypothesis"
-    tracebacks = [hit.traceback for hit in hits if hit.traceback]
-    if issue.signature.frames:
-        frames = {(path, function) for one in tracebacks for path, function in one.frames}
-        if any(triggers.holds(frame, frames) for frame in issue.signature.frames):
-            return "established"
+    if _in_its_frames(issue.signature, hits):
+        return "established"
+    tracebacks = any(hit.traceback for hit in hits)
     return "established" if tracebacks and releases and concern.answer != NOT_LOOKED else "supported"
+
+
+def _in_its_frames(signature: Signature, hits: Iterable[Hit]) -> bool:
+    """Whether a line stands in a traceback through the code that an entry names."""
+    frames = {frame for hit in hits if hit.traceback for frame in hit.traceback.frames}
+    return any(triggers.holds(frame, frames) for frame in signature.frames)
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:

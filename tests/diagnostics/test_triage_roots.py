@@ -1,0 +1,105 @@
+"""What decides between several causes in one log: who failed first, in which run, and how much a line alone says."""
+
+import pytest
+
+from diagnostics import catalogue
+from diagnostics.triage.command import exit_code, triage
+from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.runs import last_begins
+from diagnostics.triage.scan import scan
+
+UNKNOWN = [
+    "Traceback (most recent call last):",
+    '  File "/opt/run/cache.py", line 7, in specs',
+    "    raise ValueError(text)",
+]
+REFUSED = "api_server.py: error: unrecognized arguments: --enable-metrics"
+TAKEN = "OSError: [Errno 98] Address already in use"
+BROAD = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] Connection refused"
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return Rules(catalogue.load())
+
+
+@pytest.fixture
+def judge(tmp_path, rules):
+    def judge(*lines):
+        (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
+        return triage([LogSource("a.log", tmp_path / "a.log")], rules)
+
+    return judge
+
+
+def run_of(*lines):
+    return [
+        "2026-01-31 10:00:00 - INFO - Starting the deployment of the model",
+        "2026-01-31 10:00:01 - INFO - Starting the server",
+        *lines,
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "srun: error: node-17: task 0: Exited with exit code 1",
+        "Worker proc VllmWorker-2 died unexpectedly (exit code: None), shutting down executor.",
+    ],
+)
+def test_a_wrapper_below_another_exception_is_not_the_answer(judge, wrapper):
+    """That line stands below the traceback, and is not its own."""
+    verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", wrapper)
+    assert verdict.state == "unknown"
+    assert "78 main" in verdict.anchors[0].text
+    assert [one.issue.signature.role for one in verdict.followed] == ["cascade"]
+
+
+def test_the_last_run_of_a_log_is_asked_first(judge):
+    """An earlier one failed of something else, which comes after it."""
+    verdict = judge(*run_of(REFUSED), *run_of(*UNKNOWN, TAKEN))
+    assert [one.issue.code for one in verdict.candidates] == ["CFG109", "CFG113"]
+
+
+def test_what_an_earlier_run_failed_of_is_no_verdict_on_the_last(judge):
+    """The last one failed of something that no entry describes."""
+    verdict = judge(
+        *run_of(REFUSED), *run_of(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    )
+    assert (verdict.candidates, verdict.state) == ((), "unknown") or verdict.state == "hypothesis"
+    assert "CFG113" in {one.issue.code for one in (*verdict.leads, *verdict.late.leads)} | {
+        one.code for one in verdict.near
+    }
+
+
+def test_ranks_that_begin_alike_are_one_run(tmp_path, rules):
+    """A second beginning counts where something failed in between, and something after it."""
+    (tmp_path / "a.log").write_text("\n".join([*run_of(), *run_of(), TAKEN, *run_of()]))
+    seen = scan(LogSource("a.log", tmp_path / "a.log"), rules)
+    assert [last_begins(seen, failed) for failed in ([], [5], [5, 9])] == [0, 0, 6]
+
+
+def test_a_broad_line_makes_a_hypothesis(judge):
+    """It says what would settle it, and the exit code is that of no answer."""
+    verdict = judge(BROAD)
+    assert (verdict.state, [one.issue.code for one in verdict.leads], exit_code(verdict)) == (
+        "hypothesis",
+        ["NET012"],
+        3,
+    )
+    assert "what failed before" in verdict.leads[0].settles
+
+
+def test_a_broad_line_beside_one_that_is_not_counts(judge):
+    """Together they are a verdict."""
+    verdict = judge(
+        BROAD, "ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds."
+    )
+    assert (verdict.state, verdict.candidates[0].certainty) == ("known", "supported")
+
+
+def test_a_broad_line_after_another_failure_is_no_more_than_near(judge):
+    """What failed first is what nobody described."""
+    verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD)
+    assert (verdict.state, verdict.near[0].code) == ("unknown", "NET012")
