@@ -53,6 +53,8 @@ _FAILING = re.compile(
     r"|not found|no such|denied|refused|timed? ?out|assert(?:ion)?|panic|traceback|not supported|unsupported|invalid"
     r"|mismatch|missing|terminated|crash(?:ed)?|segfault|segmentation|out of memory|oom|preempt\w*|not defined)\b"
     r"|\b[A-Z]\w+(?:Error|Exception)\b"
+    # What Python's own exceptions say, pasted without their names.
+    r"|has no attribute '|is not (?:callable|subscriptable|iterable)|got an unexpected keyword|index out of range"
 )
 # What speaks of failures and is none.
 _NONE = re.compile(
@@ -103,7 +105,7 @@ def end_of(seen: Seen) -> End:
     return End(
         said[-1][0],
         next((hit for hit, level in reversed(said) if level != "error" and _is_end(hit.text)), None),
-        said[-1][0] if times >= min(_REPEATS, max(2, len(said))) else None,
+        said[-1][0] if times >= min(_REPEATS, len(said)) else None,
         times,
         tuple(hit for hit, level in said if level != "fine" and _fails(hit.text, level)),
         len(said) <= _A_MESSAGE

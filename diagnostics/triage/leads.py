@@ -29,6 +29,8 @@ MOST_LEADS = 3
 # Of a message that was cut off so many letters must be left behind the exception's name.
 _LEFT = 8
 _INNERMOST = 4
+# Without the exception's name a pattern must say so much.
+_BARE = 10
 _RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (?P<message>.+)")
 # A name of an exception at the beginning of a pattern.
 _TYPED = re.compile(r"^\(?(?:\\b)?(?:[\w.\\]|\(\?:[\w|]*\))*(?:Error|Exception|Failure)\)?: ")
@@ -102,7 +104,9 @@ class Fragments:
             if _TYPED.search(pattern)
         ]
         texts = {pattern: anchors.literals(pattern) for _, pattern in bare}
-        self._bare = [(code, pattern) for code, pattern in bare if texts[pattern]]
+        self._bare = [
+            (code, pattern) for code, pattern in bare if min(map(len, texts[pattern]), default=0) >= _BARE
+        ]
         by_text: dict[str, list[int]] = {}
         for index, (_, pattern) in enumerate(self._bare):
             for text in texts[pattern]:
@@ -155,7 +159,9 @@ class Fragments:
             if pattern.search(end.waits.text) and code in self.issues:
                 yield Lead(
                     self.issues[code],
-                    f"a wait that repeats: {end.times} of the last lines say it, and nothing comes after them",
+                    f"a wait that repeats: {end.times} of the last lines say it, and nothing comes after them"
+                    if end.times > 1
+                    else "a line of a wait, alone",
                     settles,
                     end.waits,
                 )

@@ -36,9 +36,12 @@ def last_begins(log: Seen, failed: Collection[int]) -> int:
     firsts = begun = last = 0
     for number, text in _lines(log) if failed else ():
         shape = _VALUES.sub("", text)
-        if len(shape) < _LEAST or HEADER in text:
+        if HEADER in text:
+            # What stands in a traceback comes again for each rank.
+            firsts = _FIRST
+        elif len(shape) < _LEAST:
             continue
-        if firsts < _FIRST:
+        elif firsts < _FIRST:
             firsts += 1
             known.add(shape)
         elif shape in known:

@@ -142,7 +142,7 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
     seen = sorted(seen, key=lambda log: log.source)
     versions = _versions(seen)
     found, failures = _spoken(sorted(_confirmed(_candidates(seen, rules, versions)), key=_order), seen, rules)
-    all_roots = _of_last_run([candidate for candidate in found if candidate.role == "root"], failures, seen)
+    all_roots = _of_last_run(found, failures, seen)
     roots = [candidate for candidate in all_roots if not candidate.broad]
     broad = [candidate for candidate in all_roots if candidate.broad]
     rest = [candidate for candidate in found if candidate.role != "root"]
@@ -179,10 +179,11 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
 
 
 def _of_last_run(
-    roots: list[Candidate], failures: Sequence[Traceback], seen: Sequence[Seen]
+    found: Sequence[Candidate], failures: Sequence[Traceback], seen: Sequence[Seen]
 ) -> list[Candidate]:
     """The roots, those of the last run first where a log holds several; what an earlier one failed of is its own."""
-    own = _own(roots)
+    roots = [candidate for candidate in found if candidate.role == "root"]
+    own = _own(found)
     others = [failure for failure in failures if not _follows(failure, own)]
     if not roots or len(roots) + len(others) < 2:
         return roots
