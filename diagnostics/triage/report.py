@@ -14,10 +14,11 @@ from diagnostics.triage.leads import MOST_LEADS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from diagnostics.triage.candidates import Candidate
     from diagnostics.triage.leads import Lead
     from diagnostics.triage.seen import Hit
     from diagnostics.triage.symptoms import Symptom
-    from diagnostics.triage.verdict import Candidate, Diagnosis
+    from diagnostics.triage.verdict import Diagnosis
 
 WHERE_ROOTS_ARE = (
     "the root is earlier or in another file: look in the same log for 'EngineCore failed to start' or the first"

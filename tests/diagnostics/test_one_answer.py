@@ -22,12 +22,13 @@ from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.lint.versions import Versions
 from diagnostics.report import wording
 from diagnostics.report.findings import Severity
+from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.seen import Hit
-from diagnostics.triage.verdict import Candidate, Diagnosis
+from diagnostics.triage.verdict import Diagnosis
 
 ISSUES = catalogue.load()
 # A log that names its trigger: CODE/cell__trigger.log. What is in the cell stands in its name.
