@@ -25,6 +25,7 @@ _PARTS = (
     "hang/snapshot.py",
     "hang/read/__init__.py",
     "hang/read/pyspy.py",
+    "hang/read/served.py",
     "hang/look/*.py",
 )
 

@@ -15,6 +15,7 @@ from diagnostics.hang.snapshot import Descriptor
 # Names of the variables that are read of a process's environment; no other is looked at.
 ENVIRONMENT = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
+    "NCCL_RAS_ADDR",
 )  # fmt: skip
 _X86 = {
     0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 23: "select", 34: "pause",

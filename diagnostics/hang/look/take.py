@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.look import around as around_
-from diagnostics.hang.look import find, proc, rights, stacks
+from diagnostics.hang.look import find, proc, ras, rights, stacks
 from diagnostics.hang.snapshot import Process, Snapshot, Thread
 
 if TYPE_CHECKING:
@@ -64,10 +64,12 @@ def take(wanted: Wanted, *, sleep: Callable[[float], None] = time.sleep) -> Snap
             around, further - set(blocked), program, replace(wanted, samples=1, seconds=0.1), sleep
         )
         found += [_process(around, pid, again.get(pid), blocked.get(pid, "")) for pid in sorted(further)]
+    place = ras.listening(around, chosen)
     return Snapshot(
         processes=tuple(found),
         sockets=around_.concerned(around, found),
         locks=around_.locks(around, found),
+        collectives=ras.collectives(ras.ask(place), found) if place else (),
         seconds=round(seconds, 2),
         blind=tuple(_blind(found, refused, program)),
     )

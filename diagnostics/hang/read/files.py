@@ -22,6 +22,7 @@ from diagnostics.hang.read import (
     prefixes,
     pyspy,
     recorder,
+    served,
     told,
     tracebacks,
 )
@@ -100,7 +101,7 @@ def _document(document: Any, name: str) -> Snapshot:
         return _spied(document, name)
     if recorder.is_recorder(document):
         return _recorded(name, recorder.of_document(document, name))
-    return recorder.ras(document, name) if recorder.is_ras(document) else bundle.read(document, name)
+    return recorder.ras(document, name) if served.is_ras(document) else bundle.read(document, name)
 
 
 def _stacks(text: str) -> Snapshot | None:

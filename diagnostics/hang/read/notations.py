@@ -28,9 +28,11 @@ _WAYS: tuple[tuple[str, bool | None], ...] = (
     # By hand, without lines; what somebody says of it behind an arrow.
     (rf"(?:^\s*){_FILE}[: ]{_NAME}(?:\(\))?(?=\s*$|\s+(?:\u2190|<-+|#|//))(?P<line>)", False),
 )
-WAYS = tuple((re.compile(rf"(?<![\w./\"'<]){way}"), outermost) for way, outermost in _WAYS)
+WAYS = tuple((re.compile(rf"(?<![\w./\"'<~+@-]){way}"), outermost) for way, outermost in _WAYS)
 # What a logger says of itself is no function.
 _LEVEL = re.compile(r"[A-Z]+")
+# What is longer is none, and would only take time.
+_LONGEST = 500
 _MAY = re.compile(r"\.pyx?\b|<frozen |<string>|<stdin>")
 # What debuggers of Python's frames say of a call in C.
 _BUILT_IN = re.compile(r"<built-in method (\w+) of|^\s*(Waiting for the GIL)\s*$")
@@ -65,7 +67,7 @@ def frame(line: str) -> tuple[StackFrame, bool | None] | None:
     >>> frame("no frame at all")
     """
     plain = line.replace("`", "")
-    for pattern, outermost in WAYS if _MAY.search(plain) else ():
+    for pattern, outermost in WAYS if len(plain) <= _LONGEST and _MAY.search(plain) else ():
         if (match := pattern.search(plain)) and not _LEVEL.fullmatch(match["name"]):
             name = match["name"].rpartition(".")[2] or match["name"]
             return StackFrame(match["path"].replace("\\", "/"), name, int(match["line"] or 0)), outermost

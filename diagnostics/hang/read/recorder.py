@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from diagnostics.hang.read import ReadError, pickled
+from diagnostics.hang.read import ReadError, pickled, served
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 
 _RANK = re.compile(r"(\d+)(?:\.\w+)?$")
@@ -101,52 +101,29 @@ def _world(document: dict[str, Any]) -> int | None:
     return None
 
 
-def is_ras(document: Any) -> bool:
-    """Whether a JSON document looks like NCCL's RAS."""
-    return isinstance(document, dict) and isinstance(document.get("communicators"), list)
-
-
 def ras(document: dict[str, Any], name: str) -> Snapshot:
     """NCCL's RAS: operations begun by each rank, of the largest communicator whose counts differ.
 
     Raises:
         ReadError: It has no ranks.
     """
-    best: list[tuple[int, int, str, int]] = []
-    missing: list[int] = []
-    for communicator in document["communicators"]:
-        ranks = []
-        for item in communicator.get("ranks", ()):
-            counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
-            if isinstance(item.get("rank"), int) and isinstance(counts, dict):
-                ranks.append(
-                    (
-                        item["rank"],
-                        sum(int(v) for v in counts.values()),
-                        str(item.get("host", "")),
-                        int(item.get("pid", 0)),
-                    )
-                )
-        lost = [item.get("rank") for item in communicator.get("missing_ranks", ()) if isinstance(item, dict)]
-        uneven = len({count for _, count, *_ in ranks}) > 1 or bool(lost)
-        if ranks and ((uneven, len(ranks)) > (len({c for _, c, *_ in best}) > 1 or bool(missing), len(best))):
-            best, missing = ranks, [rank for rank in lost if isinstance(rank, int)]
+    best, missing = served.telling(document)
     if not best:
         raise ReadError(f"{name}: RAS without ranks")
     frame = StackFrame("torch/distributed/distributed_c10d.py", "wait")
     processes = tuple(
         Process(
-            pid=pid or rank + 1,
-            rank=rank,
+            pid=one.pid or one.rank + 1,
+            rank=one.rank,
             role="trainer",
             job="localhost:ras",
             world=len(best) + len(missing),
-            threads=(Thread(pid or rank + 1, "MainThread", (frame,), samples=1, stem=1),),
+            threads=(Thread(one.pid or one.rank + 1, "MainThread", (frame,), samples=1, stem=1),),
         )
-        for rank, _, _, pid in best
+        for one in best
     )
     return Snapshot(
         processes,
-        collectives=tuple(Collective(rank, "", count, -1) for rank, count, *_ in best),
+        collectives=tuple(Collective(one.rank, "", one.begun, -1) for one in best),
         source="NCCL RAS",
     )

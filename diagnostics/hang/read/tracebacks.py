@@ -126,6 +126,7 @@ class _Dump:
         self.flush = False  # a frame that is not set in: its source is not either
         self.pid = 0
         self.last = ""  # an error's line
+        self.mixed = False  # a traceback begins in the middle of another: lines of several writers in turns
 
     def line(self, line: str) -> None:
         if self._begins(line) or self._frames(line):
@@ -176,6 +177,8 @@ class _Dump:
             self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
             self._frame(StackFrame(NATIVE, match[4]))
         elif match := _PLAIN.match(line):
+            if self.source and match[1] == "last" and self.thread is not None and self.thread["told"]:
+                self.mixed = True
             if self.thread is not None and self.thread["reverse"] is None and not self.thread["frames"]:
                 self.thread["reverse"] = match[1] == "last"  # the thread was named above it
             else:
@@ -263,7 +266,9 @@ class _Dump:
         self.thread["frames"].append(replace(frame, path=frame.path.replace("\\", "/")))
 
     def finished(self) -> list[Process]:
-        found = []
+        found: list[Process] = []
+        if self.mixed:
+            return found
         for number, item in enumerate((p for p in self.processes if p["threads"]), start=1):
             threads = _with_main([_thread(t) for t in item["threads"] if t["frames"] and not _left(t)])
             if threads:

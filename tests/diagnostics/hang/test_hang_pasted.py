@@ -295,6 +295,11 @@ OPEN = {
     "an object of Ray's that does not come": "[W 1 1] plasma_store_provider.cc:452: Objects 00618f05 are "
     "still not local after 224s. If this message continues to print, ray.get() is likely hung.\n",
     "a stack of the kernel, of two threads": "parent 812 -- Threads: 2\n  [<0>] futex_do_wait+0x3a/0x70\n",
+    "tracebacks of two processes in each other's lines": "Traceback (most recent call last):\n"
+    '  File "/job/train.py", line 9, in <module>\n    future.result()\n'
+    '  File "/usr/lib/python3.10/concurrent/futures/_base.py", line 453, in result\n'
+    "Traceback (most recent call last):\n"
+    '  File "/usr/lib/python3.10/multiprocessing/queues.py", line 103, in get\nKeyboardInterrupt\n',
     "idle workers of Ray": "Stack dump for ada     2838  5.1  0.0 4422028 332940 pts/0  Sl   03:50   0:14 ray_worker\n"
     "Thread 0x7F14 (active)\n\t _get_next_task_from_local_scheduler (ray/worker.py:984)\n\t main_loop (ray/worker.py:1001)\n"  # noqa: E501
     "\t <module> (ray/workers/default_worker.py:99)\nThread 0x7F15 (active)\n\t recv (redis/_compat.py:71)\n"
