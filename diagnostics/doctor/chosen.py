@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import given
-from diagnostics.facts.names import NoEnvironmentError
+from diagnostics.facts.names import NoEnvironmentError, working_folder
 from diagnostics.facts.search_path import own_folders, release_of
 from diagnostics.frameworks import ENGINES, TRAINERS
 from diagnostics.report.findings import CheckResult, NotJudged
@@ -63,7 +63,7 @@ def nothing_to_run(
     if known & set(environment.packages):
         return None
     which = "the environment that was named" if named else "the environment that doctor itself runs in"
-    others = _others(Path(environment.prefix), Path.cwd(), environ)
+    others = _others(Path(environment.prefix), Path(working_folder()), environ)
     told = "; ".join(quoted(("--prefix", place)) for place in others)
     return CheckResult.of(
         "environment",
@@ -84,7 +84,7 @@ def told(environment: Environment, environ: Mapping[str, str]) -> dict[str, list
 
     Those are what was activated, what lies near, and what Python processes of the same user run in: a trainer's, Ray's.
     """
-    here, working = Path(environment.prefix), Path.cwd()
+    here, working = Path(environment.prefix), Path(working_folder())
     running = [place for place in _running() if os.path.realpath(place) != os.path.realpath(here)]
     return {"unnamed": list(dict.fromkeys([*_others(here, working, environ), *filter(_trains_at, running)]))}
 

@@ -17,7 +17,7 @@ from diagnostics import frameworks, given
 from diagnostics.facts import extensions, installed_files, modules, search_path, variables
 from diagnostics.facts.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
 from diagnostics.facts.modules import EntryPoint, Shadow
-from diagnostics.facts.names import NoEnvironmentError, may_be_asked, names_a_package
+from diagnostics.facts.names import NoEnvironmentError, may_be_asked, names_a_package, working_folder
 from diagnostics.facts.search_path import SearchPath
 
 if TYPE_CHECKING:
@@ -166,7 +166,10 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         misfits=misfits,
         search=search,
         entry_points=modules.entry_points(search, found.packages) if own else (),
-        shadows=(*_hidden(found.places, search), *modules.shadows(search, homes, Path.cwd(), environ)),
+        shadows=(
+            *_hidden(found.places, search),
+            *modules.shadows(search, homes, Path(working_folder()), environ),
+        ),
         unread=(*found.unread, *unread, *search.unread),
         needed=tuple(sorted(packages.files)),
     )

@@ -25,6 +25,14 @@ class NoEnvironmentError(ValueError):
     """Raised when there is no Python environment where one was said to be; the message is one line."""
 
 
+def working_folder() -> str:
+    """The folder that we run in; if somebody deleted it, a place in which nothing is."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - as text
+    except OSError:
+        return os.devnull
+
+
 def names_a_package(name: str, version: str) -> bool:
     """Whether both are what the packaging specifications allow.
 

@@ -180,3 +180,14 @@ def test_what_a_host_is_called_and_says_acts_in_no_format(tmp_path, capsys, form
     assert code == 3
     assert "##vso[" not in seen.out + seen.err
     assert form == "terminal" or not re.search(r"gpu-[12]|/home/ada", seen.out)
+
+
+def test_doctor_answers_in_a_folder_that_was_deleted(environment, tmp_path, capsys, monkeypatch):
+    """As a job's own folder is, once somebody cleaned up: it failed with a fault of its own."""
+    environment.add("trl", "0.24.0")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["doctor", "--prefix", str(environment.prefix)]) != 2
+    assert "fault of its own" not in capsys.readouterr().err

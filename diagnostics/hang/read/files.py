@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 256 * 2**20
 # A document that somebody pasted among words, or between fences.
 _FENCED = re.compile(r"(?ms)^```\w*\n(.*?)^```")
-_BEGINS = re.compile(r"(?m)^\s*(?=[{\[])")
+_BEGINS = re.compile(r"(?m)^[^\S\n]*(?=[{\[])")
 _TRIES = 20
 _LONGEST = 1000
 _NONE = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"

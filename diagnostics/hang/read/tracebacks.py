@@ -121,6 +121,7 @@ class _Dump:
         self.closed, self.loose = closed, loose
         self.processes: list[dict[str, Any]] = []
         self.thread: dict[str, Any] | None = None
+        self.main = False  # the last process has a main thread
         self.rank: int | None = None
         self.source = False
         self.flush = False  # a frame that is not set in: its source is not either
@@ -139,10 +140,10 @@ class _Dump:
         self.source = False
         if match := RANK.match(line):
             self.rank, self.thread = int(match["a"] or match["b"]), None
-            self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
+            self._process(0)
         elif match := _PROCESS.match(line):
             self.thread = None
-            self.processes.append({"pid": int(match[1]), "rank": None, "threads": []})
+            self._process(int(match[1]), ranked=False)
         elif self.thread is not None and (match := _ERROR.match(line)):
             self.last = line
             self.thread["gone"] = not (_STOOD.search(match[1]) or _STANDS.search(line))
@@ -155,12 +156,17 @@ class _Dump:
         elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
             self.pid = int(match[1])
 
+    def _process(self, pid: int, *, ranked: bool = True) -> None:
+        self.processes.append({"pid": pid, "rank": self.rank if ranked else None, "threads": []})
+        self.main = False
+
     def _is_source(self, line: str) -> bool:
         return line[:1] in (" ", "\t") or (self.flush and bool(line) and not _ERROR.match(line))
 
     def _caused(self) -> None:
         """What follows is another stack."""
         if self.thread is not None and _AGAIN not in self.last:
+            self.main = self.main and self.thread["name"] != "MainThread"
             self.thread["gone"], self.thread["name"] = True, ""
 
     def _begins(self, line: str) -> bool:
@@ -248,10 +254,9 @@ class _Dump:
 
     def _thread(self, tid: int, name: str, *, reverse: bool | None = False, gil: bool = False) -> None:
         main = name == "MainThread"
-        if not self.processes or (
-            main and any(t["name"] == "MainThread" for t in self.processes[-1]["threads"])
-        ):
-            self.processes.append({"pid": 0, "rank": self.rank, "threads": []})
+        if not self.processes or (main and self.main):
+            self._process(0)
+        self.main = self.main or main
         tid = tid or -1 - len(self.processes[-1]["threads"])
         self.thread = {"id": tid, "name": name, "frames": [], "reverse": reverse, "gil": gil}
         self.thread |= {"gone": False, "drawn": False, "sources": {}, "told": reverse is not None}

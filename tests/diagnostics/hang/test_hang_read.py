@@ -12,7 +12,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.hang.judge.decide import judge
 from diagnostics.hang.link import collectives
-from diagnostics.hang.read import ReadError, bundle, files, pickled
+from diagnostics.hang.read import ReadError, bundle, files, pickled, tracebacks
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from tests.diagnostics.test_door_out import acting
 
@@ -234,6 +234,35 @@ def test_a_pickle_that_takes_longer_than_its_length_is_refused(tmp_path, data):
     """140 bytes that the library's reader would hash, or a report tell, until the machine is switched off."""
     with pytest.raises(ReadError):
         read(tmp_path, data, "trace_rank_0")
+
+
+def calls(does):
+    """How many calls of ours it comes to, which load does not change."""
+    count = 0
+
+    def seen(_frame, event, _what):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(seen)
+    try:
+        does()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_errors_behind_one_another_take_as_long_as_they_are():
+    """Nine megabytes of them took hours: for each, all before it were asked for their names."""
+    one = 'Traceback (most recent call last):\n  File "a.py", line 1, in x\n    y()\nValueError: x\n\n'
+    one += "During handling of the above exception, another exception occurred:\n\n"
+    few, many = (calls(lambda text=one * count: tracebacks.from_text(text)) for count in (20, 200))
+    assert many < 12 * few
+
+
+def test_a_document_among_blank_lines_is_looked_for_in_its_own_line():
+    """From each of a megabyte of blank lines on, all that follow were passed."""
+    assert [found.group() for found in files._BEGINS.finditer(" \n" * 9 + "  {")] == ["  "]
 
 
 def test_ras_tells_who_lags(tmp_path):
