@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import door
+from diagnostics.audit.live.budget import LEAST
 from diagnostics.quantity import seconds
 from diagnostics.report.findings import INCOMPLETE, USAGE
 
@@ -45,6 +46,12 @@ def add(commands: Any) -> None:
     live = parser.add_argument_group("a server that runs")
     live.add_argument(
         "--server", default="", metavar="URL", help="ask it; a few thousand tokens, nothing is changed"
+    )
+    live.add_argument(
+        "--model",
+        default="",
+        metavar="NAME",
+        help="of several that it serves, as an adapter (default: the first)",
     )
     live.add_argument("--checkpoint", type=Path, metavar="DIR", help="the weights that it should hold")
     live.add_argument(
@@ -151,6 +158,7 @@ def _asked(options: argparse.Namespace) -> Audit:
             tuple(options.replica),
             options.tokens,
             options.timeout,
+            options.model,
         )
     )
 
@@ -183,6 +191,7 @@ def _misused(options: argparse.Namespace) -> str:
         for name, value in (
             ("--replica", options.replica),
             ("--against", options.against),
+            ("--model", options.model),
         )
         if value
     ]
@@ -194,6 +203,8 @@ def _misused(options: argparse.Namespace) -> str:
         ("--idle: of --watch alone", options.idle >= 0 and not options.watch),
         ("--server: expected --checkpoint DIR, too: the weights that it should hold",
          options.server and options.checkpoint is None),
+        (f"--tokens {options.tokens}: an audit of a server takes {LEAST} at least",
+         options.server and options.tokens < LEAST),
         ("--reward: of a RUN alone", options.reward and options.run is None),
         (f"{' and '.join(live)}: of a server alone", options.run is not None and live),
     )  # fmt: skip

@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.audit.errors import AuditError
+from diagnostics.audit.errors import AuditError, NotAskedError
 from diagnostics.audit.live import cache, ids, material, replicas, sampling, settings, trainer, weights
 from diagnostics.audit.live import endpoints as servers
+from diagnostics.audit.live.budget import LEAST, REPLICA, Budget
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.reference import Reference, siblings, tokenizer
 from diagnostics.audit.model import (
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 # Of one call: prompt_logprobs of a long prompt take memory for a row of the vocabulary for each of its ids.
 _LONGEST = 256
-# Tokens for the law, prompts and samples; for a first look at the weights, and a second one; and for replicas.
-_LAW, _WEIGHTS, _MORE, _REPLICA = 480, 640, 2300, 48
 _COPIES, _PROMPTS = 4, 4
 # Prompts of the trainer's own that are asked about the cache.
 _LONG = 3
@@ -52,6 +51,7 @@ class Asked:
         replicas: Addresses of servers that should be the same.
         tokens: At most so many, prompts and samples together.
         timeout_s: Of one call.
+        model: Which of the models that the server has, as an adapter's name; empty: the first.
     """
 
     server: str
@@ -61,6 +61,7 @@ class Asked:
     replicas: tuple[str, ...] = ()
     tokens: int = 4000
     timeout_s: float = 60.0
+    model: str = ""
 
 
 @dataclass
@@ -73,13 +74,8 @@ class _Work:
     words: Any
     unread: str
     told: dict[str, Any]
-    tokens: int
+    budget: Budget
     answers: list[ProbeAnswer] = field(default_factory=list)
-
-    @property
-    def longest(self) -> int:
-        """The longest sequence for one call."""
-        return min(_LONGEST, int(self.told.get("max_model_len") or _LONGEST) - 2)
 
     @property
     def first(self) -> int:
@@ -104,22 +100,34 @@ def audit_server(asked: Asked) -> Audit:
         NotAskedError: It may not be asked now.
     """
     began = time.monotonic()
+    if asked.tokens < LEAST:
+        raise AuditError(f"--tokens {asked.tokens}: an audit of a server takes {LEAST} at least")
     _check_extra()
     reference = Reference(asked.checkpoint)
     side = trainer.read(asked.trainer)
     client = Client(asked.server, asked.timeout_s)
     pulse.asking(client.address)
-    endpoint = servers.identified(client)
-    words, unread = _tokenizer(asked.checkpoint)
-    work = _Work(endpoint, reference, side, words, unread, endpoint.settings(), asked.tokens)
+    endpoint = servers.identified(client, asked.model)
+    version = servers.check_awake(client)
+    words, unread = _tokenizer(reference)
+    told = endpoint.settings()
+    longest = min(_LONGEST, int(told.get("max_model_len") or _LONGEST) - 2)
+    budget = Budget(asked.tokens, longest, len(asked.replicas), len(side.prompts[:_LONG]) or 1)
+    work = _Work(endpoint, reference, side, words, unread, told, budget)
     work.answers += settings.asked(work.told, side, asked.checkpoint)
     work.answers += ids.asked(endpoint, words, unread)
-    others = [servers.identified(Client(url, asked.timeout_s)) for url in asked.replicas]
+    others = [servers.identified(Client(url, asked.timeout_s), asked.model) for url in asked.replicas]
+    for other in others:
+        servers.check_awake(other.client)
     against = [Reference(path) for path in asked.against or siblings(asked.checkpoint)]
     pulse.asking("which weights it holds")
     weighed = _weights(work, against, others)
     pulse.asking("what it samples by")
     _law(work, weighed, against)
+    if (now := servers.check_awake(client)) != version:
+        raise NotAskedError(
+            f"{client.address}: its weights went from {version} to {now} while it was asked; ask again"
+        )
     subject = {"server": f"{endpoint.name} {work.told.get('release', '')}".strip(), "address": client.address,
                "checkpoint": str(asked.checkpoint)}  # fmt: skip
     pictures = weighed.pictures if weighed else {}
@@ -140,9 +148,11 @@ def _check_extra() -> None:
         ) from error
 
 
-def _tokenizer(folder: Path) -> tuple[Any, str]:
+def _tokenizer(reference: Reference) -> tuple[Any, str]:
+    """Of an adapter its own, or its base's."""
+    here = any(reference.folder.glob("tokenizer*"))
     try:
-        return tokenizer(folder), ""
+        return tokenizer(reference.folder if here else reference.weights), ""
     except AuditError as error:
         return None, str(error)
 
@@ -159,13 +169,10 @@ def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> W
         )
         work.answers += [ProbeAnswer("cache", NOT_ASKED, "P2", wanted=wanted), replicas.missing(lacks)]
         return None
-    # Each long prompt twice, and the one that differs most once more.
-    asked_long = _long_prompts(work)
-    kept = _LAW + 6 * (_REPLICA + 1) + (2 * (1 + asked_long) * (work.longest + 1) if asked_long else 0)
-    count = min(_WEIGHTS, max(64, work.tokens - kept))
-    chosen = material.sequences(work.words, work.vocabulary, work.longest, count, work.first)
+    budget = work.budget
+    chosen = material.sequences(work.words, work.vocabulary, budget.longest, budget.first, work.first)
     scores: list[float] = []
-    twins = _cached(work, asked_long)
+    twins = _cached(work)
     before = work.endpoint.client.tokens
 
     def weighed(more: list[list[int]]) -> Weighed:
@@ -176,10 +183,10 @@ def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> W
         )
 
     found = weighed(chosen)
-    left = min(_MORE, work.tokens - kept - (work.endpoint.client.tokens - before))
-    if found.answers[0].outcome != CLEAN and left > work.longest:
+    left = budget.second(work.endpoint.client.tokens - before)
+    if found.answers[0].outcome != CLEAN and left > budget.longest:
         # Whose the weights are instead, and which tensors, takes more than to know that something is off.
-        more = material.sequences(None, work.vocabulary, work.longest, left, work.first)
+        more = material.sequences(None, work.vocabulary, budget.longest, left, work.first)
         chosen += more
         found = weighed(more)
     cost = work.endpoint.client.tokens - before
@@ -188,32 +195,31 @@ def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> W
         work.answers.append(cache.judged(twins, found.floor))
     else:
         unsalted = Fact("endpoint_lacks", {"lacks": work.endpoint.why_not.get("cache", "a cache_salt")})
-        if not asked_long:
-            unsalted = Fact("more_tokens", {"tokens": 2000 - work.tokens})
-        work.answers.append(ProbeAnswer("cache", NOT_ASKED, "P2", wanted=(unsalted,)))
-    work.answers.append(_replicas(work, found, replica, chosen[0][:_REPLICA]))
+        lacking = unsalted if budget.cached else _more(budget)
+        work.answers.append(ProbeAnswer("cache", NOT_ASKED, "P2", wanted=(lacking,)))
+    work.answers.append(_replicas(work, found, replica, chosen[0][:REPLICA]))
     return found
 
 
-def _long_prompts(work: _Work) -> int:
-    """How many of them the cache can be asked about, so that the rest has its tokens."""
-    wanted = len(work.side.prompts[:_LONG]) or 1
-    room = work.tokens - _LAW - 6 * (_REPLICA + 1) - _WEIGHTS // 2
-    return max(0, min(wanted, room // (2 * (work.longest + 1)) - 1))
+def _more(budget: Budget) -> Fact:
+    return Fact("more_tokens", {"tokens": budget.with_all})
 
 
-def _cached(work: _Work, most: int) -> cache.Twins | None:
+def _cached(work: _Work) -> cache.Twins | None:
     """Of the trainer's own prompts, or of one that every audit asks: who audits again finds it in the cache."""
+    most, longest = work.budget.cached, work.budget.longest
     if not isinstance(work.endpoint, servers.VllmServe) or not most:
         return None
     if work.side.prompts and work.words is not None:
-        given = [list(work.words(text)["input_ids"])[: work.longest] for text in work.side.prompts[:most]]
+        given = [list(work.words(text)["input_ids"])[:longest] for text in work.side.prompts[:most]]
     else:
-        given = [material.long(work.words, work.vocabulary, work.longest, work.first)]
+        given = [material.long(work.words, work.vocabulary, longest, work.first)]
     return cache.looked(work.endpoint, given)
 
 
 def _replicas(work: _Work, found: Weighed, others: list[Endpoint], chosen: list[int]) -> ProbeAnswer:
+    if not work.budget.same:
+        return ProbeAnswer("replicas", NOT_ASKED, "P14", wanted=(_more(work.budget),))
     if found.holds is None:
         return ProbeAnswer("replicas", MASKED, "P14", by=found.answers[0].family)
     if lacking := [each for each in others if "scores" in each.why_not]:
@@ -227,7 +233,7 @@ def _law(work: _Work, weighed: Weighed | None, against: list[Reference]) -> None
     """P5, P6, P8, P9."""
     before = work.endpoint.client.tokens
     prompts = material.prompts(work.words, work.vocabulary, work.first, _PROMPTS)
-    size = max(4, (min(_LAW, work.tokens) - sum(map(len, prompts))) // (_COPIES * _PROMPTS) - len(prompts[0]))
+    size = max(4, (work.budget.law - sum(map(len, prompts))) // (_COPIES * _PROMPTS) - len(prompts[0]))
     drawn = work.endpoint.draw(prompts, size, work.side.request, _COPIES)
     cost = work.endpoint.client.tokens - before
     known = [each for each in drawn if material.known(each.ids, work.reference.vocabulary)]

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
     from diagnostics.audit.live.client import Client
 
+# Smaller is earlier; a trainer's own requests have 0.
+_LAST = 1 << 20
+_COUNTED = "vllm:rl_weight_update_operation_duration_seconds_count{"
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -68,11 +72,20 @@ class VllmServe:
 
     name = "vllm serve"
 
-    def __init__(self, client: Client, models: list[Any]) -> None:
+    def __init__(self, client: Client, models: list[Any], model: str = "") -> None:
+        """Asks a model of those that it serves: the first, where none is named.
+
+        Raises:
+            AuditError: There is none of that name.
+        """
         self.client, self._models = client, models
-        first = models[0] if models else {}
-        self.model = str(first.get("id", ""))
+        names = [str(each.get("id", "")) for each in models] or [""]
+        if model and model not in names:
+            raise AuditError(f"--model {model}: {client.address} serves {', '.join(names)}")
+        self.model = model or names[0]
         self.why_not: dict[str, str] = {}
+        # Behind all that the trainer asks for, where the scheduler goes by priorities; else it says nothing.
+        self._last: dict[str, int] = {"priority": _LAST}
 
     def settings(self) -> dict[str, Any]:
         """From /v1/models, and /server_info where it has one."""
@@ -176,7 +189,13 @@ class VllmServe:
         return list(told["tokens"]) if isinstance(told, dict) and "tokens" in told else None
 
     def _complete(self, body: dict[str, Any], cost: int) -> list[dict[str, Any]]:
-        answer = self.client.post("/v1/completions", {"model": self.model, **body})
+        try:
+            answer = self.client.post("/v1/completions", {"model": self.model, **self._last, **body})
+        except RefusedError as error:
+            if not self._last or error.status != 400 or "priority" not in str(error):
+                raise
+            self._last = {}
+            answer = self.client.post("/v1/completions", {"model": self.model, **body})
         self.client.tokens += cost
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not choices:
@@ -325,37 +344,69 @@ class OwnServe:
         return None
 
 
-def identified(client: Client) -> Endpoint:
-    """Which server this is.
+def identified(client: Client, model: str = "") -> Endpoint:
+    """Which server this is; `model` is the one to ask, where it serves several.
 
     Raises:
         AuditError: Nobody is there, or nothing that can be asked.
-        NotAskedError: It is paused, asleep or being updated.
     """
     info = client.tried("/info")
     if isinstance(info, dict) and str(info.get("schema", "")).startswith("grpo-doctor."):
         return OwnServe(client, info)
     models = client.tried("/v1/models")
     if isinstance(models, dict) and isinstance(models.get("data"), list):
-        _check_awake(client)
-        return VllmServe(client, models["data"])
+        return VllmServe(client, models["data"], model)
+    if isinstance(told := client.tried("/get_engine_type/", {}), dict) and "engine_type" in told:
+        # ms-swift's, which has this path beside TRL's: it samples for messages, and its own template makes the ids.
+        raise AuditError(
+            f"{client.address}: its /infer/ takes messages, not ids: audit what the run leaves, or `vllm serve`"
+            " with the same weights"
+        )
     if client.tried("/get_world_size/") is not None:
         return TrlServe(client)
     client.get("/v1/models")  # what it says to that is the error: a key that is missing, another server
     raise AuditError(f"{client.address}: neither vllm serve, nor trl vllm-serve, nor grpo_core serve")
 
 
-def _check_awake(client: Client) -> None:
-    """A server that is paused, asleep or between two halves of an update is left alone: a call would hang, or lie."""
-    for path, word in (
-        ("/is_sleeping", "asleep"),
-        ("/is_paused", "paused"),
-        ("/weight_info", "being updated"),
-    ):
+def check_awake(client: Client) -> str:
+    """A server that is paused, asleep or between two halves of an update is left alone: a call would hang, or lie.
+
+    Returns:
+        What it calls its weights' version; empty where it does not tell.
+
+    Raises:
+        NotAskedError: It is one of these.
+    """
+    for path, key in (("/is_sleeping", "is_sleeping"), ("/is_paused", "is_paused")):
         told = client.tried(path)
-        keys = ("is_sleeping", "is_paused", "updating", "is_updating", "in_progress")
-        if isinstance(told, dict) and any(told.get(key) is True for key in keys):
+        if isinstance(told, dict) and told.get(key) is True:
+            word = key.removeprefix("is_").replace("sleeping", "asleep")
             raise NotAskedError(f"{client.address}: it is {word} ({path}); ask again when it samples")
+    text = client.tried("/metrics")
+    if isinstance(text, str) and _updating(text):
+        raise NotAskedError(
+            f"{client.address}: its weights are being updated (/metrics); ask again when it samples"
+        )
+    told = client.tried("/weight_info")
+    version = told.get("weight_version") if isinstance(told, dict) else None
+    return "" if version is None else str(version)
+
+
+def _updating(metrics: str) -> bool:
+    """Whether a weight update was begun and not finished, by what vLLM counts of them.
+
+    >>> _updating('vllm:rl_weight_update_operation_duration_seconds_count{operation="start"} 2.0')
+    True
+    """
+    count = {"start": 0.0, "finish": 0.0}
+    for line in metrics.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name.startswith("vllm:rl_weight_update_operations_in_flight{") and float(value) > 0:
+            return True
+        for operation in count:
+            if name.startswith(_COUNTED) and f'operation="{operation}"' in name:
+                count[operation] += float(value)
+    return count["start"] > count["finish"]
 
 
 def _of(entry: Any, token: int) -> float:

@@ -2,6 +2,8 @@
 
 `exact` rounds the weights to the engine's type and computes in more digits; `native` computes in the type itself.
 The difference of the two is the floor: what an engine of that type may be off by and still be right.
+Of an adapter the base is rounded, and so are the adapter's own matrices; `exact` adds their product in more digits, as
+an engine does that keeps both apart, `native` merges it before.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.errors import AuditError
+from diagnostics.audit.live import adapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 DTYPES = ("float32", "bfloat16", "float16")
-# Above so many weights twice the digits take too long, and single ones are exact enough.
-_DOUBLE = 60_000_000
+# Above so many weights twice the digits take too long, and single ones are exact enough; parts are looked for of the
+# nearest checkpoint alone, since each takes a forward for every group.
+_LARGE = 60_000_000
 
 
 class Reference:
@@ -27,7 +31,8 @@ class Reference:
     Attributes:
         folder: Where they are.
         name: The folder's own name.
-        config: Its config.json.
+        config: Its config.json, or its base's.
+        weights: The folder of its whole weights: of an adapter that of its base.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,8 +42,12 @@ class Reference:
             AuditError: It is no folder of weights.
         """
         self.folder, self.name = folder, folder.name
+        self._adapter = adapters.Adapter(folder) if adapters.is_one(folder) else None
+        self.weights = self._adapter.base if self._adapter else folder
         try:
-            self.config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            self.config: dict[str, Any] = json.loads(
+                (self.weights / "config.json").read_text(encoding="utf-8")
+            )
         except FileNotFoundError as error:
             raise AuditError(
                 f"{folder}: no config.json: expected a folder that transformers loads"
@@ -48,6 +57,18 @@ class Reference:
         self._state: dict[str, Any] | None = None
         self._kept: dict[tuple[str, bool], Any] = {}
         self._read: Any = None
+        self._base: Any = None
+        self._times = 1.0
+
+    @property
+    def large(self) -> bool:
+        """Whether a forward takes long."""
+        return bool(sum(each.numel() for each in self._loaded().parameters()) > _LARGE)
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether it is an adapter beside its base."""
+        return self._adapter is not None
 
     @property
     def vocabulary(self) -> int:
@@ -70,7 +91,7 @@ class Reference:
         """Gives back the memory that its models take; what is asked later is read again."""
         self._kept = {}
         if self._state is None:
-            self._read = None
+            self._read = self._base = None
 
     def logits(self, ids: Sequence[int], dtype: str, *, native: bool = False) -> Any:
         """A row of logits for each id: what it predicts behind it.
@@ -105,6 +126,13 @@ class Reference:
         }
         return made
 
+    def scaled(self, times: float) -> Reference:
+        """This with its adapter added so many times."""
+        made = Reference(self.folder)
+        self._loaded()
+        made.name, made._base, made._times = f"the adapter {times:.2f} times", self._base, times
+        return made
+
     def fits(self, other: Reference) -> bool:
         """Whether both have the same tensors."""
         mine, theirs = self.state, other.state
@@ -115,22 +143,40 @@ class Reference:
             return self._kept[dtype, native]
         import torch
 
-        model = copy.deepcopy(self._loaded())
+        kind = getattr(torch, dtype)
+        apart = self._adapter is not None and not native and self._state is None
+        whole = self._loaded()
+        model = copy.deepcopy(self._base if apart else whole)
         if self._state is not None:
             model.load_state_dict(self._state)
-        kind = getattr(torch, dtype)
         model = model.to(kind)
         if not native:
-            count = sum(each.numel() for each in model.parameters())
-            model = model.to(torch.float64 if count < _DOUBLE else torch.float32)
+            model = model.to(torch.float32 if self.large else torch.float64)
+        if apart:
+            self._add(model, kind)
         self._kept = {**self._kept, (dtype, native): model.eval()}
         return model
 
     def _loaded(self) -> Any:
         """The model as it is on disk, read once."""
         if self._read is None:
-            self._read = self._from_disk()
+            self._base = self._base or self._from_disk()
+            self._read = self._base if self._adapter is None else self._add(copy.deepcopy(self._base), None)
         return self._read
+
+    def _add(self, model: Any, kind: Any) -> Any:
+        """Adds the adapter, rounded to a type, to a model of its base."""
+        import torch
+
+        tensors = dict(model.named_parameters())
+        for name, (second, first, scale) in (self._adapter.added() if self._adapter else {}).items():
+            if name not in tensors:
+                raise AuditError(f"{self.folder}: its base has no {name}")
+            whole = tensors[name]
+            left, right = (one.to(kind or one.dtype).to(whole.dtype) for one in (second, first))
+            with torch.no_grad():
+                whole += self._times * scale * (left @ right)
+        return model
 
     def _from_disk(self) -> Any:
         import transformers
@@ -138,10 +184,10 @@ class Reference:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         try:
-            return transformers.AutoModelForCausalLM.from_pretrained(self.folder, local_files_only=True)
+            return transformers.AutoModelForCausalLM.from_pretrained(self.weights, local_files_only=True)
         except Exception as error:
             told = " ".join(str(error).split())[:200]
-            raise AuditError(f"{self.folder}: transformers does not load it: {told}") from error
+            raise AuditError(f"{self.weights}: transformers does not load it: {told}") from error
 
 
 def siblings(checkpoint: Path, most: int = 4) -> list[Path]:
@@ -157,10 +203,12 @@ def siblings(checkpoint: Path, most: int = 4) -> list[Path]:
         for path in checkpoint.resolve().parent.iterdir()
         if path.is_dir()
         and path.resolve() != checkpoint.resolve()
-        and (path / "config.json").exists()
+        and ((path / "config.json").exists() or adapters.is_one(path))
         and (step(path) >= 0 or path.name == "base")
     ]
-    return sorted(found, key=lambda path: (abs(step(path) - here), path.name))[:most]
+    found = sorted(found, key=lambda path: (abs(step(path) - here), path.name))[:most]
+    # Of an adapter the base is one, too: what an engine holds that has no adapter.
+    return [*found, adapters.Adapter(checkpoint).base] if adapters.is_one(checkpoint) else found
 
 
 def tokenizer(folder: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.audit.live.budget import CALLS
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, Fact, ProbeAnswer
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def asked(
     import torch
 
     told: list[tuple[str, float]] = []
-    for place in range(6):
+    for place in range(CALLS):
         row = torch.tensor(endpoint.score(ids), dtype=torch.float64)
         told.append((f"call {place + 1}", float((row - exact).abs().mean())))
     for other in others:

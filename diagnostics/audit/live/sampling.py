@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ALARM, OPEN = 1.8, 1.4
 _LEAST_FLOOR = 2e-6
+# So many of --tokens make one that is sampled for the law.
+_A_TOKEN = 15
 # A log-prob beside a token that is not its own is off by more than this.
 _LEAST_LOST = 0.02
 # What a law must explain of what the expected one is off by.
@@ -210,7 +212,7 @@ def _law(seen: Seen, found: fit.Fitted, expected: Law, floor: float) -> list[Pro
         if times > slack:
             return [replace(clean, family="sampling/law", outcome=FAULT)]
         if times > OPEN and floor >= 1e-4:
-            more = (Fact("more_tokens", {"tokens": 3 * count}),)
+            more = (Fact("more_tokens", {"tokens": 3 * _A_TOKEN * count}),)
             return [replace(clean, outcome=NOT_DECIDED, wanted=more)]
         return [clean]
     return [_named(seen, found, expected, name, clean) for name in found.changed]

@@ -157,3 +157,36 @@ def _settled(
             break
         left, made, stale = least, best, stale ^ {name}
     return Share(tuple(sorted(stale)), shares, left, made)
+
+
+@dataclass(frozen=True)
+class Times:
+    """How often an adapter is added.
+
+    Attributes:
+        value: 1 as it should be, 0 where it is not.
+        error: One deviation of it.
+        left: What is off with it so.
+        weights: The weights that the engine then holds.
+    """
+
+    value: float
+    error: float
+    left: float
+    weights: Reference
+
+
+def times(reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str) -> Times:
+    """By the slope between two values, from one on: of weights the scores are no straight line."""
+    before, told_before = 0.0, reference.scaled(0.0).scores(sequences, dtype)
+    value, held = 1.0, reference
+    told = reference.scores(sequences, dtype)
+    for _ in range(6):
+        found = slope(engine - told, (told - told_before) / (value - before))
+        if abs(found.value) < max(0.002, 0.1 * found.error):
+            break
+        before, told_before = value, told
+        value = min(8.0, max(-8.0, value + found.value))
+        held = reference.scaled(value)
+        told = held.scores(sequences, dtype)
+    return Times(value, found.error, float((engine - told).abs().mean()), held)

@@ -24,8 +24,6 @@ ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6}
 OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3}
 _LEAST_FLOOR = 2e-6
 _SURE = 4.0
-# Of larger models parts are looked for of the nearest checkpoint alone: each takes a forward for every group.
-_LARGE = 60_000_000
 
 
 @dataclass
@@ -59,10 +57,15 @@ class _Measured:
         return self.off / self.floor
 
 
-def measured(reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str) -> _Measured:
+def measured(
+    reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str, exact: Any = None
+) -> _Measured:
     """How far the engine is from a checkpoint, in a type, and how far that type is from itself."""
-    exact = reference.scores(sequences, dtype)
-    floor = float((reference.scores(sequences, dtype, native=True) - exact).abs().mean())
+    exact = reference.scores(sequences, dtype) if exact is None else exact
+    floor = 0.0
+    # Of a large one both are computed in 32 bits, then.
+    if dtype != "float32" or not reference.large:
+        floor = float((reference.scores(sequences, dtype, native=True) - exact).abs().mean())
     return _Measured(dtype, exact, max(floor, _LEAST_FLOOR), float((engine - exact).abs().mean()))
 
 
@@ -106,7 +109,8 @@ def weigh(
     elif best.times > ALARM[best.dtype]:
         answer, weighed.holds = _unknown(answer, reference, fitting, sequences, engine, best, told)
     elif best.times > OPEN[best.dtype]:
-        more = len(engine) * 3
+        # Three times as many ids: about half of the tokens are scored.
+        more = len(engine) * 5
         answer = replace(answer, outcome=NOT_DECIDED, wanted=(Fact("more_tokens", {"tokens": more}),))
     weighed.answers = [replace(answer, facts=(*answer.facts, *facts))]
     return weighed
@@ -140,10 +144,18 @@ def _in_its_type(
     """By the type that the server names; else the finest of those in which it is at the floor."""
     if dtype in DTYPES:
         return measured(reference, sequences, engine, dtype)
-    tried = [measured(reference, sequences, engine, each) for each in ("float32", "float16", "bfloat16")]
-    right = next((each for each in tried if each.times <= OPEN[each.dtype]), None)
+    found = first = measured(reference, sequences, engine, "float32")
+    # Of a large checkpoint nobody serves one half of 16 bits as the other, and each type takes its time.
+    skipped = "float16" if reference.large and reference.dtype == "bfloat16" else ""
+    for kind in ("float16", "bfloat16"):
+        if found.times <= OPEN[found.dtype]:
+            break
+        if kind != skipped:
+            # Weights that are kept in a type are not rounded to it.
+            same = first.exact if reference.dtype == kind and not reference.has_adapter else None
+            found = measured(reference, sequences, engine, kind, same)
     # Of wrong weights the differences say nothing of the type: then the coarsest floor, so that no type is a fault.
-    return right or tried[-1]
+    return found
 
 
 @dataclass(frozen=True)
@@ -216,12 +228,21 @@ def _unknown(
     """Other weights than any that it was compared with: a part of one, on the way to one, or something else."""
     limit = ALARM[best.dtype] * best.floor
     difference = engine - best.exact
+    if reference.has_adapter:
+        added = versions.times(reference, sequences, engine, best.dtype)
+        if added.left <= limit:
+            told = Estimate(
+                "adapter", added.value, added.value - 2 * added.error, added.value + 2 * added.error, 1.0
+            )
+            return replace(
+                answer, family="weights/adapter", outcome=FAULT, probe="P3", values={"times": added.value},
+                estimates=(told,), residual=added.left, runner_up=RunnerUp("the adapter once", best.off),
+            ), added.weights  # fmt: skip
     slopes = [(versions.slope(difference, told_by[each.folder] - best.exact), each) for each in others]
     slopes = sorted((pair for pair in slopes if pair[0].apart > 0), key=lambda pair: pair[0].left)
     second = min([best.off, *(found.left for found, _ in slopes)])
     part: tuple[versions.Share, Reference] | None = None
-    weighty = sum(one.numel() for one in reference.state.values()) > _LARGE
-    for other in others[: 1 if weighty else len(others)]:
+    for other in others[: 1 if reference.large else len(others)]:
         shared = versions.share(reference, other, sequences, engine, best.dtype, limit)
         if shared and shared.stale and shared.left < (part[0].left if part else min(limit, best.off)):
             part = (shared, other)

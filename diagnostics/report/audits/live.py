@@ -16,6 +16,7 @@ FAULTS: dict[str, str] = {
     "weights/partial": "tensors of the checkpoint did not arrive: {tensors} are still those of {name}",
     "weights/between": "the engine holds weights {slope:.2f} of the way from {name} to the checkpoint",
     "weights/beyond": "the engine holds weights {slope:.2f} times as far from {name} as the checkpoint does",
+    "weights/adapter": "the engine adds the adapter to its base {times:.2f} times",
     "weights/unknown": "the engine computes with other weights than the checkpoint's, and with none of those compared",
     "weights/position": "the engine computes as the checkpoint says up to token {place}, and otherwise behind it",
     "cache/stale": "keys of older weights are served from the prefix cache: what is cached differs, the same"

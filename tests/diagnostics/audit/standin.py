@@ -40,6 +40,9 @@ class Wrong:
         noise: Kernels that differ: so much of a logit's own rounding is added.
         no_logprobs: Samples without log-probs.
         paused: It is.
+        updating: A weight update was begun, and not finished.
+        versions: What it calls its weights, one after the other.
+        no_priority: A request with a priority is refused.
         settings: What /server_info says; None: there is none.
     """
 
@@ -58,6 +61,9 @@ class Wrong:
     noise: float = 0.0
     no_logprobs: bool = False
     paused: bool = False
+    updating: bool = False
+    versions: list[str] = field(default_factory=list)
+    no_priority: bool = False
     settings: dict[str, Any] | None = None
 
 
@@ -70,6 +76,7 @@ class Engine:
         self.model = loaded(folder, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.calls = 0
+        self.priorities: list[int] = []
 
     @torch.inference_mode()
     def logits(self, ids: list[int], *, plain: bool = False) -> torch.Tensor:
@@ -188,18 +195,31 @@ def serving(engine: Engine) -> Iterator[str]:
                 "/is_paused": {"is_paused": engine.wrong.paused},
                 "/version": {"version": "0.32.0"},
             }
+            if engine.wrong.versions and path == "/weight_info":
+                several = len(engine.wrong.versions) > 1
+                version = engine.wrong.versions.pop(0) if several else engine.wrong.versions[0]
+                answers["/weight_info"] = {"weight_version": version}
+            if engine.wrong.updating:
+                name = "vllm:rl_weight_update_operation_duration_seconds_count"
+                answers["/metrics"] = f'{name}{{operation="start"}} 3.0\n{name}{{operation="finish"}} 2.0\n'
             if engine.wrong.settings is not None:
                 answers["/server_info"] = {"vllm_config": {"model_config": engine.wrong.settings}}
             self._tell(answers.get(path))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            engine.priorities.append(body.get("priority", 0))
+            if engine.wrong.no_priority and body.get("priority"):
+                told = {"error": {"message": "Got priority 1 but Priority scheduling is not enabled."}}
+                self._tell(told, 400)
+                return
             answers = {"/v1/completions": engine.complete, "/tokenize": engine.tokenize}
             self._tell(answers[self.path](body) if self.path in answers else None)
 
-        def _tell(self, answer: Any) -> None:
-            content = json.dumps(answer if answer is not None else {"detail": "Not Found"}).encode()
-            self.send_response(200 if answer is not None else 404)
+        def _tell(self, answer: Any, status: int = 200) -> None:
+            told = answer if answer is not None else {"detail": "Not Found"}
+            content = (told if isinstance(told, str) else json.dumps(told)).encode()
+            self.send_response(status if answer is not None else 404)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

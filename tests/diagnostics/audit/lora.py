@@ -1,0 +1,63 @@
+"""Adapters in peft's format, written without it; their two matrices are random, and of a later step nearly the same.
+
+`python -m tests.diagnostics.audit.lora BASE FOLDER` writes checkpoint-40 and checkpoint-60, adapters to BASE, and
+`twice` and `half`, which are checkpoint-60 with another scale.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from tests.diagnostics.audit.standin import loaded
+
+# Of ranks vLLM takes no smaller one than 8 in every release.
+RANK, ALPHA = 8, 16
+_SIZE, _DRIFT = 0.05, 0.014
+
+
+def make(base: Path, folder: Path, steps: dict[int, float]) -> Path:
+    """Writes an adapter a step, whose matrices are so much of the last one's; returns their folder."""
+    state = loaded(base, "float32").state_dict()
+    generator = torch.Generator().manual_seed(5)
+    tensors = {}
+    for name, tensor in state.items():
+        if "_proj" in name:
+            key = f"base_model.model.{name.removesuffix('.weight')}"
+            for part, shape in (("A", (RANK, tensor.shape[1])), ("B", (tensor.shape[0], RANK))):
+                tensors[f"{key}.lora_{part}.weight"] = _SIZE * torch.randn(shape, generator=generator)
+    settings = {
+        "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "base_model_name_or_path": str(base.resolve()),
+        "target_modules": sorted({name.split(".")[-2] for name in state if "_proj" in name}),
+    }  # fmt: skip
+    for step, share in steps.items():
+        made = folder / f"checkpoint-{step}"
+        made.mkdir(parents=True)
+        (made / "adapter_config.json").write_text(json.dumps(settings))
+        drift = torch.Generator().manual_seed(step)
+        of_step = {
+            name: share * one + _DRIFT * torch.randn(one.shape, generator=drift)
+            for name, one in tensors.items()
+        }
+        save_file(of_step, made / "adapter_model.safetensors")
+    return folder
+
+
+def scaled(adapter: Path, folder: Path, times: float) -> Path:
+    """Writes it with another alpha."""
+    shutil.copytree(adapter, folder)
+    path = folder / "adapter_config.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps(told | {"lora_alpha": times * told["lora_alpha"]}))
+    return folder
+
+
+if __name__ == "__main__":
+    made = make(Path(sys.argv[1]), Path(sys.argv[2]), {40: 0.6, 60: 1.0})
+    for name, times in (("twice", 2.0), ("half", 0.5)):
+        scaled(made / "checkpoint-60", made / name, times)

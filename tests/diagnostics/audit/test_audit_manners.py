@@ -1,0 +1,94 @@
+"""What an audit does to a server that works: it comes last, and leaves one alone that is being changed."""
+
+import pytest
+
+from diagnostics.audit.errors import AuditError, NotAskedError
+from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.live.endpoints import check_awake, identified
+from diagnostics.audit.model import CLEAN
+from tests.diagnostics.audit.standin import Engine, Wrong, serving
+
+
+def audited(trained, wrong, **more):
+    """The audit of a stand-in, and the stand-in."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", wrong)
+    with serving(engine) as url:
+        return audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, **more)), engine
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_its_requests_come_last(trained, refused):
+    """Behind a trainer's, whose priority is 0; where the scheduler knows none, it asks without, and says so once."""
+    found, engine = audited(trained, Wrong(no_priority=refused))
+    assert found.outcome == CLEAN
+    asked = [each for each in engine.priorities if each]
+    assert (len(asked) == 1) is refused
+    assert min(asked) > 0
+    assert engine.calls > 10
+
+
+def test_a_server_between_two_halves_of_an_update_is_left_alone(trained):
+    """As vLLM counts them: more were begun than finished. Nothing was sampled or scored."""
+    engine = Engine(trained / "checkpoint-120", "float32", Wrong(updating=True))
+    with serving(engine) as url, pytest.raises(NotAskedError, match="being updated"):
+        audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
+    assert engine.priorities == []
+
+
+def test_weights_that_change_meanwhile_are_no_verdict(trained):
+    """What was scored before, and what was sampled after, are of two policies."""
+    with pytest.raises(NotAskedError, match="from 7 to 8 while it was asked"):
+        audited(trained, Wrong(versions=["7", "8"]))
+    found, _ = audited(trained, Wrong(versions=["7"]))
+    assert found.outcome == CLEAN
+
+
+def test_a_model_that_it_does_not_serve_is_said(trained):
+    """With those that it does."""
+    with pytest.raises(AuditError, match=r"--model nobody: .* serves policy"):
+        audited(trained, Wrong(), model="nobody")
+
+
+class Told:
+    """A client of a server that answers this."""
+
+    address = "http://127.0.0.1:1"
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def tried(self, path, _=None):
+        """What a path says."""
+        return self.answers.get(path.strip("/"))
+
+
+def test_a_server_that_takes_no_ids_is_told_as_one():
+    """ms-swift's has TRL's paths beside its own, and is none of TRL's."""
+    paths = {"get_world_size": {"world_size": 1}}
+    assert identified(Told(**paths)).name == "trl vllm-serve"
+    with pytest.raises(AuditError, match="takes messages, not ids"):
+        identified(Told(**paths, get_engine_type={"engine_type": "LLMEngine"}))
+
+
+COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'
+
+
+@pytest.mark.parametrize(
+    ("answers", "awake"),
+    [
+        ({}, True),
+        ({"is_paused": {"is_paused": False}, "metrics": "no metrics"}, True),
+        ({"is_sleeping": {"is_sleeping": True}}, False),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "2.0")}, True),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "1.0")}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 1.0'}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 0.0'}, True),
+    ],
+)
+def test_what_a_server_says_of_itself(answers, awake):
+    """A gauge, two counts, two paths; an older server has none of them."""
+    if awake:
+        assert check_awake(Told(**answers)) == ""
+    else:
+        with pytest.raises(NotAskedError):
+            check_awake(Told(**answers))
