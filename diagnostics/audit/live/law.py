@@ -6,6 +6,7 @@ of the token among what is left.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _CAP = 2.0
 # The likeliest ids of a row; with the seen ones they are all that a law is computed on where a vocabulary is larger.
 _KEPT = 4096
+# Log-probs by which an id may miss a cut because of arithmetic alone.
+_BORDER = 0.2
 NEUTRAL = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -190,9 +193,13 @@ class Seen:
         spread = (shares * finite.square()).sum(1) - mean.square()
         taken = whole.gather(1, self.places)[:, 0]
         outside = taken.isinf()
-        if 0 < int(outside.sum()) <= max(1, len(taken) // 100):
-            # At the border of a cut the engine's own type lets in what exact numbers leave out.
-            taken, mean, spread = taken[~outside], mean[~outside], spread[~outside]
+        # At the border of a cut the engine's own type lets in what exact numbers leave out; few may be farther away.
+        free = self.whole(replace(law, top_p=1.0, top_k=0, min_p=0.0))
+        least = free.masked_fill(whole.isinf(), math.inf).min(1).values
+        border = outside & (free.gather(1, self.places)[:, 0] > least - _BORDER)
+        if int((outside & ~border).sum()) <= max(1, len(taken) // 100):
+            border = outside
+        taken, mean, spread = taken[~border], mean[~border], spread[~border]
         taken = taken.clamp(min=-50.0)
         return float(taken.sum()), float(mean.sum()), float(spread.sum().clamp(min=0).sqrt())
 

@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.errors import AuditError
-from diagnostics.audit.live import adapters
+from diagnostics.audit.live import adapters, cutting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -143,7 +143,7 @@ class Reference:
             return self._kept[dtype, native]
         import torch
 
-        kind = getattr(torch, dtype)
+        kind = getattr(torch, cutting.ROUNDED if dtype == cutting.CUT else dtype)
         apart = self._adapter is not None and not native and self._state is None
         whole = self._loaded()
         model = copy.deepcopy(self._base if apart else whole)
@@ -154,6 +154,8 @@ class Reference:
             model = model.to(torch.float32 if self.large else torch.float64)
         if apart:
             self._add(model, kind)
+        if dtype == cutting.CUT:
+            cutting.fit(model)
         self._kept = {**self._kept, (dtype, native): model.eval()}
         return model
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.audit.live import bias, fit
+from diagnostics.audit.live import bias, fit, raw
 from diagnostics.audit.live.law import Law, Seen
 from diagnostics.audit.model import CLEAN, FAULT, MASKED, NOT_DECIDED, Estimate, Fact, ProbeAnswer, RunnerUp
 
@@ -95,6 +95,7 @@ def judged(
     answers += _unless_beside(_law(sampled.seen, found, expected, floor), answers)
     faulty = any(each.outcome == FAULT for each in answers)
     of_ids = _of_ids(sampled, found.law, expected, mode, faulty=faulty)
+    answers, of_ids = raw.settled(sampled.seen, found, expected, mode, answers, of_ids)
     # Ids are held against the law of what is reported; where none fits, other weights drew them.
     if {"sampling/law", "logprobs/raw"} <= {each.family for each in (*answers, *of_ids)}:
         of_ids = [ProbeAnswer("logprobs", MASKED, "P6", by="sampling/law")]
@@ -254,16 +255,7 @@ def _of_ids(sampled: Sampled, law: Law, expected: Law, mode: str, *, faulty: boo
         if not faulty:
             answers.append(ProbeAnswer("logprobs", CLEAN, "P6", facts=(fact,), count=len(taken)))
         return answers
-    value, error = drawn_at(sampled.seen, law)
-    return [
-        ProbeAnswer(
-            "logprobs/raw", FAULT, "P6", code="NUM001", values={"value": value, "reported": law.temperature},
-            estimates=(
-                Estimate("sampled at temperature", value, value - 2 * error, value + 2 * error, expected.temperature),
-            ),
-            facts=(fact,), count=len(taken),
-        )
-    ]  # fmt: skip
+    return [raw.told(sampled.seen, law, expected, fact)]
 
 
 def _repeated(sampled: Sampled) -> ProbeAnswer | None:
@@ -284,25 +276,6 @@ def _repeated(sampled: Sampled) -> ProbeAnswer | None:
         "sampling/seed", FAULT, "P6", facts=(Fact("repeated", {"same": same, "count": len(sampled.drawn)}),),
         count=len(sampled.drawn),
     )  # fmt: skip
-
-
-def drawn_at(seen: Seen, law: Law) -> tuple[float, float]:
-    """The temperature under which the sampled ids are likeliest, with a deviation."""
-    free = replace(law, top_p=1.0, top_k=0, min_p=0.0)
-
-    def likely(log_t: float) -> float:
-        return float(seen.logprobs(free.with_("temperature", math.exp(log_t))).sum())
-
-    low, high = math.log(0.05), math.log(5.0)
-    for _ in range(40):
-        one, other = low + (high - low) / 3, high - (high - low) / 3
-        if likely(one) < likely(other):
-            low = one
-        else:
-            high = other
-    best, step = (low + high) / 2, 0.02
-    bend = (likely(best - step) - 2 * likely(best) + likely(best + step)) / step**2
-    return math.exp(best), math.exp(best) / math.sqrt(max(-bend, 1e-9))
 
 
 def hidden_by(weights: ProbeAnswer) -> list[ProbeAnswer]:

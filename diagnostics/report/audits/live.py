@@ -74,6 +74,8 @@ FACTS: dict[str, str] = {
     "repeated": "{same} of {count} samples are the one before them over again",
     "surprise": "the sampled ids are {z:+.1f} deviations from what temperature {temperature:.3g} makes"
     " (logprobs_mode: {mode})",
+    "raw_unsure": "or the engine samples at temperature {temperature:.3g}: by the sampled ids 1 to {odds:.2g}",
+    "law_unsure": "or raw log-probs of temperature {temperature:.3g}: by the sampled ids 1 to {odds:.2g}",
     "twins": "{prompts} prompts, plain and with a fresh salt: what comes next differs by {worst:.2g} at most",
     "nothing_cached": "prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights:"
     " nothing of these was in the cache",

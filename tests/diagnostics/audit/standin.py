@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diagnostics.audit.live.endpoints import Drawn
 from diagnostics.audit.live.law import Law, Seen
+from tests.diagnostics.audit.cutting import CuttingLlama
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Wrong:
         second: Every other call is answered by these weights.
         double_bos: `/tokenize` puts one more id before a text.
         template: The server's own chat template.
+        cut: Kernels that cut numbers off in place of rounding them.
         noise: Kernels that differ: so much of a logit's own rounding is added.
         no_logprobs: Samples without log-probs.
         paused: It is.
@@ -58,6 +60,7 @@ class Wrong:
     second: Any = None
     double_bos: bool = False
     template: str = ""
+    cut: bool = False
     noise: float = 0.0
     no_logprobs: bool = False
     paused: bool = False
@@ -73,7 +76,7 @@ class Engine:
     def __init__(self, folder: Path, dtype: str, wrong: Wrong | None = None, seed: int = 0) -> None:
         self.dtype, self.wrong = dtype, wrong or Wrong()
         self.words = AutoTokenizer.from_pretrained(folder)
-        self.model = loaded(folder, dtype)
+        self.model = CuttingLlama(loaded(folder, dtype)) if self.wrong.cut else loaded(folder, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.calls = 0
         self.priorities: list[int] = []

@@ -1,0 +1,77 @@
+"""A Llama in bfloat16 as vLLM's CPU builds of 0.10 and 0.11 compute it: norms, sums, rotations and activations cut off.
+
+Sum, plain norm, rotation and activation were held to the released kernels: all of 4,096 numbers of each are equal.
+Products are rounded, as theirs.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class CuttingLlama:
+    """Takes what a model of transformers does, as far as the stand-in asks."""
+
+    def __init__(self, model: Any) -> None:
+        self.device, self._config = model.device, model.config
+        self._inner, self._head = model.model, model.lm_head
+
+    def __call__(self, input_ids: Tensor, *, use_cache: bool = False) -> SimpleNamespace:
+        """Logits of a single sequence."""
+        del use_cache
+        count = input_ids.shape[1]
+        there = torch.arange(0, self._dim, 2).float() / self._dim
+        angles = torch.arange(count)[:, None] / self._config.rope_parameters["rope_theta"] ** there
+        turns = angles.cos().bfloat16().float()[:, None], angles.sin().bfloat16().float()[:, None]
+        hidden, rest = self._inner.embed_tokens(input_ids[0]), None
+        for layer in self._inner.layers:
+            hidden, rest = self._normed(hidden, rest, layer.input_layernorm)
+            hidden, rest = self._normed(
+                self._attended(layer.self_attn, hidden, turns), rest, layer.post_attention_layernorm
+            )
+            gate, up = layer.mlp.gate_proj(hidden).float(), layer.mlp.up_proj(hidden).float()
+            hidden = layer.mlp.down_proj(cut(functional.silu(gate) * up))
+        hidden, _ = self._normed(hidden, rest, self._inner.norm)
+        return SimpleNamespace(logits=self._head(hidden)[None])
+
+    @property
+    def _dim(self) -> int:
+        return int(self._config.hidden_size // self._config.num_attention_heads)
+
+    def _normed(self, hidden: Tensor, rest: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:
+        """The sum that goes on is cut, and what its norm is of; how large it is, is of the sum before."""
+        whole = hidden.float() if rest is None else hidden.float() + rest.float()
+        kept = cut(whole)
+        scale = torch.rsqrt(whole.square().mean(-1, keepdim=True) + self._config.rms_norm_eps)
+        return cut(kept.float() * scale * norm.weight.float()), kept
+
+    def _attended(self, attention: Any, hidden: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+        def parts(projection: Any) -> Tensor:
+            return projection(hidden).view(len(hidden), -1, self._dim)
+
+        def turned(heads: Tensor) -> Tensor:
+            (cos, sin), (left, right) = turns, heads.float().chunk(2, -1)
+            return cut(torch.cat([left * cos - right * sin, right * cos + left * sin], -1))
+
+        queries, keys = turned(parts(attention.q_proj)), turned(parts(attention.k_proj))
+        times = queries.shape[1] // keys.shape[1]
+        keys, values = (each.repeat_interleave(times, 1) for each in (keys, parts(attention.v_proj)))
+        made = functional.scaled_dot_product_attention(
+            *(each.transpose(0, 1)[None] for each in (queries, keys, values)), is_causal=True
+        )
+        answer: Tensor = attention.o_proj(made[0].transpose(0, 1).reshape(len(hidden), -1))
+        return answer
+
+
+def cut(numbers: Tensor) -> Tensor:
+    """The first 16 bits of 32.
+
+    >>> cut(torch.tensor([1.0078124, -1.0078124])).tolist()
+    [1.0, -1.0]
+    """
+    return (numbers.contiguous().view(torch.int32) & -65536).view(torch.float32).bfloat16()
