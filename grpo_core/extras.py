@@ -20,6 +20,8 @@ MODULES = {
     "recorder": "records.steps",
     "loggers": "show.loggers",
     "watchdog": "show.watchdog",
+    # Around an engine: `routed`.
+    "experts": "experts.engine",
 }
 
 

@@ -131,7 +131,7 @@ class WideRolloutConfig(RolloutConfig):
     """Of an environment: longest turn of the model; 0: each ends at a stop id."""
     replay_experts: bool = key(default=False)
     """Of a mixture of experts: each token goes to the experts in training that it went to when it was sampled (R3); the
-    embedded engine, in colocate mode."""
+    embedded engine tells, here, in a process of its own or behind a server that was started with this."""
     dtype: str = key("float32", choices=TYPES)
     """What the engine holds and computes in, apart from the trainer's. Weights are sent in it."""
 
@@ -234,9 +234,12 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
          "a server is started with its own dtype; set rollout.mode to colocate or async"),
         (("rollout.turn_tokens", "rollout.environment"), rollout.turn_tokens > 0 and not rollout.environment,
          "turns are of conversations; set rollout.environment"),
-        (("rollout.replay_experts", "rollout.mode", "rollout.engine"),
-         rollout.replay_experts and (rollout.mode, rollout.engine) != ("colocate", "transformers"),
-         "routing is told by the embedded engine within this process; set rollout.mode = 'colocate'"),
+        (("rollout.replay_experts", "rollout.engine"),
+         rollout.replay_experts and rollout.engine != "transformers",
+         "routing is told by the embedded engine alone; set rollout.engine = 'transformers'"),
+        (("rollout.replay_experts", "rollout.partial_tokens"),
+         bool(rollout.replay_experts and rollout.partial_tokens),
+         "a completion's routing is told by one version; set rollout.partial_tokens = 0"),
         (("rollout.replay_experts", "rollout.environment", "model.gradient_checkpointing"),
          rollout.replay_experts and bool(rollout.environment or model.gradient_checkpointing),
          "routing is replayed for completions of one turn, in one pass"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from grpo_core.types import Completion, Request, SamplingParams
+
+
+def routed(engine: Any, max_batch: int) -> RoutedEngine:
+    """The embedded engine, which then tells."""
+    return RoutedEngine(engine, engine._model, max_batch)  # noqa: SLF001 - nobody else has it in another process
+
+
+def check(model: Any) -> None:
+    """Refuses a model whose routers are not known.
+
+    Raises:
+        ConfigError: The model has no experts.
+    """
+    if not routers(model):
+        raise ConfigError(
+            f"rollout.replay_experts: {type(model).__name__} has no router known here; expected a mixture of "
+            "experts of transformers, as Mixtral, Qwen3-MoE or OLMoE"
+        )
 
 
 class RoutedEngine(WrappedEngine):
@@ -32,12 +51,10 @@ class RoutedEngine(WrappedEngine):
             ConfigError: The model has no experts.
         """
         super().__init__(engine)
+        check(model)
+        whys = {name: why for name, why in engine.capabilities.why_not.items() if name != "experts"}
+        self.capabilities = replace(engine.capabilities, experts=True, why_not=whys)
         self._layers, self._max_batch = routers(model), max_batch
-        if not self._layers:
-            raise ConfigError(
-                f"rollout.replay_experts: {type(model).__name__} has no router known here; expected a mixture of "
-                "experts of transformers, as Mixtral, Qwen3-MoE or OLMoE"
-            )
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""

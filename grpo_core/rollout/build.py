@@ -25,6 +25,7 @@ class EngineSpec:
         threads: Of torch.
         max_batch: Completions the embedded engine samples at one time.
         dtype: What it holds and computes in.
+        experts: Completions tell where a mixture of experts sent each token.
     """
 
     engine: str
@@ -35,6 +36,7 @@ class EngineSpec:
     threads: int = 1
     max_batch: int = 256
     dtype: str = "float32"
+    experts: bool = False
 
 
 def engine_spec(config: Config, model_dir: str) -> EngineSpec:
@@ -42,7 +44,8 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     rollout = config.rollout
     return EngineSpec(
         rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
-        rollout.max_batch, getattr(rollout, "dtype", "float32"),  # a setting of grpo_core.wide
+        rollout.max_batch, getattr(rollout, "dtype", "float32"),  # these two are settings of grpo_core.wide
+        getattr(rollout, "replay_experts", False),
     )  # fmt: skip
 
 
@@ -56,9 +59,15 @@ def build_engine(spec: EngineSpec) -> Engine:
 def _transformers(spec: EngineSpec) -> Engine:
     from grpo_core.rollout.embedded.transformers import TransformersEngine
 
-    return TransformersEngine(
+    engine = TransformersEngine(
         spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch, dtype=spec.dtype
     )  # fmt: skip
+    if not spec.experts:
+        return engine
+    from grpo_core.extras import extra
+
+    telling: Engine = extra("experts").routed(engine, spec.max_batch)
+    return telling
 
 
 def _vllm(spec: EngineSpec) -> Engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
+from grpo_core.rollout.engine import EngineError
 
 if TYPE_CHECKING:
     from grpo_core.trainer import Trainer
@@ -18,7 +19,7 @@ def converse(trainer: Trainer) -> None:
     """
     options: Any = trainer.config.rollout
     if options.replay_experts:
-        _route(trainer, options.max_batch)
+        _route(trainer)
     if not options.environment:
         return
     from grpo_core.turns.engine import TurnsEngine
@@ -32,16 +33,26 @@ def converse(trainer: Trainer) -> None:
     trainer.shared = conversing  # type: ignore[assignment]
 
 
-def _route(trainer: Trainer, max_batch: int) -> None:
-    from grpo_core.experts.engine import RoutedEngine
+def _route(trainer: Trainer) -> None:
+    """Refuses engines that tell no routing; in whichever process, those that can tell it were built to.
 
+    Raises:
+        ConfigError: The model has no experts, or there are several processes.
+    """
+    from grpo_core.experts.engine import check
+
+    check(trainer.policy.causal)
     shared = trainer.world.shared
     if trainer.world.size > 1:
         raise ConfigError(
-            "rollout.replay_experts: routing is told within one process; start the run without torchrun"
+            "rollout.replay_experts: routing is told to one process; start the run without torchrun"
         )
 
     def routing(own: Any, *, each: bool = False) -> Any:
-        return RoutedEngine(shared(own, each=each), trainer.policy.causal, max_batch)
+        engine = shared(own, each=each)
+        if not engine.capabilities.experts:
+            why = engine.capabilities.why_not.get("experts", "it doesn't say why")
+            raise EngineError(f"{engine.name} engine: it tells no routing (experts): {why}")
+        return engine
 
     trainer.shared = routing  # type: ignore[assignment]

@@ -213,7 +213,7 @@ def test_other_parameters_are_refused_by_name():
     assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
 
 
-ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
+ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, experts=True)
 
 
 def test_capabilities_go_over_the_wire():
@@ -225,7 +225,8 @@ def test_capabilities_go_over_the_wire():
 def test_an_older_or_newer_side_is_understood():
     """What it doesn't speak of has the default, and its reason; what is unknown here is left out."""
     found = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
-    assert found == ABLE.without(abort="the other side does not say that it can")
+    unsaid = "the other side does not say that it can"
+    assert found == ABLE.without(abort=unsaid, experts=unsaid)
 
 
 @pytest.mark.parametrize(

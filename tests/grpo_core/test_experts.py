@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,13 @@ from grpo_core.learn.chosen import policy_for
 from grpo_core.learn.forms.update import updater_for
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
+from grpo_core.modes import colocate
 from grpo_core.records.recording import SCHEMA_2, read_step
 from grpo_core.records.replay import replay
+from grpo_core.rollout.build import EngineSpec, build_engine
 from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.wire import decode_completions, encode_completions
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.turns.spoken import Routed
@@ -177,16 +182,79 @@ def test_a_step_with_routing_is_recorded_and_replayed(short_run, qwen):
 
 
 def test_what_can_tell_no_routing_is_refused(short_run, model_dir):
-    """By name: other modes, conversations, and a model without experts."""
+    """By name: another engine, slices, conversations, and a model without experts, in whichever process it samples."""
     for more in (
-        "rollout.mode=server",
-        "rollout.mode=async",
-        "rollout.engine=vllm",
-        "rollout.environment=a.py:b",
+        ["--rollout.engine=vllm"],
+        ["--rollout.mode=async", "--rollout.partial_tokens=8", "--rollout.max_staleness=2"],
+        ["--rollout.environment=a.py:b"],
     ):
         with pytest.raises(ConfigError, match="replay_experts"):
-            load(None, ["--rollout.replay_experts=true", f"--{more}"])
+            load(None, ["--rollout.replay_experts=true", *more])
     config = short_run("colocate", **{"model.path": model_dir, "rollout.replay_experts": True})
     with pytest.raises(ConfigError, match="has no router"):
         run.train(config, lambda entry: None)
     assert type(Routed("0", (1,), (-0.5,), (0,), "stop")) is not Completion
+
+
+def test_routing_goes_over_the_wire(qwen):
+    """As JSON, and back; without it a completion has the keys that it had; what is no routing is refused."""
+    _, requests, completions = sampled(qwen)
+    body = json.loads(json.dumps(encode_completions(completions)))
+    assert decode_completions(body, requests, "x") == completions
+    plain = [Completion(c.request_id, c.ids, c.logprobs, c.versions, c.finish_reason) for c in completions]
+    without = encode_completions(plain)
+    assert decode_completions(without, requests, "x") == plain
+    assert set(body["completions"][0]) - set(without["completions"][0]) == {"experts"}
+    for wrong in ([[[1], [2]], [[1]]], [[[-1]]], [1], "12", [[["x"]]]):
+        body["completions"][0]["experts"] = wrong
+        with pytest.raises(EngineError, match="x engine, generate: the answer is not a list of completions"):
+            decode_completions(body, requests, "x")
+
+
+def test_an_engine_in_any_process_is_built_to_tell(qwen, model_dir):
+    """By what it is built from; it says that it can, and one that wasn't says why it can't."""
+    spec = EngineSpec("transformers", str(qwen), 32, experts=True)
+    with closing(build_engine(spec)) as engine:
+        assert engine.capabilities.experts
+        assert "experts" not in engine.capabilities.why_not
+        assert type(engine.generate([Request("0", (1, 2), 0)], SamplingParams(2))[0]) is Routed
+    with closing(build_engine(replace(spec, experts=False))) as engine:
+        assert not engine.capabilities.experts
+        assert "rollout.replay_experts" in engine.capabilities.why_not["experts"]
+        assert type(engine.generate([Request("0", (1, 2), 0)], SamplingParams(2))[0]) is Completion
+    with pytest.raises(ConfigError, match="has no router"):
+        build_engine(replace(spec, model_dir=str(model_dir)))
+
+
+def test_an_engine_that_tells_no_routing_is_refused(short_run, qwen, monkeypatch):
+    """By its name and its reason, before anything is sampled: a server of somebody else's, say."""
+    monkeypatch.setattr(
+        colocate, "engine_spec", lambda config, folder: EngineSpec("transformers", folder, 64)
+    )
+    config = short_run("colocate", **{"model.path": qwen, "rollout.replay_experts": True})
+    document = run.train(config, lambda entry: None)
+    assert (document["outcome"], document["steps"]) == ("failed", 0)
+    assert "transformers engine: it tells no routing (experts): start it with" in str(document["error"])
+
+
+@pytest.mark.long
+def test_all_modes_replay_the_same_routing(short_run, qwen):
+    """To the bit, with nothing stale, in bfloat16 too, where a server can't be; the mismatch with and without."""
+    for dtype, modes in (("float32", ("colocate", "async", "server")), ("bfloat16", ("colocate", "async"))):
+        found, other = [], {"train.steps": 3, "rollout.dtype": dtype, "rollout.max_staleness": 0, **MOE}
+        for mode in modes:
+            name = {"output.name": f"{mode}-{dtype}"}
+            config = short_run(mode, **{"model.path": qwen, "rollout.replay_experts": True, **other, **name})
+            document = run.train(config, lambda entry: None)
+            assert document["outcome"] == "ok", document["error"]
+            lines = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+            kept = [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+            found.append((document["parameters"], kept))
+        assert found == [found[0]] * len(modes)
+        assert all("experts/moved" in line for line in found[0][1])
+    config = short_run("async", **{"model.path": qwen, "rollout.replay_experts": False, **other})
+    lines = [
+        json.loads(line)
+        for line in Path(run.train(config, lambda _: None)["metrics"]).read_text().splitlines()
+    ]
+    assert lines[0]["logprob_difference/max"] > found[0][1][0]["logprob_difference/max"]

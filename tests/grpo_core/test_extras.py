@@ -17,6 +17,7 @@ OFFERS = {
     ("recorder",): ("StepRecorder",),
     ("loggers",): ("build_loggers",),
     ("watchdog",): ("Watchdog",),
+    ("experts",): ("routed",),
 }
 EXTRAS = ("grpo_core.rollout.connect.", "grpo_core.records.", "grpo_core.show.")
 

@@ -31,17 +31,19 @@ CORE = {
     "trainer.py resumed.py evaluation.py": 282,
     "modes": 290,  # 3 ask for conversations, which are beside the core
     "machine run.py files.py metrics.py": 466,
-    "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 220,
+    "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 224,  # 9 ask for routing, and say who can
     "rollout/embedded": 217,  # 6 for the keys of a prompt, which all rows behind it share
     "__main__.py": 147,
 }
 # Of what a run in colocate mode has read when it ends, with the embedded engine, on the shipped task: called from
 # Python, and by its command, which reads settings, checks them and shows how far it is. 66 of the latter: what is given
 # twice is noted, a folder that is not there is told before torch, settings beside the core are looked for, and a step
-# that takes long says so. One more of both leaves new memory unfilled.
-RUN, COMMAND = 2001, 2537
+# that takes long says so. Of both, one leaves new memory unfilled, and eight ask for
+# routing or say why there is none.
+RUN, COMMAND = 2009, 2545
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
-CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 24}
+# One of the probe's has the names of extras.
+CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 25}
 PROGRAMS = {
     "run": "from grpo_core.config import Config, OutputConfig, TrainConfig; from grpo_core.run import train; "
     "document = train(Config(train=TrainConfig(steps=2), output=OutputConfig(dir=sys.argv[1])), print); "
@@ -92,7 +94,7 @@ def test_the_core_is_small():
     """All that a number passes through, beside the engines that are somewhere else."""
     found = {file for names in CORE for file in files(names)}
     # 36 of these are imports of what stands in files of its own since a plain run has to load no more than RUN.
-    assert sum(map(code_lines, found)) <= 3724
+    assert sum(map(code_lines, found)) <= 3729
 
 
 @pytest.mark.parametrize(("kind", "most"), [("run", RUN), ("command", COMMAND)])

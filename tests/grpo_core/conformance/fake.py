@@ -57,7 +57,8 @@ class FakeEngine:
     def capabilities(self) -> Capabilities:
         """All but sleep."""
         able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
-        return able.without(sleep="the fake engine holds a few kilobytes, which are not worth giving back")
+        few = "the fake engine holds a few kilobytes, which are not worth giving back"
+        return able.without(sleep=few, experts="its model has none")
 
     @property
     def policy_version(self) -> int:
