@@ -23,6 +23,7 @@ def test_numbers_that_are_cut_off_are_clean(trained):
     assert (found.outcome, dtype) == (CLEAN, CUT)
 
 
+@pytest.mark.long
 def test_an_older_checkpoint_is_named_there_and_a_temperature_beside_it(trained):
     """What is cut off hides neither."""
     found, dtype = audited(trained, "checkpoint-110", temperature=0.77)
@@ -33,6 +34,7 @@ def test_an_older_checkpoint_is_named_there_and_a_temperature_beside_it(trained)
     assert dtype == CUT
 
 
+@pytest.mark.long
 def test_weights_a_little_off_are_no_cut_numbers(trained, tmp_path):
     """Of an engine that cuts, and of one that rounds."""
     (tmp_path / "world").mkdir()

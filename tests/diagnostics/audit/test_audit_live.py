@@ -57,7 +57,10 @@ def test_an_older_checkpoint_is_named(trained):
     assert told(found) == {"weights/version": "checkpoint-110"}
 
 
-@pytest.mark.parametrize(("tokens", "folder"), [(1500, "checkpoint-120"), (2500, "base"), (4000, "base")])
+@pytest.mark.parametrize(
+    ("tokens", "folder"),
+    [(1500, "checkpoint-120"), pytest.param(2500, "base", marks=pytest.mark.long), (4000, "base")],
+)
 def test_it_costs_no_more_tokens_than_it_may(trained, tmp_path, tokens, folder):
     """With long prompts of the trainer's own, and keys and weights that are wrong, which is the dearest case."""
     prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
@@ -85,11 +88,11 @@ def test_log_probs_before_the_temperature_are_told_by_the_samples(trained, tmp_p
     ("wrong", "family"),
     [
         (Wrong(shift=1), "logprobs/shift"),
-        (Wrong(permuted=True), "pairing"),
+        pytest.param(Wrong(permuted=True), "pairing", marks=pytest.mark.long),
         (Wrong(greedy=True), "sampling/greedy"),
         (Wrong(one_seed=True), "sampling/seed"),
         (Wrong(double_bos=True), "ids/special"),
-        (Wrong(beside=True), "logprobs/token"),
+        pytest.param(Wrong(beside=True), "logprobs/token", marks=pytest.mark.long),
         (Wrong(template="{{ messages[0]['content'] }}"), "ids/template"),
         (Wrong(settings={"logprobs_mode": "processed_logprobs", "dtype": "torch.bfloat16"}), None),
     ],
@@ -100,6 +103,7 @@ def test_what_stands_beside_what(trained, wrong, family):
     assert (family in found) if family else found == {}
 
 
+@pytest.mark.long
 def test_two_answers_behind_one_address_are_seen(trained):
     """Every other call is answered by older weights."""
     wrong = Wrong(second=loaded(trained / "base", "bfloat16"))

@@ -56,7 +56,10 @@ def test_another_temperature_is_named(served, trained):
     assert faults == {"sampling/temperature": pytest.approx(0.83, abs=0.02)}
 
 
-@pytest.mark.parametrize("name", ["checkpoint-110", "checkpoint-20", "base"])
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoint-20", *(pytest.param(one, marks=pytest.mark.long) for one in ("checkpoint-110", "base"))],
+)
 def test_other_weights_are_told_by_the_samples(served, trained, name):
     """The server holds checkpoint-120; where that is a neighbour of the trainer's checkpoint, it is named."""
     found, faults = audited(address_of(served), served.token, trained, name)
