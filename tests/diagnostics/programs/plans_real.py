@@ -23,9 +23,10 @@ from diagnostics.matrix.build.uv import uv_environment
 from tests.diagnostics.programs import real_cases
 from tests.diagnostics.programs.doctor_real import Case, Made, Seen, doctor, install, look, made
 
-# How a plan can come out. The last three are defects.
+# How a plan can come out. The last four are defects.
 SOUND, IN_WORDS, ABSENT = "mended", "in words alone", "not broken here"
 STILL, AGAIN, FAILED = "still broken", "mended, named still", "a command failed"
+CRASHED = "doctor crashed"
 _SECONDS = 1200
 _STEP = re.compile(r"\d+\. (\w+): ")
 
@@ -52,6 +53,8 @@ class Tried:
         """One of the words of the table."""
         if not self.before.truth:
             return ABSENT
+        if any(code == "CRASH" for seen in (self.before, self.after) if seen for code, _ in seen.findings):
+            return CRASHED
         if self.after is None:
             return FAILED if self.commands else IN_WORDS
         if self.after.truth:
@@ -91,7 +94,7 @@ def main() -> int:
     print(text)
     if options.write:
         options.write.write_text(text, encoding="utf-8")
-    return int(any(each["outcome"] in {STILL, AGAIN, FAILED} for each in kept.values()))
+    return int(any(each["outcome"] in {STILL, AGAIN, FAILED, CRASHED} for each in kept.values()))
 
 
 def carried_out(case: Case, folder: Path) -> Tried:
