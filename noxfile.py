@@ -212,10 +212,12 @@ def gpu_kit(session: nox.Session) -> None:
     install(session, "hatchling>=1.27", "pip")
     asked = ROOT / "pyproject.toml"
     wanted = Path(session.create_tmp()) / "requirements.txt"
-    # PyTorch's build for CUDA, unless the machine says which; `auto` would be this machine's.
+    # PyTorch's build for CUDA, unless the machine says which; `auto` would be this machine's. Empty: as the
+    # index has it, for who can't reach PyTorch's own.
     backend = os.environ.get("UV_TORCH_BACKEND", "cu128")
     options = ["--extra", "matrix", "--extra", "train", "--group", "test", "--emit-index-url", "--quiet"]
-    compiled = [*options, "--torch-backend", backend, "--output-file", str(wanted), "--generate-hashes"]
+    options += ["--torch-backend", backend] if backend else []
+    compiled = [*options, "--output-file", str(wanted), "--generate-hashes"]
     if "--requirements" not in session.posargs:
         session.run(str(find_uv()), "pip", "compile", str(asked), *compiled, external=True)
     more = [] if "--requirements" in session.posargs else ["--requirements", str(wanted)]
