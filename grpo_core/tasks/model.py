@@ -62,6 +62,10 @@ def _write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
+# What is loaded lies here, and no code beside it is run or asked about.
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
 def load_model(folder: Path | str, device: str = "cpu") -> Any:
     """A causal language model in float32, in evaluation mode (there is no dropout in what follows).
 
@@ -72,7 +76,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
 
     _no_progress_bars()
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(str(folder), **LOCAL)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"model.path = {str(folder)!r}: not a transformers checkpoint: {first_line(error)}"
@@ -101,7 +105,7 @@ def load_tokenizer(folder: Path | str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return AutoTokenizer.from_pretrained(str(folder), **LOCAL)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.path = {str(folder)!r}: no tokenizer there: {first_line(error)}") from error
 

@@ -20,9 +20,11 @@ class RewardModel:
 
         where = f"reward.model = {folder!r}: expected a sequence classification model"
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
             self._model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, output_loading_info=True
+                folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
             )
         except (OSError, ValueError) as error:
             raise ConfigError(f"{where}: {str(error).strip().partition(chr(10))[0]}") from error

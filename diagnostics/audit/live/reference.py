@@ -186,7 +186,9 @@ class Reference:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         try:
-            return transformers.AutoModelForCausalLM.from_pretrained(self.weights, local_files_only=True)
+            return transformers.AutoModelForCausalLM.from_pretrained(
+                self.weights, local_files_only=True, trust_remote_code=False
+            )
         except Exception as error:
             told = " ".join(str(error).split())[:200]
             raise AuditError(f"{self.weights}: transformers does not load it: {told}") from error
@@ -222,7 +224,9 @@ def tokenizer(folder: Path) -> Any:
     import transformers
 
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:
         told = " ".join(str(error).split())[:200]
         raise AuditError(f"{folder}: its tokenizer can't be read: {told}") from error

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from diagnostics.audit.recorded.questions import figures
 from diagnostics.audit.recorded.readers import completions_parquet, plain, safetensors, trackers
 
 
@@ -52,3 +53,11 @@ def test_a_text_held_once_and_told_in_every_row_is_counted_in_each(tmp_path, mon
     unread = []
     assert completions_parquet.read([path], plain.Budget(1 << 30), unread) is None
     assert "which no such file holds" in unread[0].why
+
+
+def test_numbers_whose_squares_are_none_end_no_audit():
+    """Rewards of 1e308 were a fault of its own."""
+    values = [1e308, 1e308, -1e308]
+    assert figures.spread(values) == float("inf")
+    assert figures.mean([1e308] * 3) == float("inf")
+    assert figures.correlation(values, [1.0, 2.0, 3.0]) == 0.0

@@ -1,12 +1,21 @@
-"""The little statistics that the questions share."""
+"""The little statistics that the questions share; of numbers whose squares are none any more they are infinite."""
 
 from __future__ import annotations
 
-from math import fsum, sqrt
+import math
+from math import inf, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+
+def fsum(values: Iterable[float]) -> float:
+    """The sum; infinite where one on the way to it is too large, which a file of others may ask for."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return inf
 
 
 def mean(values: Sequence[float]) -> float:
@@ -36,7 +45,9 @@ def correlation(one: Sequence[float], other: Sequence[float]) -> float:
     """
     a, b = mean(one), mean(other)
     down = sqrt(fsum((x - a) ** 2 for x in one) * fsum((y - b) ** 2 for y in other))
-    return fsum((x - a) * (y - b) for x, y in zip(one, other, strict=True)) / down if down else 0.0
+    if not down or down == inf:
+        return 0.0
+    return fsum((x - a) * (y - b) for x, y in zip(one, other, strict=True)) / down
 
 
 def slope(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
