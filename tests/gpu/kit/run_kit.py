@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import venv
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -102,6 +103,19 @@ def unpacked(work: Path) -> dict:
             raise KitError(f"{name}: is not the file that was packed")
     (work / "kit.tar.gz").unlink()
     return kit
+
+
+def tests_need(work: Path) -> list[str]:
+    """The project with its extras, and the group of its tests: pytest's settings name plugins of that."""
+    groups = tomllib.loads((work / "source" / "pyproject.toml").read_text(encoding="utf-8"))[
+        "dependency-groups"
+    ]
+
+    def of(name: str) -> list[str]:
+        parts = [of(one["include-group"]) if isinstance(one, dict) else [one] for one in groups[name]]
+        return [one for part in parts for one in part]
+
+    return ["grpo-doctor[matrix,train]", *of("test")]
 
 
 def environment(work: Path, wanted: list[str], folder: Path) -> Path:
@@ -230,9 +244,7 @@ def main() -> int:
         work.mkdir(parents=True, exist_ok=True)
         listed = joined(Path(__file__).resolve().parent, work)
         kit = unpacked(work)
-        python = options.python or environment(
-            work, ["grpo-doctor[matrix,train]", "pytest"], work / "environment"
-        )
+        python = options.python or environment(work, tests_need(work), work / "environment")
         environ = {
             **os.environ,
             "PYTHONPATH": str(work / "source"),
