@@ -20,10 +20,8 @@ class RunFiles:
     def __init__(self, config: Config, folder: Path, kept: Mapping[str, int]) -> None:
         """Opens the files in `folder`; `kept` says how many bytes of each stay."""
         self._config = config
-        self._lines = {
-            name: JsonLines(folder / f"{name}.jsonl", keep_bytes=kept.get(name, 0))
-            for name in ("metrics", "completions")
-        }
+        both = ("metrics", "completions")
+        self._lines = {of: JsonLines(folder / f"{of}.jsonl", keep_bytes=kept.get(of, 0)) for of in both}
         self._loggers: Sequence[Any] = ()
         if config.output.tensorboard or config.output.wandb:
             from grpo_core.extras import extra
@@ -50,10 +48,8 @@ class RunFiles:
 
     def close(self) -> None:
         """Closes them."""
-        for lines in self._lines.values():
-            lines.close()
-        for logger in self._loggers:
-            logger.close()
+        for one in (*self._lines.values(), *self._loggers):
+            one.close()
 
 
 def due(step: int, every: int, config: Config) -> bool:

@@ -60,8 +60,7 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
     finally:
         trainer.close()
     # `picture` and `page` were drawn once; whoever reads the document finds its keys.
-    told = {"outcome": outcome, "error": error, "picture": None, "page": None}
-    document = {**_summary(trainer, folder), **told}
+    document = _summary(trainer, folder) | {"outcome": outcome, "error": error, "picture": None, "page": None}
     # Put together by all processes: not to be waited for where one of them has failed.
     whole = outcome == "ok" or trainer.world.size == 1
     document["parameters"] = trainer.policy.fingerprint() if whole else None

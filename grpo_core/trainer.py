@@ -157,9 +157,8 @@ class Trainer:
     def evaluate(self, engine: Engine) -> None:
         """If it is time: samples the evaluation prompts, from this very version, between two calls of the training."""
         if self._evaluation is not None and self._evaluation.due(self.step):
-            vocabulary = self.policy.vocabulary
             with self.timed("eval"):
-                self._evaluation.make(self.step, engine, self.sampling, self.version, vocabulary)
+                self._evaluation.make(self.step, engine, self.sampling, self.version, self.policy.vocabulary)
 
     def ready(self) -> bool:
         """Whether the step has what it trains on."""
@@ -274,7 +273,6 @@ class Trainer:
 
     def _step_times(self) -> dict[str, float]:
         now = time.perf_counter()
-        times = {f"time/{part}_s": seconds for part, seconds in self._times.items()}
-        times["time/step_s"] = now - self._step_started
+        times = {f"time/{part}_s": s for part, s in {**self._times, "step": now - self._step_started}.items()}
         self._times, self._step_started = {}, now
         return times

@@ -44,8 +44,8 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     rollout = config.rollout
     return EngineSpec(
         rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
-        rollout.max_batch, getattr(rollout, "dtype", "float32"),  # these two are settings of grpo_core.wide
-        getattr(rollout, "replay_experts", False),
+        # The last two are settings of grpo_core.wide.
+        rollout.max_batch, getattr(rollout, "dtype", "float32"), getattr(rollout, "replay_experts", False),
     )  # fmt: skip
 
 
@@ -53,21 +53,19 @@ def build_engine(spec: EngineSpec) -> Engine:
     """Starts an engine in this process; only what it needs is imported."""
     if spec.engine not in ENGINES:
         raise ValueError(f"no engine is called {spec.engine!r}")
+    if spec.experts:
+        from grpo_core.extras import extra
+
+        return extra("experts").routed(ENGINES[spec.engine](spec), spec.max_batch)  # type: ignore[no-any-return]
     return ENGINES[spec.engine](spec)
 
 
 def _transformers(spec: EngineSpec) -> Engine:
     from grpo_core.rollout.embedded.transformers import TransformersEngine
 
-    engine = TransformersEngine(
+    return TransformersEngine(
         spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch, dtype=spec.dtype
     )  # fmt: skip
-    if not spec.experts:
-        return engine
-    from grpo_core.extras import extra
-
-    telling: Engine = extra("experts").routed(engine, spec.max_batch)
-    return telling
 
 
 def _vllm(spec: EngineSpec) -> Engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grpo_core.config import ConfigError
+from grpo_core.tasks.model import LOCAL
 
 MODEL_BATCH = 16  # texts that the reward model reads at one time
 
@@ -20,19 +21,16 @@ class RewardModel:
 
         where = f"reward.model = {folder!r}: expected a sequence classification model"
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
             self._model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
+                folder, output_loading_info=True, **LOCAL
             )
         except (OSError, ValueError) as error:
             raise ConfigError(f"{where}: {str(error).strip().partition(chr(10))[0]}") from error
         config, pad = self._model.config, self._tokenizer.pad_token_id
         if config.num_labels != 1 or pad is None or info["missing_keys"]:
-            missing = (
-                ", ".join(sorted(info["missing_keys"])) or "none"
-            )  # transformers makes these up at random
+            # Transformers makes these up at random.
+            missing = ", ".join(sorted(info["missing_keys"])) or "none"
             found = f"{config.num_labels} labels, pad token {pad}, missing weights: {missing}"
             raise ConfigError(
                 f"{where} with 1 label, all its weights and a tokenizer with a pad token, found {found}"

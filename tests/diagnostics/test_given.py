@@ -513,7 +513,7 @@ def test_what_nobody_foresaw_is_exit_2_in_one_line(which, shown, monkeypatch, ca
 @pytest.mark.parametrize("reader", fuzz_readers.READERS, ids=lambda reader: reader.__name__)
 def test_damaged_and_hostile_files_are_answered_or_refused(reader):
     """A few of the cases of `python -m tests.diagnostics.programs.fuzz_readers`, which is run with many."""
-    count = 8 if reader in {fuzz_readers.fleet, fuzz_readers.triage, fuzz_readers.run_left} else 30
+    count = 8 if reader in {fuzz_readers.fleet, fuzz_readers.triage} else 30
     _outcomes, _slowest, wrong = fuzz_readers.run(reader, count, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)
 

@@ -40,7 +40,7 @@ CORE = {
 # twice is noted, a folder that is not there is told before torch, settings beside the core are looked for, and a step
 # that takes long says so. Of both, one leaves new memory unfilled, and eight ask for
 # routing or say why there is none.
-RUN, COMMAND = 2009, 2545
+RUN, COMMAND = 2000, 2536
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
 # One of the probe's has the names of extras.
 CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 25}

@@ -11,6 +11,7 @@ from diagnostics.audit.recorded import audit_run
 from diagnostics.catalogue import loader
 from diagnostics.report.audits import wording
 from tests.diagnostics.audit_recorded import faults, runs
+from tests.diagnostics.programs import fuzz_left, fuzz_readers
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,9 @@ def test_every_family_has_words_and_a_code():
     """What the questions can answer is known to the report; what the catalogue claims can be answered."""
     claimed = {family for issue in loader.load().values() for family in issue.audit}
     assert claimed <= set(wording.FAULTS) | set(wording.CLASSES)
+
+
+def test_damaged_and_hostile_runs_are_answered_or_refused():
+    """A few of the cases of `python -m tests.diagnostics.programs.fuzz_left`, which is run with many."""
+    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_left.run_left, 8, 0)
+    assert not wrong, "\n".join(text for _case, text in wrong)

@@ -11,7 +11,6 @@ import collections
 import contextlib
 import copy
 import faulthandler
-import functools
 import gzip
 import io
 import json
@@ -640,49 +639,6 @@ def stacks(numbers, folder):
         judge(files.read([str(folder / "dump")]), Patience(60.0, 600.0))
 
 
-def run_left(numbers, folder):
-    """What `audit RUN` is given: samples in several formats, event files, W&B's file, weights, a trainer's state."""
-    from diagnostics.audit.errors import AuditError
-    from diagnostics.audit.recorded import audit_run
-
-    run = folder / "run"
-    for path, data in _left().items():
-        if numbers.random() < 0.5:
-            (run / path).parent.mkdir(parents=True, exist_ok=True)
-            lines = (
-                [as_json(numbers, json.loads(line)) for line in data.splitlines()] if "json" in path else []
-            )
-            (run / path).write_bytes(damaged(numbers, b"\n".join(lines) or data))
-    with refusing(AuditError):
-        audit_run(run)
-
-
-@functools.cache
-def _left():
-    """Files of a run by their names: written by the tests' own writers where these need no package, else by hand."""
-    from tests.diagnostics.audit_recorded import runs, test_recorded_hostile, test_recorded_reads
-
-    with tempfile.TemporaryDirectory() as made:
-        for form in ("parquet", "verl", "swift"):
-            runs.WRITERS[form](test_recorded_reads.some_rows(2), Path(made) / form)
-        left = {
-            path.relative_to(made).as_posix(): path.read_bytes()
-            for path in Path(made).rglob("*")
-            if path.is_file()
-        }
-    item = b"\x0a\x05_step\x82\x01\x011"
-    left["run-a.wandb"] = bytes(
-        test_recorded_hostile.wandb([(2, b"\x12\x10\x0a"), (4, bytes([len(item)]) + item)])
-    )
-    scalar = b"\x10\x01\x2a\x10\x0a\x0e\x0a\x06reward\x15\0\0\0\x3f"
-    left["events.out.tfevents.1.a"] = (struct.pack("<Q", len(scalar)) + b"\0" * 4 + scalar + b"\0" * 4) * 3
-    header = json.dumps({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
-    left["checkpoint-1/model.safetensors"] = struct.pack("<Q", len(header)) + header + b"\0" * 16
-    state = {"log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "reward": 1.0}], "global_step": 2}
-    left["checkpoint-1/trainer_state.json"] = json.dumps(state).encode()
-    return left
-
-
 # Reader -> its share of the cases.
 READERS = {
     metadata: 6,
@@ -701,7 +657,6 @@ READERS = {
     stories: 4,
     baseline: 4,
     stacks: 6,
-    run_left: 4,
 }
 
 
