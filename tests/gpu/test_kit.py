@@ -62,6 +62,7 @@ def test_parts_are_no_larger_than_they_may_be(kit):
     assert names == {"parts.json", "run_kit.py", *(part["name"] for part in listed["parts"])}
 
 
+@pytest.mark.long
 def test_it_runs_in_an_empty_folder_and_its_results_are_taken_in(brought_back, tmp_path, capsys):
     """Each test's outcome comes back, with the versions that it ran with; a second time it is there already."""
     document = gpu_runs.read(brought_back)
@@ -78,6 +79,7 @@ def test_it_runs_in_an_empty_folder_and_its_results_are_taken_in(brought_back, t
     assert gpu_runs.read(kept) == document
 
 
+@pytest.mark.long
 def test_its_schema_describes_it(brought_back):
     """And refuses an outcome that it doesn't know."""
     jsonschema = pytest.importorskip("jsonschema")

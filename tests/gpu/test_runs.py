@@ -44,7 +44,7 @@ def trained(config) -> tuple[dict, list[dict]]:
     return document, [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["async", "server"])
 def test_nothing_stale_means_the_same_bits_in_all_modes(short_run, device, mode):

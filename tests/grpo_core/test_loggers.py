@@ -210,7 +210,7 @@ class Listener:
         self._thread.join(timeout=500)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_wandb_is_offline_and_a_resumed_run_has_each_step_once(tmp_path):
     """The numbers are in its file; nothing is printed, asked for, or sent to the server or a proxy."""
     pytest.importorskip("wandb")

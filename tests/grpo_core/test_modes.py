@@ -172,7 +172,7 @@ def test_deeper_ahead_is_older_and_never_too_old(short_run):
     assert [entry["staleness/max"] for entry in document["metrics_lines"]] == [0, 1, 2, 3, 1, 2, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_partial_rollouts_keep_the_version_of_every_token(short_run):
     """A completion goes on under later versions; its tokens say which, in order, and none is too old."""
     settings = {"train.steps": 6, "rollout.max_staleness": 3, "rollout.partial_tokens": 2}

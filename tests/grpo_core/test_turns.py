@@ -234,7 +234,7 @@ def test_a_scripted_conversation_is_the_same_bits_in_all_modes(short_run, tmp_pa
     assert max(entry["logprob_difference/max"] for entry in metrics) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_async_conversations_are_of_one_version_each(short_run, tmp_path):
     """Two rollouts ahead of the trainer: turns of several calls wait for each other and keep their order."""
     settings = {"rollout.max_staleness": 2, "train.steps": 5}

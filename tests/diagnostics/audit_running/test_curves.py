@@ -47,8 +47,8 @@ def test_our_trainers_hook_writes_where_the_curves_go(tmp_path):
     assert "audit/" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["tensorboard", pytest.param("wandb", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["tensorboard", "wandb"])
 def test_the_callback_writes_where_the_trainer_reports_to(tmp_path, where):
     """transformers' own Trainer with `report_to`, and nothing of the network."""
     for module in ("accelerate", "transformers", where):
