@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,6 +118,9 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         snapshot = _seen(options)
+    except KeyboardInterrupt:
+        print("diagnostics: hang: interrupted; nothing was judged", file=sys.stderr)
+        return 128 + signal.SIGINT
     except (ReadError, take.NoProcessError, ValueError) as error:
         print(f"diagnostics: hang: {door.line(error)}", file=sys.stderr)
         # That nothing was found to be looked at is no wrong usage, and not fine either.

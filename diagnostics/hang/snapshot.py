@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
 # The path of a frame of native code that names no file.
 NATIVE = "[native]"
+# The path of a frame of a rank whose number is not said.
+UNNAMED = "PyTorch's check"
+# Roles of what a text says to have died or failed, and of which nothing was seen.
+DIED, FAILED = "dead process", "failed device"
+# At the end of a source: a dump that a server took of itself, since its step stood.
+WATCHED = "under a watchdog's words"
 # A thread that could run for more than this share of the time it was watched is busy.
 BUSY = 0.3
 
@@ -134,6 +140,8 @@ class Process:
     def label(self) -> str:
         """As sentences call it: "rank 2 (trainer, pid 812)"."""
         where = f" on {self.host}" if self.host else ""
+        if self.pid < 0:  # its number is not known
+            return f"rank {self.rank}" if self.rank is not None else f"a {self.role}"
         if self.rank is not None:
             return f"rank {self.rank} ({self.role}, pid {self.pid}{where})"
         return f"{self.role} (pid {self.pid}{where})"

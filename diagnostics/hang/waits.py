@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.hang import frames
+from diagnostics.hang import calls, frames
+from diagnostics.hang.snapshot import NATIVE
 
 if TYPE_CHECKING:
     from diagnostics.hang.snapshot import Process, StackFrame, Thread
@@ -43,6 +44,9 @@ KINDS = {
     "http": "waits for an HTTP answer",
     "socket": "waits for a socket",
     "connect": "waits to be connected",
+    "rpc": "waits for the answer of a remote call",
+    "device": "waits for its device",
+    "threads": "waits for threads of a native pool",
     "child": "waits for a child process",
     "pool": "waits for a pool's result",
     "future": "waits for a future's result",
@@ -76,28 +80,23 @@ KINDS = {
 BUSY = ("compile", "load", "import", "symbolic", "regex", "compute")
 IDLE = ("loop", "idle", "supervise")
 
-# What a call says that has no frame.
-_CALLED = {
-    "input": "input", "getpass": "input", "acquire": "lock", "join": "join", "sleep": "sleep", "flock": "file_lock",
-    "lockf": "file_lock", "waitpid": "child", "recv": "socket", "recvfrom": "socket", "recv_into": "socket",
-    "accept": "socket", "connect": "connect", "barrier": "collective", "select": "loop",
-}  # fmt: skip
-# The same of a dump, where the innermost frame may be a function around such a call, and no system call tells.
-_WRAPPED = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
-# What a child flushes that a fork made: a thread of its parent had the stream's lock at that moment.
-_FLUSHED = "_flush_std_streams"
 _WRITES = ("emit", "flush", "handle", "_acquireLock", "acquire")
 _FORKS = re.compile(r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$")
-_SOCKETS = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py$")
-_READS = ("readinto", "read", "recv", "recv_into", "recvfrom")
+_GIVES_BACK = re.compile(r"(?:threading|logging/__init__)\.py:(?:_release_save|release|_releaseLock)$")
 # What may spin while it waits.
-_SPUN = ("collective", "rendezvous", "ring_read", "ring_write")
+_SPUN = ("collective", "rendezvous", "ring_read", "ring_write", "device", "threads")
 # What says more than that an event, a selector or a pipe is waited for: the library that waits by it.
 _STRONGER = ("queue", "queue_full", "future", "join", "pool", "processes_queue", "data_loader", "start", "supervise",
              "child", "ray",
              "ring_read", "ring_write", "rendezvous", "collective", "file_lock", "pipe_full")  # fmt: skip
-# Calls by which a rank waits for its device or for work that it began: the collective itself has no frame.
-_DEVICE = ("wait", "item", "tolist", "cpu", "synchronize", "barrier")
+# What may be how one of these waits: then the frame further out says it.
+_OPEN = ("event", "loop", "pipe", "http", "lock", "socket", "device")
+_MEETS = ("rendezvous", "collective")
+# Waits of native code that are one only where somebody else asked for it.
+_OF_PYTHON = ("device", "threads")
+_DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
+_UNNAMED = ("??", "start_thread", "clone", "clone3")
+_PYTHON = re.compile(r"\.pyx? |\b_?Py(?:Eval|Object|Run|C?Function|Thread|UFunc|Array)|\bPy_")
 
 
 def of(process: Process, thread: Thread) -> Wait:
@@ -134,11 +133,15 @@ def _entered(thread: Thread, place: StackFrame | None) -> Wait | None:
 
 
 def _after_fork(thread: Thread) -> bool:
-    """Whether a child of a fork stands where it writes to a log: a thread of its parent had the lock of that."""
+    """Whether it writes to a log or a stream whose lock it can't have: after a fork, or while it gives one back."""
     inner = thread.frames[0]
     writes = inner.path.endswith("logging/__init__.py") and inner.function in _WRITES
-    seen_alive = thread.runnable is not None or thread.syscall
-    return writes and not seen_alive and any(_FORKS.search(f"{f.path}:{f.function}") for f in thread.frames)
+    flushes = inner.path == NATIVE and inner.function in ("flush", "write")
+    if not calls.unwatched(thread) or not (writes or flushes):
+        return False
+    forked = any(_FORKS.search(f"{f.path}:{f.function}") for f in thread.frames)
+    # What is logged while a lock is given back may want just that.
+    return forked or (writes and any(_GIVES_BACK.search(f"{f.path}:{f.function}") for f in thread.frames))
 
 
 def _says_more(thread: Thread, found: Wait | None, kind: str) -> bool:
@@ -161,14 +164,17 @@ def _by_frames(process: Process, thread: Thread, place: StackFrame | None) -> Wa
     found: Wait | None = None
     for frame in thread.frames:
         for kind in frames.kinds(frame.path, frame.function):
-            weak = found is not None and kind not in _STRONGER
+            if kind in _OF_PYTHON and _of_library(thread, kind):
+                continue
+            stronger = _MEETS if found is not None and found.kind == "device" else _STRONGER
+            weak = found is not None and kind not in stronger
             if (weak and not _says_more(thread, found, kind)) or (
                 kind in BUSY and not thread.busy and thread.runnable is not None
             ):
                 continue
             operation = frame.function if kind == "collective" else ""
             found = Wait(kind, frame, operation, place)
-            if kind not in ("event", "loop", "pipe", "http", "lock"):
+            if kind not in _OPEN:
                 return _refined(process, thread, found)
             break
         if not frames.MACHINERY.match(frame.path) and not frames.LIBRARY.search(frame.path):
@@ -178,6 +184,13 @@ def _by_frames(process: Process, thread: Thread, place: StackFrame | None) -> Wa
     if _imports(thread) and (thread.busy or thread.runnable is None):
         return Wait("import", thread.frames[0], place=place)
     return None
+
+
+def _of_library(thread: Thread, kind: str) -> bool:
+    """Whether it is a driver's own thread, or one of a native pool: these rest so."""
+    if kind == "threads":
+        return not any(_PYTHON.search(f"{f.path} {f.function}") for f in thread.frames)
+    return all(_DRIVER.search(f.path) or f.function in _UNNAMED for f in thread.frames)
 
 
 def _refined(process: Process, thread: Thread, wait: Wait) -> Wait:
@@ -223,52 +236,5 @@ def _asked(thread: Thread) -> StackFrame | None:
 def _by_call(process: Process, thread: Thread, place: StackFrame | None) -> Wait:
     """What the system call says, with the call in the source's line where that is known."""
     frame = thread.frames[0] if thread.frames else None
-    kind = _kind(process, thread, frame)
+    kind = calls.kind(process, thread, frame)
     return Wait(kind, frame, "barrier" if kind == "collective" else "", place, thread.syscall)
-
-
-_ASKS = ("read", "poll", "ppoll", "select", "pselect6")
-# System calls that say it all.
-_SAY = {
-    "connect": "connect", "flock": "file_lock", "fcntl lock": "file_lock", "wait4": "child", "waitid": "child",
-    "nanosleep": "sleep", "clock_nanosleep": "sleep",
-}  # fmt: skip
-
-
-def _kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
-    call = thread.syscall
-    kinds = {d.kind for d in process.fds if d.fd in thread.waits_fds}
-    said = (_CALLED.get(frame.calls, "") or _wrapped(thread, frame)) if frame else ""
-    asks = call in _ASKS and 0 in thread.waits_fds
-    told = (
-        ("input", asks and (call == "read" or said == "input" or "tty" in kinds)),
-        (_SAY.get(call, ""), call in _SAY),
-        ("pipe_full", "pipe" in kinds and call in ("write", "writev")),
-        ("pipe", "pipe" in kinds),
-        ("loop", call.startswith("epoll")),
-        ("socket", bool(kinds & {"tcp", "unix", "socket"})),
-        (_at_futex(process, thread, frame, said), call == "futex"),
-    )
-    return next((kind for kind, holds in told if holds), said or "native")
-
-
-def _wrapped(thread: Thread, frame: StackFrame) -> str:
-    """What the function itself is called, where nothing else was seen of the thread."""
-    if thread.syscall or thread.wchan or thread.runnable is not None:
-        return ""
-    if _SOCKETS.match(frame.path):
-        return "socket" if frame.function in _READS else ""
-    if frame.function == _FLUSHED and any("popen_fork" in one.path for one in thread.frames):
-        return "lock"
-    return _CALLED[frame.function] if frame.function in _WRAPPED else ""
-
-
-def _at_futex(process: Process, thread: Thread, frame: StackFrame | None, said: str) -> str:
-    """What a futex is for: a semaphore of many processes, a collective's end asked for in C++, or a lock."""
-    if thread.futex.startswith("sem:"):
-        return "processes_lock"
-    if frame and frame.calls in _DEVICE and process.rank is not None:
-        return "collective"
-    if frame and frame.calls in ("get", "wait", "result"):
-        return {"get": "queue", "result": "future"}.get(frame.calls, "event")
-    return said or ("lock" if frame else "native")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
-from diagnostics.hang.judge import advice, dumps, meetings, sentences
+from diagnostics.hang.judge import advice, dumps, meetings, sentences, supposed
 from diagnostics.hang.judge.sinks import End, end
 from diagnostics.hang.judge.verdict import HANG, IDLE, PROGRESS, UNKNOWN, WAITING, HangVerdict
 from diagnostics.hang.link import links
@@ -57,7 +57,7 @@ def judge(snapshot: Snapshot, patience: Patience | None = None) -> JudgedJob:
         serves = stand.process.role in SERVING and stand.kind not in ("stopped", "dead", "kernel")
         if not serves and stand.kind != "unseen":
             ends[key] = end(index, edges, key)
-    verdict = meetings.told(index, _verdict(index, ends, limits))
+    verdict = supposed.told(index, meetings.told(index, _verdict(index, ends, limits)))
     verdict = replace(
         verdict,
         unseen=snapshot.blind,

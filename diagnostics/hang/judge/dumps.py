@@ -31,8 +31,8 @@ def _of_others(index: Index) -> bool:
 
 
 def interrupted(index: Index, stand: Stand) -> bool:
-    """Whether somebody interrupted an endless computation: a traceback of a thread that had not come through."""
-    return index.snapshot.source == "tracebacks" and stand.kind == "symbolic"
+    """Whether an endless computation is what somebody shows: a thread that had not come through when they looked."""
+    return _of_others(index) and stand.kind in ("symbolic", "regex")
 
 
 def undecided_rest(index: Index, busy: list[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
 from diagnostics.hang.judge.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING
+from diagnostics.hang.snapshot import DIED, FAILED, UNNAMED
 
 if TYPE_CHECKING:
     from diagnostics.hang.judge.verdict import HangVerdict
@@ -23,7 +24,8 @@ def of(index: Index, verdict: HangVerdict) -> str:
     if verdict.cycle and verdict.cause == "deadlock":
         steps = [f"{_label(index, e.source, verdict)} {e.text} {e.label}" for e in _cycle(verdict)]
         return f"Deadlock: {'; '.join(steps)}."
-    held = f", and holds up {_victims(index, verdict)}" if verdict.victims else ""
+    holds = "hold" if len(names) > 1 else "holds"
+    held = f", and {holds} up {_victims(index, verdict)}" if verdict.victims else ""
     what = _what(index, verdict)
     since = f" (for {_span(verdict.waited_s)})" if verdict.waited_s and verdict.waited_s >= 1 else ""
     if verdict.outcome == PROGRESS:
@@ -53,13 +55,18 @@ def _what(index: Index, verdict: HangVerdict) -> str:
     shared = last and last.kind == "processes_lock"
     if (cause == "lock" and not shared) or (cause in ("full_pipe", "file_lock") and not last):
         return _doing(stand)
-    said = _SAID.get(cause, "{doing}")
+    said = _TOLD.get(stand.process.role) or _SAID.get(cause, "{doing}")
     return said.format(
         doing=_doing(stand), where=stand.wait.detail or "unknown where", locked=len(stand.locked),
         collectives=len(stand.collectives),
     )  # fmt: skip
 
 
+# What failed by the words of a text alone.
+_TOLD = {
+    DIED: "died, by what the text says",
+    FAILED: "does not answer its driver any more, by what the text says",
+}
 # Where a cause says more than what its process is in.
 _SAID = {
     "stopped": CAUSES["stopped"],
@@ -156,16 +163,32 @@ def unmet(index: Index, verdict: HangVerdict, waiting: tuple[str, ...]) -> str:
 
 def together(index: Index, keys: tuple[str, ...]) -> str:
     """Where all ranks that were seen are in the same collective: Python knows no more."""
-    stand = index.stands[keys[0]]
-    who = (
-        _joined([_brief(index.stands[key]) for key in keys])
-        if len(keys) <= _MANY
-        else f"{len(keys)} processes"
-    )
+    stand, who = index.stands[keys[0]], _those(index, keys)
     return (
         f"Not known what holds it up: {who} are all in {_asked(stand)}; who is missing from it is not among them, "
         "or they are in different groups, which Python's stacks do not tell."
     )
+
+
+def supposed(index: Index, keys: tuple[str, ...], why: str) -> str:
+    """Where only the class of the cause can be told, and nobody is named."""
+    stand, who = index.stands[keys[0]], _those(index, keys)
+    said = f"waits in {_asked(stand)}" if stand.kind == "collective" else _doing(stand)
+    if stand.wait.place and stand.wait.place.path == UNNAMED:
+        who, said = "a rank", "waits in a collective"
+    if len(keys) > 1:
+        said = said.replace("waits", "wait", 1)
+    return f"{_upper(who)} {said}: {why}. Which process holds it up, this dump does not tell."
+
+
+def of_waiters(index: Index, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """What was seen of those that wait."""
+    told = []
+    for key in keys[:_MANY]:
+        stand = index.stands[key]
+        seen = " ← ".join(str(frame) for frame in (stand.thread.frames if stand.thread else ())[:_MANY])
+        told.append(f"pid {stand.process.pid} {waits.KINDS[stand.kind]}: {seen}")
+    return tuple(told)
 
 
 def blind(index: Index) -> str:
@@ -203,10 +226,13 @@ def _brief(stand: Stand) -> str:
 
 
 def _victims(index: Index, verdict: HangVerdict) -> str:
-    stands = [index.stands[key] for key in verdict.victims if key in index.stands]
-    if len(stands) <= _MANY:
-        return _joined([_brief(s) for s in stands])
-    return f"{len(stands)} processes"
+    return _those(index, tuple(key for key in verdict.victims if key in index.stands))
+
+
+def _those(index: Index, keys: tuple[str, ...]) -> str:
+    if len(keys) <= _MANY:
+        return _joined([_brief(index.stands[key]) for key in keys])
+    return f"{len(keys)} processes"
 
 
 def _joined(names: list[str]) -> str:

@@ -19,6 +19,8 @@ _GONE = ("stopped", "dead", "kernel")
 # What a rank may be in that is not in the collective, where that says no more than that it is not.
 _ELSEWHERE = ("sleep", "idle", "supervise", "loop", "join", "unseen", "event", "between")
 _OUTSIDE = (
+    "device",
+    "rpc",
     "http",
     "socket",
     "connect",
@@ -36,8 +38,8 @@ _NAMED = {
     "pipe_full": "full_pipe", "queue_full": "full_pipe", "ring_write": "full_pipe",
     "queue": "lost_message", "processes_queue": "lost_message", "pipe": "lost_message", "event": "lost_message",
     "ring_read": "lost_message", "data_loader": "lost_message", "future": "lost_message", "pool": "lost_message",
-    "http": "elsewhere", "socket": "elsewhere", "connect": "connect", "ray": "pending", "sleep": "poll",
-    "file_lock": "file_lock", "idle": "lost_message", "loop": "lost_message",
+    "http": "elsewhere", "socket": "elsewhere", "rpc": "elsewhere", "connect": "connect", "ray": "pending",
+    "sleep": "poll", "file_lock": "file_lock", "idle": "lost_message", "loop": "lost_message",
 }  # fmt: skip
 # How telling an end is, the most telling first; who waits for all of several follows the first.
 _ALL = ("gone", "cycle", "stuck", "busy", "quiet")
@@ -167,7 +169,7 @@ def _cause(index: Index, stand: Stand, path: tuple[Edge, ...]) -> str:
         ("lost_message", kind == "socket" and index.inward(stand)),
         ("mismatch", kind == "collective" and bool(path)),
         # Of a dump it is all that can be said: who took it had waited for the answer.
-        ("lost_message", kind in ("http", "socket") and not path and index.snapshot.source != "live"),
+        ("lost_message", kind in ("http", "socket", "rpc") and not path and index.snapshot.source != "live"),
         # At its end a queue waits for its own thread, which only a full pipe keeps.
         ("full_pipe", kind == "join" and index.snapshot.source != "live" and _flushes(stand)),
     )

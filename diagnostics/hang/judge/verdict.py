@@ -35,6 +35,7 @@ CAUSES = {
     "elsewhere": "is a process that was not looked at",
     "pending": "waits for Ray, which runs nothing of it",
     "poll": "looks again and again for something that does not come",
+    "device": "waits for its device, which does not come back",
     "native": "waits in native code",
     "busy": "computes",
 }

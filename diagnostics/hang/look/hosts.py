@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _PARTS = (
     "hang/plain.py",
     "frameworks.py",
+    "given.py",
     "hang/frames.py",
+    "hang/wait_table.py",
     "hang/roles.py",
     "hang/snapshot.py",
     "hang/read/__init__.py",
@@ -28,6 +30,12 @@ _PARTS = (
     "hang/read/served.py",
     "hang/look/*.py",
 )
+
+
+def carried(options: argparse.Namespace) -> Carried:
+    """What runs on a host."""
+    asked = {"pattern": options.match, "seconds": options.seconds, "samples": options.samples}
+    return Carried("diagnostics.hang.look.remote", _PARTS, asked)
 
 
 def take(options: argparse.Namespace) -> Snapshot:
@@ -38,16 +46,12 @@ def take(options: argparse.Namespace) -> Snapshot:
         ClusterError: The cluster can't be asked at all.
         NoProcessError: All answered, and none has a process to look at.
     """
-    carried = Carried(
-        "diagnostics.hang.look.remote",
-        _PARTS,
-        {"pattern": options.match, "seconds": options.seconds, "samples": options.samples},
-    )
+    sent = carried(options)
     if options.ray:
-        members = cluster.chosen(options, "", carried)
+        members = cluster.chosen(options, "", sent)
         named = [(member.name, member.answer) for member in members]
     else:
-        found, answers = reach.chosen(options, "", lambda _: carried)
+        found, answers = reach.chosen(options, "", lambda _: sent)
         named = [(hosts.name(host, found), answer) for host, answer in zip(found, answers, strict=True)]
     # What is printed may be shared: names of hosts stand on standard error alone.
     for number, (name, answer) in enumerate(named, start=1):

@@ -7,12 +7,12 @@ until the end. Every process of a node listens at the same port, and each knows 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.hang.read import served
 from diagnostics.hang.snapshot import Collective
 
@@ -65,7 +65,7 @@ def ask(address: tuple[str, int], limit_s: float = LIMIT_S) -> Any:
 def _document(answer: bytes) -> Any:
     text = answer.decode("utf-8", errors="replace")
     with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(text[text.index("{") :])
+        return given.parsed(text[text.index("{") :])
     return None
 
 

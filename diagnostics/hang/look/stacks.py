@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 import os
 import shutil
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnostics import given
 from diagnostics.hang import frames
 from diagnostics.hang.look.numbers import numbered
 from diagnostics.hang.read import pyspy
@@ -61,7 +61,7 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
             return f"py-spy cannot be started: {error.strerror or error}"
         if done.returncode == 0:
             try:
-                return numbered(pid, pyspy.threads(json.loads(done.stdout))[pid])
+                return numbered(pid, pyspy.threads(given.parsed(done.stdout))[pid])
             except (ValueError, KeyError, TypeError):
                 problem = "py-spy's answer could not be read"
                 continue

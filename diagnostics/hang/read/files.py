@@ -9,6 +9,7 @@ import re
 import sys
 import zlib
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,24 @@ from diagnostics import given
 from diagnostics.hang import roles
 from diagnostics.hang.read import (
     ReadError,
+    apple,
     bundle,
+    byhand,
+    deaths,
+    kernels,
+    listed,
+    logged,
     notations,
     pasted,
     prefixes,
     pyspy,
     recorder,
     served,
+    several,
     told,
     tracebacks,
 )
-from diagnostics.hang.snapshot import Process, Snapshot, joined
+from diagnostics.hang.snapshot import DIED, WATCHED, Process, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +45,10 @@ MOST_BYTES = 256 * 2**20
 # A document that somebody pasted among words, or between fences.
 _FENCED = re.compile(r"(?ms)^```\w*\n(.*?)^```")
 _BEGINS = re.compile(r"(?m)^[^\S\n]*(?=[{\[])")
+_BLANKS = re.compile(r"\s*")
 _TRIES = 20
+# A server that found its own step to stand.
+_WATCHDOG = re.compile(r"(?i)watchdog[ _]timeout|Pyspy dump for PID")
 _LONGEST = 1000
 _NONE = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
 
@@ -51,7 +62,7 @@ def read(names: Sequence[str]) -> Snapshot:
     parts = [(name, _understood(name, _bytes(name))) for name in names]
     if len(parts) == 1:
         return parts[0][1]
-    return _joined(parts)
+    return several.joined(parts)
 
 
 def _bytes(name: str) -> bytes:
@@ -83,17 +94,35 @@ def _understood(name: str, data: bytes) -> Snapshot:
 def _one(name: str, data: bytes) -> Snapshot:
     if recorder.is_pickle(data):
         return _recorded(name, recorder.flight_recorder(data, name))
+    if data[:_LONGEST].lstrip()[:1] in (b"{", b"["):
+        _bounded(data, name)  # before it becomes a text, which takes as long as all else
     text = pasted.bare(data.decode("utf-8", errors="replace"))
-    document = _json(text)
+    document = _json(text, name)
     if document is not None:
         return _document(document, name)
+    return _with_dead(text, name, _told(text, name))
+
+
+def _told(text: str, name: str) -> Snapshot | None:
     words = told.read(text)
     if words is not None and told.decides(words):
         return words
-    found = _stacks(text) or _pasted(text, name) or words
-    if found is None:
+    return _stacks(text) or _pasted(text, name) or words or logged.read(text)
+
+
+def _with_dead(text: str, name: str, found: Snapshot | None) -> Snapshot:
+    """What was read, and who died by the words beside it."""
+    dead = deaths.read(text)
+    if found is None and not dead:
         raise ReadError(f"{name}: {_NONE}")
-    return found
+    found = found or Snapshot(source="a log")
+    seen = {process.pid for process in found.processes}
+    if any(process.state in ("Z", "X") for process in found.processes):
+        return found
+    # Beside stacks, who is dead by a list of processes or by a log; these have no stack.
+    beside = [one for one in listed.processes(text) if one.state == "Z" and one.pid not in seen]
+    dead += [replace(one, role=DIED) for one in beside]
+    return replace(found, processes=(*found.processes, *dead))
 
 
 def _document(document: Any, name: str) -> Snapshot:
@@ -106,10 +135,11 @@ def _document(document: Any, name: str) -> Snapshot:
 
 def _stacks(text: str) -> Snapshot | None:
     """Stacks, and what else tells of processes; None if there are none."""
-    text = pasted.untagged(prefixes.stripped(text))
+    text = apple.as_lldb(pasted.untagged(prefixes.stripped(text)))
     if pyspy.is_text(text):
-        return _roled(pyspy.from_text(text), "py-spy text")
-    if found := pasted.slept(text):
+        watched = f" {WATCHED}" if _WATCHDOG.search(text) else ""
+        return _roled(pyspy.from_text(text), f"py-spy text{watched}")
+    if found := kernels.slept(text):
         return _roled(found, "/proc's stacks")
     if found := _in_any_notation(text):
         return _roled(found, "stacks")
@@ -124,7 +154,9 @@ def _stacks(text: str) -> Snapshot | None:
 
 def _processes(text: str) -> Snapshot | None:
     """What is told of processes where there is no stack."""
-    if found := pasted.full(text) or pasted.tree(text) or pasted.table(text):
+    if found := byhand.read(text):
+        return _roled(found, "calls that somebody wrote down")
+    if found := listed.processes(text):
         return Snapshot(tuple(found), source="a list of processes")
     if found := pasted.straced(text):
         return _roled(found, "strace")
@@ -147,11 +179,13 @@ def _size(found: list[Process]) -> int:
 
 def _pasted(text: str, name: str) -> Snapshot | None:
     """The first document of a known kind among other words; None if there is none."""
-    pieces = [match[1] for _, match in zip(range(_TRIES), _FENCED.finditer(text), strict=False)]
-    pieces += [text[match.end() :] for _, match in zip(range(_TRIES), _BEGINS.finditer(text), strict=False)]
-    for piece in pieces:
+    starts = [_BLANKS.match(text, match.start(1)) for match in islice(_FENCED.finditer(text), _TRIES)]
+    starts += islice(_BEGINS.finditer(text), _TRIES)
+    for start in starts:
+        assert start is not None
         try:
-            return _document(json.JSONDecoder().raw_decode(piece.lstrip())[0], name)
+            given.bounded(text, start.end())
+            return _document(json.JSONDecoder().raw_decode(text, start.end())[0], name)
         except (ValueError, RecursionError, ReadError):
             continue
     return None
@@ -164,13 +198,21 @@ def _recorded(name: str, found: tuple[Process, Collective] | None) -> Snapshot:
     return Snapshot((found[0],), collectives=(found[1],), source="flight recorder")
 
 
-def _json(text: str) -> Any:
+def _json(text: str, name: str) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         return None
+    _bounded(text, name)
     try:
-        return json.loads(text)
+        return given.parsed(text)
     except ValueError:
         return None
+
+
+def _bounded(document: bytes | str, name: str) -> None:
+    try:
+        given.bounded(document)
+    except given.TooMuchError as error:
+        raise ReadError(f"{name}: {error}") from None
 
 
 def _spied(document: list[Any], name: str) -> Snapshot:
@@ -198,51 +240,4 @@ def _roled(processes: list[Process], source: str) -> Snapshot:
         if "_worker_loop" in names:
             role = "data loader worker"
         found.append(replace(process, role=role, rank=process.rank if process.rank is not None else rank))
-    return Snapshot(_apart(found), source=source)
-
-
-def _apart(processes: list[Process]) -> tuple[Process, ...]:
-    """With numbers of their own, where a dump has none or the same twice."""
-    found, seen = [], set()
-    for process in processes:
-        pid = process.pid
-        while pid in seen:
-            pid += 1
-        seen.add(pid)
-        found.append(replace(process, pid=pid))
-    return tuple(found)
-
-
-def _of_host(part: Snapshot, host: str) -> Snapshot:
-    """A bundle of one host among others: its addresses are numbered by itself, and mean nothing beside theirs."""
-    if any(process.host for process in part.processes):
-        return part
-
-    def own(address: str) -> str:
-        return f"{host} {address}" if address.startswith("address-") else address
-
-    seen = part.on(host)
-    return replace(
-        seen,
-        processes=tuple(replace(process, job=own(process.job)) for process in seen.processes),
-        sockets=tuple(replace(s, local=own(s.local), remote=own(s.remote)) for s in seen.sockets),
-        notes=(
-            *seen.notes,
-            "addresses of different bundles are not joined: look by --hosts or --ray for that",
-        ),
-    )
-
-
-def _joined(parts: list[tuple[str, Snapshot]]) -> Snapshot:
-    """Several files as one job: bundles of several hosts, or a file a process."""
-    bundles = sum(part.source == "live" for _, part in parts)
-    placed: list[Snapshot] = []
-    for name, part in parts:
-        # Numbers of processes are those of a host.
-        host = Path(name).stem if bundles > 1 else ""
-        placed.append(_of_host(part, host) if host and part.source == "live" else part)
-    processes = [process for part in placed for process in part.processes]
-    if bundles <= 1:
-        processes = list(_apart(processes))
-    whole = joined(placed)
-    return replace(whole, processes=tuple(processes))
+    return Snapshot(several.apart(found), source=source)

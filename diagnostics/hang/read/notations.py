@@ -35,10 +35,13 @@ _LEVEL = re.compile(r"[A-Z]+")
 _LONGEST = 500
 _MAY = re.compile(r"\.pyx?\b|<frozen |<string>|<stdin>")
 # What debuggers of Python's frames say of a call in C.
-_BUILT_IN = re.compile(r"<built-in method (\w+) of|^\s*(Waiting for the GIL)\s*$")
+BUILT_IN = re.compile(
+    r"^\s*(?:#\d+ )?(?:<built-in method (\w+) of|Waiting for (?:the GIL|a lock \(e\.g\. GIL\))\s*$)"
+)
 # As glibc, glog and the kernel print a frame.
 _NATIVE = re.compile(
     r"^\s*(?:#?\d+[:.]? +)?(?:(?P<library>/?\S+?\.so\S*)\((?P<inner>[\w:~]+)\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
+    r"|>?\s*(?:\[Inline Frame\] )?[\w.]+\.(?:dll|exe|pyd)!(?P<visual>[\w:~]+)[<(`:].*"
     r"|@ +0x[0-9a-f]+ +(?:\(unknown\)|(?P<glog>[\w:~<>, ]+?)(?:\(.*)?)$"
     r"|\[<[0-9a-f]+>\] (?P<kernel>\w+)\+0x[0-9a-f]+/0x[0-9a-f]+)"
 )
@@ -71,10 +74,10 @@ def frame(line: str) -> tuple[StackFrame, bool | None] | None:
         if (match := pattern.search(plain)) and not _LEVEL.fullmatch(match["name"]):
             name = match["name"].rpartition(".")[2] or match["name"]
             return StackFrame(match["path"].replace("\\", "/"), name, int(match["line"] or 0)), outermost
-    if match := _BUILT_IN.search(line):
+    if match := BUILT_IN.match(line):
         return StackFrame(NATIVE, match[1] or "take_gil"), None
     if match := _NATIVE.match(line):
-        function = match["inner"] or match["glog"] or match["kernel"]
+        function = match["inner"] or match["glog"] or match["kernel"] or match["visual"]
         return (StackFrame(match["library"] or NATIVE, function.strip()), False) if function else None
     return None
 

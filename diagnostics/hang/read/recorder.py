@@ -6,10 +6,10 @@ that is all that a flight recorder writes.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
+from diagnostics import given
 from diagnostics.hang.read import ReadError, pickled, served
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 
@@ -95,7 +95,7 @@ def _frame(item: Any) -> StackFrame:
 def _world(document: dict[str, Any]) -> int | None:
     for config in (document.get("pg_config") or {}).values():
         try:
-            return len(json.loads(str(config["ranks"]).replace("'", '"')))
+            return len(given.parsed(str(config["ranks"]).replace("'", '"')))
         except (ValueError, KeyError, TypeError):
             continue
     return None

@@ -6,101 +6,23 @@ interrupt or in a time limit shows where it stood.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 from diagnostics.hang.frames import called
-from diagnostics.hang.read import notations
-from diagnostics.hang.read.pyspy import BEGINNINGS, RANK, last, started
-from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
-
-_FAULT = re.compile(
-    r"^\s*(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]]*)\])? \(most recent call first\)"
-)
-_PYSTACK = re.compile(r"^\s*Traceback for thread (\d+) \(([^)]*)\)(.*?)\(most recent call (last|first)\)")
-_PLAIN = re.compile(r"^[^\w\n]*(?:Stack|T?raceback|Thread)\b.*\(most recent call (first|last)\)")
-# Whatever else a program writes above a thread's stack.
-_THREAD = re.compile(
-    r"^\W*(?:stack (?:of|for)\b|<?_?(?:Main|\w+ )?Thread\b)(?![^\n]*\bFile \")[^.!?\n]{0,80}$", re.IGNORECASE
-)
-_FIRST = re.compile(r"Thread 1\b:?$|MainThread|main thread", re.IGNORECASE)
-_PYTHON = re.compile(r'^\s*(?:\(Python\) )?File:? "([^"]+)", line (\d+|\?+)(,?) in (\S+)')
-# As IPython has it: the place, and an arrow at the line. Two ways of writing the place.
-_IPYTHON = re.compile(r"^(?:File )?(\S{1,300}\.py)(?::\d+)?,? in (\w+(?:\.\w+)*)\(")
-# As rich has it: the place, and its mark at the line.
-_RICH = re.compile(r"^\s*(/\S{1,300}\.pyx?):(\d+) in (\S+)\s*$")
-_RICH_LINE = re.compile(r"^\s*\u2771\s+(\d+)\s(?:\W{0,12})(.*)$")
-_IPYTHON_LINE = re.compile(r"^-+> ?(\d+)\s(.*)$")
-_C = re.compile(r'^\s*\(C\) File "([^"]*)", line (\d+), in (.+?)(?: \(([^)]*)\))?\s*$')
-_GDB_THREAD = re.compile(r'^\s*Thread (\d+) \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
-# `info threads`: a line a thread, of each the innermost frame alone.
-_GDB_INFO = re.compile(
-    r'^\*?\s*(\d+)\s+Thread 0x[0-9a-f]+ \(LWP (\d+)\)(?: "([^"]*)")?\s+(?:0x[0-9a-f]+ in )?(\S+) \('
-)
-_GDB_FRAME = re.compile(
-    r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+))?\s*$"
-)
-# A frame whose arguments go on in the next line; `eu-stack`, without arguments; lldb.
-_GDB_CUT = re.compile(
-    r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?([\w:~<>@.$*&, ]{1,300}?) ?\((?=[^\n]*=)[^\n]*[,=]\s*$"
-)
-_EU = re.compile(r"^\s*#\d+\s+0x[0-9a-f]+ (?:- \d+ )?(?!in )([\w:~@.$]{2,300})(?: - .*|\s*\(?.*)?$")
-_EU_THREAD = re.compile(r"^\s*TID (\d+)\b")
-_LLDB = re.compile(r"^\s*\*?\s*frame #\d+: 0x[0-9a-f]+ ([^\s`]+)`(.+?)(?: \+ \d+| at |\(|$)")
-_LLDB_THREAD = re.compile(r"^\s*\*?\s*thread #(\d+)\b")
-_GDB_PYTHON = re.compile(r"^\s*(?:#\d+ .*\b)?Frame 0x[0-9a-f]+, for file ([^,]+), line (\d+), in (\S+)")
-# Frames of C++ as an error of c10d prints them, and chains of calls that somebody drew: outermost first.
-_CPP = re.compile(r"^\s*frame #(\d+): (.+?) \+ 0x[0-9a-f]+ \((?:0x[0-9a-f]+ in )?([^)]*)\)")
-_ARROW = re.compile(r"^\s{1,80}(?:\S.{0,200}\s)?->\s+([\w:.]+)")
-# Native frames of what only noticed that others are stuck or gone.
-_AFTER = re.compile(
-    r"[wW]atchdog|heartbeatMonitor|HeartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes"
-)
-# Who lost its other end is not the one that stands.
-_CLOSED = re.compile(
-    r"(?i)connection (?:was )?(?:likely )?(?:reset|closed)|broken pipe|failed to recv|recvValue failed"
-)
-_ERROR = re.compile(
-    r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
-)
-_STOOD = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExit|Interrupted")
-# A lock that is asked for until it is given; errors that are of a wait all the same.
-_AGAIN = "[Errno 37] No locks available"
-_STANDS = re.compile(rf"(?i)timed out|{re.escape(_AGAIN)}")
-_CAUSE = ("During handling of the above", "The above exception was")
-_PROCESS = re.compile(r"^Process (\d+): ?")
-_LONGEST = 1000
-_PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]+(\d+)\b")
+from diagnostics.hang.read import marks, notations, whole
+from diagnostics.hang.read.pyspy import BEGINNINGS, RANK, last
+from diagnostics.hang.snapshot import NATIVE, Process, StackFrame
 
 
 def _lines(text: str) -> list[str]:
     """What is longer than a frame is none, and would only take time."""
-    return [line[:_LONGEST] for line in text.splitlines()]
+    return [line[: marks.LONGEST] for line in text.splitlines()]
 
 
 def is_text(text: str) -> bool:
     """Whether there are stacks in it that this module reads."""
-    return any(
-        pattern.match(line)
-        for line in _lines(text)
-        for pattern in (
-            _FAULT,
-            _PYSTACK,
-            _GDB_THREAD,
-            _PLAIN,
-            _GDB_FRAME,
-            _PYTHON,
-            _IPYTHON,
-            _CPP,
-            _ARROW,
-            _GDB_INFO,
-            _GDB_PYTHON,
-            _RICH,
-            _EU,
-            _LLDB,
-        )
-    )
+    return any(pattern.match(line) for line in _lines(text) for pattern in marks.ANY)
 
 
 def from_text(text: str, *, loose: bool = False) -> list[Process]:
@@ -110,7 +32,7 @@ def from_text(text: str, *, loose: bool = False) -> list[Process]:
         text: What somebody pasted.
         loose: Whether a frame may be written in any notation, not in those of known tools alone.
     """
-    reader = _Dump(closed=bool(_CLOSED.search(text)), loose=loose)
+    reader = _Dump(closed=bool(marks.CLOSED.search(text)), loose=loose)
     for line in _lines(text):
         reader.line(line)
     return reader.finished()
@@ -127,6 +49,7 @@ class _Dump:
         self.flush = False  # a frame that is not set in: its source is not either
         self.pid = 0
         self.last = ""  # an error's line
+        self.interrupted = False
         self.mixed = False  # a traceback begins in the middle of another: lines of several writers in turns
 
     def line(self, line: str) -> None:
@@ -141,19 +64,20 @@ class _Dump:
         if match := RANK.match(line):
             self.rank, self.thread = int(match["a"] or match["b"]), None
             self._process(0)
-        elif match := _PROCESS.match(line):
+        elif match := marks.PROCESS.match(line):
             self.thread = None
             self._process(int(match[1]), ranked=False)
-        elif self.thread is not None and (match := _ERROR.match(line)):
-            self.last = line
-            self.thread["gone"] = not (_STOOD.search(match[1]) or _STANDS.search(line))
-        elif line.startswith(_CAUSE):
+        elif match := marks.ERROR.match(line):
+            self._ended(line, match[1])
+        elif line.startswith(marks.CAUSE):
             self._caused()
-        elif _THREAD.match(line):
-            self._thread(0, "MainThread" if _FIRST.search(line) else line.strip("*=#- \t")[:80], reverse=None)
+        elif marks.THREAD.match(line):
+            self._thread(
+                0, "MainThread" if marks.FIRST.search(line) else line.strip("*=#- \t")[:80], reverse=None
+            )
         elif self.thread is not None and self.thread["drawn"] and line[:1].strip():
             self.thread = None
-        elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
+        elif (match := marks.PID.search(line)) and not line.startswith((" ", "\t")):
             self.pid = int(match[1])
 
     def _process(self, pid: int, *, ranked: bool = True) -> None:
@@ -161,28 +85,37 @@ class _Dump:
         self.main = False
 
     def _is_source(self, line: str) -> bool:
-        return line[:1] in (" ", "\t") or (self.flush and bool(line) and not _ERROR.match(line))
+        return line[:1] in (" ", "\t") or (self.flush and bool(line) and not marks.ERROR.match(line))
+
+    def _ended(self, line: str, error: str) -> None:
+        """An error: of a stack before it, or one that comes to nothing but another error."""
+        if self.thread is None:
+            # What C makes of an interrupt is another error: it stood in it all the same.
+            self.interrupted = error == "KeyboardInterrupt"
+            return
+        self.last = line
+        self.thread["gone"] = not (self.interrupted or marks.STOOD.search(error) or marks.STANDS.search(line))
 
     def _caused(self) -> None:
         """What follows is another stack."""
-        if self.thread is not None and _AGAIN not in self.last:
+        if self.thread is not None and marks.AGAIN not in self.last:
             self.main = self.main and self.thread["name"] != "MainThread"
             self.thread["gone"], self.thread["name"] = True, ""
 
     def _begins(self, line: str) -> bool:
         """Whether a tool's own line begins a thread."""
-        if match := _PYSTACK.match(line):
+        if match := marks.PYSTACK.match(line):
             self._thread(int(match[1]), match[2], reverse=match[4] == "last", gil="Has the GIL" in match[3])
-        elif match := _FAULT.match(line):
+        elif match := marks.FAULT.match(line):
             self._thread(int(match[1], 16), match[2] or "")
-        elif match := _GDB_THREAD.match(line):
+        elif match := marks.GDB_THREAD.match(line):
             self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
-        elif match := _EU_THREAD.match(line) or _LLDB_THREAD.match(line):
+        elif match := marks.EU_THREAD.match(line) or marks.LLDB_THREAD.match(line):
             self._thread(int(match[1]), "MainThread" if match[1] in (str(self.pid), "1") else "")
-        elif match := _GDB_INFO.match(line):
+        elif match := marks.GDB_INFO.match(line):
             self._thread(int(match[2]), "MainThread" if match[1] == "1" else match[3] or "")
             self._frame(StackFrame(NATIVE, match[4]))
-        elif match := _PLAIN.match(line):
+        elif match := marks.PLAIN.match(line):
             if self.source and match[1] == "last" and self.thread is not None and self.thread["told"]:
                 self.mixed = True
             if self.thread is not None and self.thread["reverse"] is None and not self.thread["frames"]:
@@ -195,20 +128,20 @@ class _Dump:
 
     def _frames(self, line: str) -> bool:
         """Whether a line is a frame."""
-        if match := _PYTHON.match(line):
+        if match := marks.PYTHON.match(line):
             # faulthandler writes the innermost first and no comma, a traceback the innermost last.
             self._frame(StackFrame(match[1], last(match[4]), _number(match[2])), reverse=bool(match[3]))
-        elif match := _GDB_PYTHON.match(line):
+        elif match := marks.GDB_PYTHON.match(line):
             self._frame(StackFrame(match[1], last(match[3]), _number(match[2])))
-        elif match := _C.match(line):
+        elif match := marks.C.match(line):
             self._frame(StackFrame(match[4] or match[1], match[3].strip(), int(match[2])))
-        elif match := _CPP.match(line):
+        elif match := marks.CPP.match(line):
             if self.closed:
                 return True
             if match[1] == "0" and self.thread is not None and self.thread["frames"]:
                 self.thread = None
             self._frame(StackFrame(match[3] or NATIVE, match[2].partition("(")[0]))
-        elif match := _ARROW.match(line):
+        elif match := marks.ARROW.match(line):
             self._frame(StackFrame(NATIVE, match[1]), reverse=True)
             assert self.thread is not None
             self.thread["drawn"] = True
@@ -217,22 +150,29 @@ class _Dump:
         return True
 
     def _of_debugger(self, line: str) -> bool:
-        if match := _GDB_FRAME.match(line):
+        if match := notations.BUILT_IN.match(line):
+            # As gdb's py-bt has it, beside frames of Python.
+            self._frame(StackFrame(NATIVE, match[1] or "take_gil"))
+            return True
+        if match := marks.GDB_PLACE.match(line):
+            self._frame(StackFrame(match[1], match[2]))
+        elif match := marks.GDB_FRAME.match(line):
             self._frame(StackFrame(match[2] or match[3] or NATIVE, match[1].strip(), int(match[4] or 0)))
-        elif match := _GDB_CUT.match(line) or _EU.match(line):
+        elif match := marks.GDB_CUT.match(line) or marks.EU.match(line):
             self._frame(StackFrame(NATIVE, match[1].strip()))
-        elif match := _LLDB.match(line):
-            self._frame(StackFrame(match[1], match[2].strip()))
+        elif match := marks.LLDB.match(line):
+            # Apple's frameworks are named without a suffix.
+            self._frame(StackFrame(match[1] if "." in match[1] else NATIVE, match[2].strip()))
         return bool(match)
 
     def _of_ipython(self, line: str) -> bool:
-        if match := _RICH.match(line):
+        if match := marks.RICH.match(line):
             self._frame(StackFrame(match[1], last(match[3]), int(match[2])), reverse=True)
             return True
-        if match := _IPYTHON.match(line):
+        if match := marks.IPYTHON.match(line):
             self._frame(StackFrame(match[1], last(match[2])), reverse=True)
             return True
-        match = _IPYTHON_LINE.match(line) or _RICH_LINE.match(line)
+        match = marks.IPYTHON_LINE.match(line) or marks.RICH_LINE.match(line)
         if match and self.thread is not None and self.thread["frames"]:
             inner = self.thread["frames"][-1]
             self.thread["frames"][-1] = replace(inner, line=int(match[1]), calls=called(match[2]))
@@ -275,7 +215,9 @@ class _Dump:
         if self.mixed:
             return found
         for number, item in enumerate((p for p in self.processes if p["threads"]), start=1):
-            threads = _with_main([_thread(t) for t in item["threads"] if t["frames"] and not _left(t)])
+            threads = whole.with_main(
+                [whole.thread(t) for t in item["threads"] if t["frames"] and not whole.left(t)]
+            )
             if threads:
                 pid = self.pid if self.pid and len(self.processes) == 1 else number
                 found.append(
@@ -295,39 +237,3 @@ def _begins_thread(frame: StackFrame) -> bool:
 
 def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
-
-
-def _left(item: dict[str, Any]) -> bool:
-    """Whether the stack is of a moment that is over, or of who only noticed."""
-    return bool(item["gone"]) or any(_AFTER.search(frame.function) for frame in item["frames"])
-
-
-def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """Names the main thread, where none is called so: the last that nothing started."""
-    if not any(t.name == "MainThread" for t in threads):
-        # faulthandler puts the thread that was started first last; gdb and pystack name it by the process.
-        for n in reversed(range(len(threads))):
-            if not started(threads[n]):
-                threads[n] = replace(threads[n], name="MainThread")
-                break
-    return tuple(threads)
-
-
-def _outermost_first(item: dict[str, Any]) -> bool:
-    """As its head says; without one, by which neighbour a frame's line of source calls, or where a program begins."""
-    names = [frame.function for frame in item["frames"]]
-    below = above = 0
-    for n, line in item["sources"].items():
-        below += n + 1 < len(names) and f"{names[n + 1]}(" in line
-        above += n > 0 and f"{names[n - 1]}(" in line
-    if item["told"]:
-        return bool(item["reverse"])
-    begins = [name in (*BEGINNINGS, "<module>") for name in (names[0], names[-1])]
-    if below == above and begins[0] != begins[1]:
-        return begins[0]
-    return bool(item["reverse"]) if below == above else below > above
-
-
-def _thread(item: dict[str, Any]) -> Thread:
-    frames = tuple(reversed(item["frames"])) if _outermost_first(item) else tuple(item["frames"])
-    return Thread(item["id"], item["name"], frames, stem=len(frames), samples=1, gil=item["gil"])

@@ -1,7 +1,8 @@
 """Dumps that others took, scored: `python -m tests.diagnostics.hang.score_dumps FOLDER`.
 
 FOLDER has `labels.jsonl`: a line a dump with `file`, `hng` (codes that are right, none where no entry is), `confirmed`,
-`healthy` and `unknown_ok`. A dump that can't be read is not `unknown`: it is wrong wherever something could be said.
+`healthy` and `unknown_ok`; `hng` may name a cause that has no entry, as `device`; `shown` says whether the text itself
+shows the cause. A dump that can't be read is not `unknown`: it is wrong wherever something could be said.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
         outcome, cause, code, sentence = verdict.outcome, verdict.cause, verdict.code, verdict.sentence
     except ReadError as error:
         outcome, cause, code, sentence = UNREAD, "", "", str(error).replace(str(path), path.name)
-    named = code if outcome == HANG else ""
+    named = (code or cause) if outcome == HANG else ""
     return {
         "file": path.name, "class": label["class"], "group": group(label), "expected": label["hng"],
+        "shown": label.get("shown", True),
         "outcome": outcome, "cause": cause if outcome == HANG else "", "code": named, "sentence": sentence,
         "worth": worth(label, outcome, named),
     }  # fmt: skip
@@ -63,6 +65,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         read = sum(row["outcome"] != UNREAD for row in chosen)
         figures = f"{told['right']:>7}{told['unknown']:>9}{told['missed']:>8}{told['false']:>7}"
         lines.append(f"{name or 'all':<16}{len(chosen):>6}{read:>6}{figures}")
+    shown = [row for row in rows if row["group"] == "confirmed" and row["shown"]]
+    lines.append(
+        f"confirmed, shown by the text: {sum(row['worth'] == 'right' for row in shown)} of {len(shown)}"
+    )
     return "\n".join(lines)
 
 

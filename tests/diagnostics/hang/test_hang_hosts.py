@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -10,17 +11,22 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diagnostics.doctor.fleet import command as fleet
 from diagnostics.hang.judge.decide import judge
+from diagnostics.hang.look import hosts
 from diagnostics.hang.look.hosts import of_answers
 from diagnostics.hang.look.take import NoProcessError
 from diagnostics.hang.read import files
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.nodes.answer import MARK, NodeAnswer
+from diagnostics.nodes.program import zipped
 
 ROOT = Path(__file__).parents[3]
 ASKS = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
@@ -167,6 +173,21 @@ def wire(machines):
         yield [*inside, "addr", "add", f"10.77.0.{number}/24", "dev", f"grpo{number}"]
         yield [*inside, "link", "set", f"grpo{number}", "up"]
         yield [*inside, "link", "set", "lo", "up"]
+
+
+@pytest.mark.parametrize(
+    "carried",
+    [hosts.carried(Namespace(match="", seconds=1.0, samples=1)), fleet.carried()],
+    ids=lambda it: it.look,
+)
+def test_what_is_sent_imports_nothing_that_is_not(tmp_path, carried):
+    """A host has nothing of ours but what was sent, and no package of others."""
+    zipfile.ZipFile(io.BytesIO(zipped(carried.parts))).extractall(tmp_path)
+    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {carried.look}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
+    )
+    assert not done.stderr
 
 
 def test_two_real_machines(two_hosts, tmp_path):

@@ -82,6 +82,37 @@ def test_the_command_says_it_and_keeps_it(stuck, tmp_path, capsys):
     assert again["sentence"] == found["sentence"]
 
 
+def test_no_locals_and_no_environment_but_named_keys_are_kept(tmp_path, capsys):
+    """What a process holds in its variables, of either kind, is nobody's but its owner's."""
+    held, told = "kept-in-a-local-4711", "kept-in-the-environment-4711"
+    program = f"def f():\n    mine = '{held[::-1]}'[::-1]\n    print(1, flush=True)\n    input()\nf()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=os.environ | {"RANK": "0", "NCCL_MINE": told, "MY_KEY": told},
+    )  # fmt: skip
+    with process:
+        process.stdout.readline()
+        kept = tmp_path / "b.json"
+        look = [
+            "hang",
+            "--pid",
+            str(process.pid),
+            "--patience",
+            "0.2",
+            "--seconds",
+            "0.2",
+            "--format",
+            "json",
+        ]
+        main([*look, "--save", str(kept)])
+        process.communicate(b"\n")
+    said = kept.read_text() + "".join(capsys.readouterr())
+    assert f'"pid": {process.pid}' in said
+    assert told not in said
+    assert held not in said
+
+
 def problems(found):
     """What a document has against the published schema."""
     schema = json.loads((Path(__file__).parents[3] / "docs" / "hang-v1.schema.json").read_text())

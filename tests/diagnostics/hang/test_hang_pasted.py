@@ -274,15 +274,25 @@ def test_what_is_told_is_read(tmp_path, name):
         )  # fmt: skip
 
 
-OPEN = {
+# Somebody has not come: of what class that is follows, who it is does not.
+LATE = {
     "all at the same": "".join(_CAUGHT.format(n, 5, "ALLREDUCE", 8) + _AT.format(n, 5, 7 + n, 4) for n in range(3)),
-    "nothing pending": _COUNTED.format(1, 6, 6) + _COUNTED.format(6, 6, 6),
     "other numbers of groups that are not said": _CAUGHT.format(0, 5, "ALLREDUCE", 8)
     + _CAUGHT.format(1, 9, "BROADCAST", 8),
     "pairs": _CAUGHT.format(0, 5, "SEND", 8) + _CAUGHT.format(1, 5, "RECV", 8),
     "sizes that a root may have alone": _CAUGHT.format(0, 5, "GATHER", 8) + _CAUGHT.format(1, 5, "GATHER", 0),
     "an old watchdog": "[E ProcessGroupNCCL.cpp:737] [Rank 0] Watchdog caught collective operation timeout: "
     "WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804406 milliseconds before timing out.\n",
+    "a rank alone, with words before it": 'this is card 0: Thread 59633 (active): "MainThread"\n'
+    "    all_reduce (vllm/distributed/parallel_state.py:132)\n    forward (train.py:9)\n",
+    "a watchdog's line that is cut": "".join(_CAUGHT.format(n, 5, "ALLREDUCE", 8) for n in range(3))
+    + "[rank3]:[E1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
+    "OpType=ALLR",
+    "who came to the barrier": "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while "
+    "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n",
+}  # fmt: skip
+OPEN = {
+    "nothing pending": _COUNTED.format(1, 6, 6) + _COUNTED.format(6, 6, 6),
     "an error that was raised": f"Traceback (most recent call last):\n  {_FORM.format(3, 'all_reduce')}RuntimeError: CUDA error\n",  # noqa: E501
     "who lost its other end": "Connection reset by peer\n"
     "[rank2]: frame #4: c10d::TCPStore::get(std::string const&) + 0x7a (0x7f in /opt/env/lib/libtorch_cpu.so)\n",
@@ -309,8 +319,6 @@ OPEN = {
     "    work_item = work_queue.get(block=True)\n",
     "a stack without a line for its thread": "    get_execution_info (ray/_private/function_manager.py:361)\n"
     "    main_loop (ray/_private/worker.py:887)\n    <module> (ray/_private/workers/default_worker.py:289)\n",
-    "a rank alone, with words before it": 'this is card 0: Thread 59633 (active): "MainThread"\n'
-    "    all_reduce (vllm/distributed/parallel_state.py:132)\n    forward (train.py:9)\n",
     "a thread beside the main one": 'Thread 0x7f1 (most recent call first):\n  File "/usr/lib/python3.12/queue.py", line 180 in get\n'  # noqa: E501
     '  File "/job/pipeline.py", line 98 in run\n  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap\n',
     "a piece of a worker of a pool": '  File "/usr/lib/python3.8/multiprocessing/queues.py", line 355, in get\n'
@@ -318,11 +326,6 @@ OPEN = {
     "NCCL's RAS without a difference": "Errors\n======\n\nWarnings\n========\n\n#0-0 (27a0) MISMATCH\n"
     "  8 ranks have launched up to operation 7\n  Rank 0 -- GPU 0 managed by process 48 on node 10.0.0.1\n"
     'Thread 7 (idle): "MainThread"\n    main_loop (ray/_private/worker.py:887)\n',
-    "a watchdog's line that is cut": "".join(_CAUGHT.format(n, 5, "ALLREDUCE", 8) for n in range(3))
-    + "[rank3]:[E1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
-    "OpType=ALLR",
-    "who came to the barrier": "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while "
-    "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n",
     "a thread that looks once a minute": "Traceback for thread 26 (python) [] (most recent call last):\n"
     '    (Python) File "/usr/lib64/python3.12/threading.py", line 1032, in _bootstrap\n'
     '    (Python) File "/job/manager.py", line 54, in run\n'

@@ -1,0 +1,67 @@
+"""Calls that somebody wrote down: names alone, or each thread of a list with what it is in."""
+
+from __future__ import annotations
+
+import re
+
+from diagnostics.hang import frames
+from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
+
+# A call to a line, with what stands around it: a file, a library, what somebody says of it behind an arrow.
+_CALL = re.compile(
+    r"^\s*(?P<name>[A-Za-z_~][\w:~.]*(?:\([^()\n]{0,80}\)(?:::[^\s(]+)*)?)(?: +\((?P<place>[^()\n]{1,200}(?:\(\))?)\))?"
+    r"(?P<said>\s+<-+.*)?\s*$"
+)
+# `MainThread`: `dist.barrier` (`torch/distributed/distributed_c10d.py`) from …
+_THREAD = re.compile(r"(?m)^\s*[-*]\s+`(?P<name>\w+)`: +(?P<calls>[^\n]*`[\w.]+`[^\n]*\.py[^\n]*)$")
+_IN = re.compile(r"`([\w.]+)`(?: \(`([^`\s]+\.pyx?)`\))?")
+_PLACE = re.compile(r"^(?P<path>[^\s:]+\.(?:pyx?|dll|so[.\d]*|cpp|c))(?::(?P<line>\d+))?$")
+_FEWEST = 3
+# What stands in a library whoever called it.
+_TELLING = ("device", "collective", "rendezvous", "lock")
+
+
+def read(text: str) -> list[Process]:
+    """The one process of which it is said; none where no call tells what it waits in."""
+    threads = _listed(text) or _stack(text)
+    return [Process(1, threads=threads)] if threads else []
+
+
+def _listed(text: str) -> tuple[Thread, ...]:
+    found = []
+    for number, match in enumerate(_THREAD.finditer(text), start=1):
+        stack = tuple(
+            StackFrame(path or NATIVE, name.rpartition(".")[2]) for name, path in _IN.findall(match["calls"])
+        )
+        found.append(Thread(number, match["name"], stack, samples=1, stem=len(stack)))
+    return tuple(found) if any(_tells(thread.frames) for thread in found) else ()
+
+
+def _stack(text: str) -> tuple[Thread, ...]:
+    """The longest run of lines that are a call each."""
+    best: list[StackFrame] = []
+    run: list[StackFrame] = []
+    for line in [*text.splitlines(), "."]:
+        match = _CALL.match(line[:300])
+        # Prose has no line that is one word; what ends in a colon is a heading.
+        if match and not line.rstrip().endswith(":"):
+            run.append(_frame(match))
+            continue
+        if len(run) > len(best) and len(run) >= _FEWEST and _tells(run):
+            best = run
+        run = [] if line.strip() and not line.strip().startswith("...") else run
+    return (Thread(1, "MainThread", tuple(best), samples=1, stem=len(best)),) if best else ()
+
+
+def _frame(match: re.Match[str]) -> StackFrame:
+    place = _PLACE.match(match["place"] or "")
+    name = match["name"].partition("(")[0]
+    return (
+        StackFrame(place["path"].replace("\\", "/"), name, int(place["line"] or 0))
+        if place
+        else StackFrame(NATIVE, name)
+    )
+
+
+def _tells(stack: list[StackFrame] | tuple[StackFrame, ...]) -> bool:
+    return any(set(frames.kinds(frame.path, frame.function)) & set(_TELLING) for frame in stack)

@@ -1,0 +1,208 @@
+"""What a log says of a wait, a death or a device, where no stack says it, and lists of processes beside stacks."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from diagnostics import __main__ as program
+from diagnostics.hang.judge import causes
+from diagnostics.hang.judge.decide import judge
+from diagnostics.hang.judge.verdict import HANG, UNKNOWN
+from diagnostics.hang.read import ReadError, files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from diagnostics.hang.judge.verdict import HangVerdict
+
+LATE = (
+    "[rank0]:[E101 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=60000) ran for 60010 milliseconds\n"
+)
+RAISED = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "train.py", line 9, in step\n'
+    "[rank1]:     score = table[key]\n"
+    "[rank1]: {error}\n"
+)
+WAITS = (
+    "Process 71: python train.py\nPython v3.11.2 (/usr/bin/python3.11)\n\n"
+    'Thread 71 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:2050)\n'
+    "    step (train.py:33)\n    <module> (train.py:80)\n"
+)
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[str], HangVerdict]:
+    def of(text: str) -> HangVerdict:
+        path = tmp_path / "dump.txt"
+        path.write_text(text, encoding="utf-8")
+        return causes.named(judge(files.read([str(path)]))).verdict
+
+    return of
+
+
+def _table(*rows: str) -> str:
+    return "\n".join(("  PID STAT WCHAN                CMD", *rows)) + "\n"
+
+
+CASES = {
+    "a rank's own error before the others' limit": (
+        RAISED.format(error="KeyError: 'answer'") + LATE, "dead", "HNG005"),
+    "an error that tells of others": (
+        RAISED.format(error="RuntimeError: NCCL communicator was aborted on rank 1") + LATE, "absent", "HNG002"),
+    "killed for memory, then the limit": (
+        "Out of memory: Killed process 412 (python3) total-vm:99kB\n" + LATE, "dead", "HNG005"),
+    "killed after the limit": (LATE + "failed (exitcode: -9) local_rank: 1 (pid: 412)\n", "absent", "HNG002"),
+    "killed, and a stack of who waits": (
+        WAITS + "\nDataLoader worker (pid 412) is killed by signal: Killed.\n", "dead", "HNG005"),
+    "dead children beside the stack of one that lives": (
+        WAITS + "\n   PID COMMAND\n    70 python3\n    71  \\_ python3\n    72  \\_ python3 <defunct>\n",
+        "dead", "HNG005"),
+    "a device that its driver gave up": (
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n" + LATE, "device", ""),
+    "a device that its driver gave up, and nothing beside": (
+        "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error\n", "device", ""),
+    "the lock of a file, as a log's last word": (
+        "Fetching 5 files: 0%|\nStill waiting to acquire lock on /c/model.lock (elapsed: 10.0 seconds)...\n",
+        "file_lock", "HNG007"),
+    "a lock that a build left behind": (
+        "Lock file exists in build directory: '/home/me/.cache/torch_extensions/py38/plugin/lock'\n",
+        "file_lock", "HNG007"),
+    "a peer that is gone, and no error for it": (
+        "host:141:158 [0] include/socket.h:416 NCCL WARN Net : Connection closed by remote peer\n", "dead", "HNG005"),
+    "a store that does not answer": (
+        "[c10d] waitForInput: poll for socket SocketImpl(fd=4) returned 0, likely a timeout\n",
+        "rendezvous", "HNG015"),
+    "gdb's frames, filled up to a terminal's width": (
+        "(gdb) bt" + " " * 40 + "#0  0x7f1 in futex_wait (private=0)" + " " * 30 + "at futex-internal.h:205" + " " * 20
+        + "#1  0x7f2 in PyCOND_TIMEDWAIT (us=5000)" + " " * 30 + "at /tmp/build/Py\n", "lock", "HNG006"),
+    "a static that its own thread makes, in a path that is cut": (
+        "#0  0x7f1 in syscall () from /lib64/libc.so.6\n"
+        "#1  0x7f2 in __cxxabiv1::__cxa_guard_acquire (g=0x1 <guard variable for at::globalContext()::c>) at /opt/x\n",
+        "lock", "HNG006"),
+    "an actor that is only asked for": (
+        " 1  1d571e700b7c4dd57b4b14cd01000000  Learner  PENDING_CREATION  01000000\n", "pending", "HNG016"),
+    "ranks that began other collectives under one number": (
+        "[Rank 0] Running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=BROADCAST, TensorShape=[4])\n"
+        "[Rank 1] Running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE, TensorShape=[4])\n",
+        "mismatch", "HNG001"),
+    "ranks of which one has not begun to build a communicator": (
+        "NCCL INFO comm 0x5 rank 0 nranks 3 cudaDev 0 - Init START\n"
+        "NCCL INFO comm 0x6 rank 2 nranks 3 cudaDev 2 - Init START\n", "rendezvous", "HNG015"),
+    "a task that the kernel found asleep": (
+        "INFO: task python3:412 blocked for more than 120 seconds.\n", "kernel", ""),
+    "a server of files that does not answer": (
+        "nfs: server data not responding, still trying\n" * 2, "kernel", ""),
+    "the kernel's stack of an open that waits for its server": (
+        "cat /proc/412/stack\n[<0>] rpc_wait_bit_killable+0x24/0xa0 [sunrpc]\n[<0>] nfs4_do_open+0xf5/0x690 [nfsv4]\n",
+        "kernel", ""),
+    "a stopped one among its like": (
+        _table("  412 Rl   -   python train.py --rank 0", "  413 Tl   -   python train.py --rank 1"),
+        "stopped", "HNG004"),
+    "an uninterruptible one": (
+        _table("  412 D    nfs_wait_bit_killable  python train.py", "  413 Sl   futex_wait   python train.py"),
+        "kernel", ""),
+    "a sample of macOS": (
+        "    + 99 thread_start  (in libsystem_pthread.dylib) + 15  [0x7f1]\n"
+        "    +   99 step  (in libmine.dylib) + 15  [0x7f1]\n"
+        "    +     99 _pthread_mutex_firstfit_lock_wait  (in libsystem_pthread.dylib) + 15  [0x7f1]\n"
+        "    +       99 __psynch_mutexwait  (in libsystem_kernel.dylib) + 10  [0x7f1]\n", "lock", "HNG006"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_cause_that_words_tell(name: str, told: Callable[[str], HangVerdict]) -> None:
+    """Each is of the class that its words leave, and a hypothesis where nothing was seen of who holds up the others."""
+    text, cause, code = CASES[name]
+    verdict = told(text)
+    assert (verdict.outcome, verdict.cause, verdict.code) == (HANG, cause, code)
+
+
+NOTHING = {
+    "a crash, and nobody waits": (
+        "Traceback (most recent call last):\n"
+        '  File "torch/utils/data/_utils/signal_handling.py", line 66, in handler\n    _error_if_any_worker_fails()\n'
+        "RuntimeError: DataLoader worker (pid 412) is killed by signal: Killed.\n"
+    ),
+    "a log that says the same again and again": "".join(
+        f"10:00:{second} Waiting for the engine to start\n" for second in (10, 20, 30)
+    ),
+    "a rank at another number, in a log that may be cut": (
+        "[Rank 0] Running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=BROADCAST, TensorShape=[4])\n"
+        "[Rank 1] Running collective: CollectiveFingerPrint(SequenceNumber=6, OpType=BROADCAST, TensorShape=[4])\n"
+    ),
+    "a server of data's worker at rest": (
+        'Thread 71 (idle): "MainThread"\n    select_poll_poll_impl (selectmodule.c:678)\n'
+        "    select (selectors.py:415)\n"
+        "    wait (multiprocessing/connection.py:1136)\n    get (multiprocessing/queues.py:113)\n"
+        "    _worker_loop (torchdata/stateful_dataloader/worker.py:187)\n    run (train.py:344)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_words_that_leave_it_open(name: str, told: Callable[[str], HangVerdict]) -> None:
+    """They are read, and no hang is claimed."""
+    assert told(NOTHING[name]).outcome == UNKNOWN
+
+
+SILENT = {
+    "ranks that all came to the store": (
+        "Waiting in store based barrier to initialize process group for rank: 3 (world_size=4, worker_count=3)\n"
+        * 2
+        + "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.\n"
+    ),
+    "a server of files that answers again": (
+        "nfs: server data not responding, still trying\n" * 2 + "nfs: server data OK\n"
+    ),
+    "the lock of a file that was given": (
+        "Still waiting to acquire lock on /c/model.lock (elapsed: 10.0 seconds)...\nmodel.safetensors: 12%|\n"
+    ),
+    "a peer that is gone, and an error for it": (
+        "host:1:2 [0] NCCL WARN Net : Connection closed by remote peer\nRuntimeError: NCCL error in: ProcessGroup\n"
+    ),
+    "one that sleeps for a disk": _table("  412 D    -   python train.py", "  413 Sl   -   python train.py"),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_words_of_what_is_over_or_usual(name: str, told: Callable[[str], HangVerdict]) -> None:
+    """Nothing is read in them, or nothing claimed."""
+    with contextlib.suppress(ReadError):
+        assert told(SILENT[name]).outcome != HANG
+
+
+@pytest.mark.parametrize("kind", ["empty", "folder", "binary", "missing"])
+def test_what_is_no_dump_is_refused_in_a_line(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is judged, and the reason names the file."""
+    path = tmp_path / kind
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_bytes(b"" if kind == "empty" else bytes(range(256)) * 16)
+    assert program.main(["hang", "--from", str(path)]) == program.USAGE
+    told = capsys.readouterr()
+    assert not told.out
+    assert told.err.count("\n") == 1
+    assert kind in told.err
+
+
+def test_an_interrupt_says_that_nothing_was_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback, no verdict."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "read", interrupted)
+    assert program.main(["hang", "--from", "x"]) == program.INTERRUPTED
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "diagnostics: hang: interrupted; nothing was judged\n")
