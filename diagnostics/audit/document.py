@@ -70,11 +70,19 @@ def findings(made: dict[str, Any]) -> dict[str, Finding]:
 
 def _answer(answer: ProbeAnswer) -> dict[str, Any]:
     told = asdict(answer)
+    if answer.outcome == FAULT and not answer.code:
+        told["code"] = _codes().get(answer.family, "")
     told["sentence"] = wording.sentence(told)
     for key in ("facts", "wanted"):
         told[key] = [fact | {"text": wording.fact(fact)} for fact in told[key]]
-    told["helps"] = _helps(answer.code) if answer.outcome == FAULT else {}
+    told["helps"] = _helps(told["code"]) if answer.outcome == FAULT else {}
     return told
+
+
+@cache
+def _codes() -> dict[str, str]:
+    """The code of each family that an entry names; a probe that knows better names another."""
+    return {family: code for code, issue in _load().items() for family in issue.audit}
 
 
 def _helps(code: str) -> dict[str, Any]:

@@ -5,11 +5,11 @@ Read without peft: two small matrices a tensor, whose product is added with a sc
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
+from diagnostics import given
 from diagnostics.audit.errors import AuditError
 
 SETTINGS = "adapter_config.json"
@@ -35,14 +35,16 @@ class Adapter:
         """
         self.folder = folder
         try:
-            told: dict[str, Any] = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+            told = given.parsed(given.text(folder / SETTINGS, given.METADATA))
         except (OSError, ValueError) as error:
             raise AuditError(f"{folder}/{SETTINGS}: {error}") from error
+        if not isinstance(told, dict):
+            raise AuditError(f"{folder}/{SETTINGS}: expected settings by name")
         other = [name for name in _UNREAD if told.get(name)]
         if told.get("peft_type") != "LORA" or other:
             kind = ", ".join(other) or told.get("peft_type")
             raise AuditError(f"{folder}/{SETTINGS}: {kind}: merge it, and name the merged checkpoint")
-        self._settings = told
+        self._settings: dict[str, Any] = told
         self.base = Path(str(told.get("base_model_name_or_path") or ""))
         if not (self.base / "config.json").is_file():
             raise AuditError(

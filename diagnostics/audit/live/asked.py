@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.audit import folders
 from diagnostics.audit.errors import AuditError, NotAskedError
-from diagnostics.audit.live import cache, ids, material, replicas, sampling, settings, trainer, weights
+from diagnostics.audit.live import (
+    cache,
+    ids,
+    instead,
+    material,
+    precision,
+    replicas,
+    sampling,
+    settings,
+    trainer,
+    weights,
+)
 from diagnostics.audit.live import endpoints as servers
 from diagnostics.audit.live.budget import LEAST, REPLICA, Budget
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.reference import Reference, siblings, tokenizer
+from diagnostics.audit.live.reference import Reference, siblings
 from diagnostics.audit.model import (
     CLEAN,
     FAULT,
@@ -102,13 +115,17 @@ def audit_server(asked: Asked) -> Audit:
     began = time.monotonic()
     if asked.tokens < LEAST:
         raise AuditError(f"--tokens {asked.tokens}: an audit of a server takes {LEAST} at least")
-    _check_extra()
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:
+            raise _lacking(name)
     reference = Reference(asked.checkpoint)
     side = trainer.read(asked.trainer)
     client = Client(asked.server, asked.timeout_s)
     pulse.asking(client.address)
     endpoint = servers.identified(client, asked.model)
     version = servers.check_awake(client)
+    # Loading what computes takes seconds: a server that is not there is told before.
+    _check_extra()
     words, unread = _tokenizer(reference)
     told = endpoint.settings()
     longest = min(_LONGEST, int(told.get("max_model_len") or _LONGEST) - 2)
@@ -143,16 +160,20 @@ def _check_extra() -> None:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        raise AuditError(
-            f"{error.name} is not installed here: pip install 'grpo-doctor[audit]', or take the trainer's Python"
-        ) from error
+        raise _lacking(error.name) from error
+
+
+def _lacking(name: str | None) -> AuditError:
+    return AuditError(
+        f"{name} is not installed here: pip install 'grpo-doctor[audit]', or take the trainer's Python"
+    )
 
 
 def _tokenizer(reference: Reference) -> tuple[Any, str]:
     """Of an adapter its own, or its base's."""
     here = any(reference.folder.glob("tokenizer*"))
     try:
-        return tokenizer(reference.folder if here else reference.weights), ""
+        return folders.tokenizer(reference.folder if here else reference.weights), ""
     except AuditError as error:
         return None, str(error)
 
@@ -190,6 +211,10 @@ def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> W
         chosen += more
         found = weighed(more)
     cost = work.endpoint.client.tokens - before
+    same = _replicas(work, found, replica, chosen[0][:REPLICA])
+    if replicas.hides(same, found.answers[0]):
+        hidden = ProbeAnswer("weights", MASKED, "P1", by=same.family, decisive=True)
+        found.answers, found.holds = [hidden], None
     work.answers += [replace(each, tokens=cost) for each in found.answers]
     if twins is not None:
         work.answers.append(cache.judged(twins, found.floor))
@@ -197,7 +222,7 @@ def _weights(work: _Work, others: list[Reference], replica: list[Endpoint]) -> W
         unsalted = Fact("endpoint_lacks", {"lacks": work.endpoint.why_not.get("cache", "a cache_salt")})
         lacking = unsalted if budget.cached else _more(budget)
         work.answers.append(ProbeAnswer("cache", NOT_ASKED, "P2", wanted=(lacking,)))
-    work.answers.append(_replicas(work, found, replica, chosen[0][:REPLICA]))
+    work.answers.append(same)
     return found
 
 
@@ -220,12 +245,10 @@ def _cached(work: _Work) -> cache.Twins | None:
 def _replicas(work: _Work, found: Weighed, others: list[Endpoint], chosen: list[int]) -> ProbeAnswer:
     if not work.budget.same:
         return ProbeAnswer("replicas", NOT_ASKED, "P14", wanted=(_more(work.budget),))
-    if found.holds is None:
-        return ProbeAnswer("replicas", MASKED, "P14", by=found.answers[0].family)
     if lacking := [each for each in others if "scores" in each.why_not]:
         return replicas.missing(lacking[0].why_not["scores"])
-    exact = found.holds.scores([chosen], found.dtype)
-    alarm = weights.ALARM[found.dtype] * found.floor
+    exact = found.holds.scores([chosen], found.dtype) if found.holds else None
+    alarm = precision.ALARM[found.dtype] * found.floor
     return replicas.asked(work.endpoint, others, chosen, exact, found.floor, 2 * alarm)
 
 
@@ -239,7 +262,8 @@ def _law(work: _Work, weighed: Weighed | None, against: list[Reference]) -> None
     known = [each for each in drawn if material.known(each.ids, work.reference.vocabulary)]
     answers = sampling.vocabulary(drawn, len(work.words) if work.words is not None else 0)
     if weighed is not None and weighed.holds is None:
-        answers += sampling.hidden_by(weighed.answers[0])
+        first = weighed.answers[0]
+        answers += sampling.hidden_by(first.by or first.family)
     elif known:
         holds, dtype = (weighed.holds, weighed.dtype) if weighed else (work.reference, "")
         told = _judged(work, holds or work.reference, dtype, known)
@@ -269,7 +293,7 @@ def _by_samples(
             floor=law.floor, alarm=law.alarm, runner_up=RunnerUp("the checkpoint", before.residual or 0.0),
             count=law.count, decisive=True,
         )  # fmt: skip
-        return [weights.allowed(version, against, work.side.max_staleness), *found]
+        return [instead.allowed(version, against, work.side.max_staleness), *found]
     return told
 
 

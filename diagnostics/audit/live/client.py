@@ -10,6 +10,7 @@ import time
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from diagnostics import given
 from diagnostics.audit.errors import AuditError, NotAskedError
 
 _MOST_BYTES = 1 << 26
@@ -115,7 +116,7 @@ class Client:
     def _understood(self, status: int, content: bytes, path: str) -> Any:
         text = content.decode("utf-8", "replace")
         try:
-            value = json.loads(text) if text else {}
+            value = given.parsed(text) if text else {}
         except (ValueError, RecursionError):
             value = text
         if status in (401, 403):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from diagnostics.audit.errors import AuditError, NotAskedError
+from diagnostics.audit.live import settings
 from diagnostics.audit.live.client import RefusedError
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class VllmServe:
             found["max_model_len"] = first["max_model_len"]
         info = self.client.tried("/server_info?config_format=json")
         config = info.get("vllm_config", info) if isinstance(info, dict) else {}
+        if isinstance(config, str):
+            config = {"model_config": settings.of_text(config)}
+            found["info"] = "text"
         model = config.get("model_config", {}) if isinstance(config, dict) else {}
         if isinstance(model, dict):
             for key in ("dtype", "logprobs_mode", "quantization", "seed", "override_generation_config"):
@@ -259,7 +263,7 @@ class TrlServe:
         ids, values = told.get("completion_ids"), told.get("logprobs")
         if not ids or not values or len(ids) != len(prompts) * copies:
             raise AuditError(
-                f"{self.client.address}/generate/: no ids with log-probs: it takes TRL 0.22 or newer"
+                f"{self.client.address}/generate/: no ids with log-probs: it takes TRL 0.23 or newer"
             )
         flat = [[one[0] if isinstance(one, list) else one for one in row] for row in values]
         named = told.get("logprob_token_ids")

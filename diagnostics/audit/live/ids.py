@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.audit import folders
+from diagnostics.audit.errors import AuditError
 from diagnostics.audit.live.material import CHAT, TEXTS
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, Fact, ProbeAnswer
 
@@ -46,10 +48,10 @@ def _chat(endpoint: Endpoint, words: Any) -> ProbeAnswer:
     theirs = endpoint.ids_of_chat([dict(each) for each in CHAT])
     if theirs is None:
         return _missing("ids/template", Fact("endpoint_lacks", {"lacks": "/tokenize with messages"}))
-    told = words.apply_chat_template(
-        [dict(each) for each in CHAT], add_generation_prompt=True, tokenize=True, return_dict=True
-    )
-    ours = list(told["input_ids"])
+    try:
+        ours = folders.chat(words, [dict(each) for each in CHAT])
+    except AuditError as error:
+        return _missing("ids/template", Fact("tokenizer_unread", {"told": str(error)}))
     if theirs == ours:
         return ProbeAnswer("ids/template", CLEAN, "P10", count=len(ours))
     seen = Fact(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CAP = 2.0
 # The likeliest ids of a row; with the seen ones they are all that a law is computed on where a vocabulary is larger.
 _KEPT = 4096
+# What is left out is kept in so many parts: of flat distributions it has most of the mass.
+_BINS = 128
 # Log-probs by which an id may miss a cut because of arithmetic alone.
 _BORDER = 0.2
 NEUTRAL = {
@@ -101,17 +103,24 @@ class Seen:
         self._sorted: dict[tuple[Any, ...], Any] = {}
 
     def _narrowed(self, size: int) -> None:
-        """Of a large vocabulary only the likeliest ids and those seen: what is beyond is less than a floor."""
+        """Of a large vocabulary only the likeliest ids and those seen one by one, the others in parts."""
         import torch
 
         self.places = self.ids[:, None]
         self.columns = torch.arange(size).expand(len(self.ids), size)
+        # Of what is left out, by equal counts: its logits on average, and how many they stand for.
+        self._rest = self._logits.new_empty((len(self.ids), 0))
+        self._of_rest = 0.0
         if size <= 2 * _KEPT:
             return
         wanted = self._logits.clone()
         wanted[self._prompt | (self._counts > 0)] = float("inf")
         wanted.scatter_(1, self.places, float("inf"))
-        _, columns = wanted.topk(_KEPT, dim=1)
+        order = wanted.argsort(dim=1, descending=True)
+        columns, behind = order[:, :_KEPT], order[:, _KEPT:]
+        whole = behind.shape[1] // _BINS * _BINS
+        self._rest = self._logits.gather(1, behind[:, :whole]).reshape(len(self.ids), _BINS, -1).mean(2)
+        self._of_rest = math.log(behind.shape[1] / _BINS)
         self._logits, self._prompt, self._counts = (
             each.gather(1, columns) for each in (self._logits, self._prompt, self._counts)
         )
@@ -121,8 +130,19 @@ class Seen:
         """The same of some tokens alone, spread over all."""
         made = object.__new__(Seen)
         step = max(1, -(-len(self.ids) // most))
-        for name in ("_logits", "ids", "reported", "rows", "_prompt", "_counts", "places", "columns"):
+        for name in (
+            "_logits",
+            "ids",
+            "reported",
+            "rows",
+            "_prompt",
+            "_counts",
+            "places",
+            "columns",
+            "_rest",
+        ):
             setattr(made, name, getattr(self, name)[::step])
+        made._of_rest = self._of_rest  # noqa: SLF001 - it is one of this class
         made._sorted = {}  # noqa: SLF001 - it is one of this class
         return made
 
@@ -146,22 +166,32 @@ class Seen:
     def whole(self, law: Law) -> Any:
         """The whole distribution at each place, as log-probs."""
         logits = self.penalised(law) / law.temperature
-        if law.min_p > 0 or law.top_k > 0 or law.top_p < 1:
-            logits = self._cut(logits, law)
-        return logits.log_softmax(1)
+        cuts_rest = law.min_p > 0 or law.top_k > 0
+        if not self._rest.shape[1] or cuts_rest:
+            cut = self._cut(logits, law) if cuts_rest or law.top_p < 1 else logits
+            return cut.log_softmax(1)
+        mass = logits.logsumexp(1, keepdim=True).logaddexp(self._beyond(law))
+        if law.top_p >= 1:
+            return logits - mass
+        cut = self._cut(logits, law, mass)
+        left = cut.logsumexp(1, keepdim=True)
+        # Where nothing of what is kept was cut, the nucleus goes on in the rest.
+        return cut - left.where(cut.isinf().any(1, keepdim=True), left.maximum(mass + math.log(law.top_p)))
 
-    def _cut(self, logits: Any, law: Law) -> Any:
+    def _beyond(self, law: Law) -> Any:
+        """The mass of what is left out, as a logarithm: no penalty is on it."""
+        return (self._rest / law.temperature).logsumexp(1, keepdim=True) + self._of_rest
+
+    def _cut(self, logits: Any, law: Law, mass: Any = None) -> Any:
         low = float("-inf")
         ordered, order = self._order(logits, law)
         if law.min_p > 0:
-            import math
-
             ordered = ordered.masked_fill(ordered < ordered[:, :1] + math.log(law.min_p), low)
         if 0 < law.top_k < ordered.shape[1]:
             ordered = ordered.clone()
             ordered[:, law.top_k :] = low
         if law.top_p < 1:
-            shares = ordered.softmax(1)
+            shares = ordered.softmax(1) if mass is None else (ordered - mass).exp()
             before = shares.cumsum(1) - shares
             ordered = ordered.masked_fill((before >= law.top_p) & (before > 0), low)
         return ordered.new_empty(ordered.shape).scatter_(1, order, ordered)
@@ -189,8 +219,14 @@ class Seen:
         whole = self.whole(law)
         shares = whole.exp()
         finite = whole.masked_fill(whole.isinf(), 0.0)
-        mean = (shares * finite).sum(1)
-        spread = (shares * finite.square()).sum(1) - mean.square()
+        mean, squares = (shares * finite).sum(1), (shares * finite.square()).sum(1)
+        if self._rest.shape[1] and law.min_p <= 0 and law.top_k <= 0 and law.top_p >= 1:
+            logits = self.penalised(law) / law.temperature
+            beyond = self._rest / law.temperature
+            beyond = beyond - logits.logsumexp(1, keepdim=True).logaddexp(self._beyond(law))
+            held = (beyond + self._of_rest).exp()
+            mean, squares = mean + (held * beyond).sum(1), squares + (held * beyond.square()).sum(1)
+        spread = squares - mean.square()
         taken = whole.gather(1, self.places)[:, 0]
         outside = taken.isinf()
         # At the border of a cut the engine's own type lets in what exact numbers leave out; few may be farther away.

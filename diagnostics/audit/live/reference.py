@@ -9,20 +9,23 @@ an engine does that keeps both apart, `native` merges it before.
 from __future__ import annotations
 
 import copy
-import json
+import itertools
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.audit import folders
 from diagnostics.audit.errors import AuditError
 from diagnostics.audit.live import adapters, cutting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 DTYPES = ("float32", "bfloat16", "float16")
 # Above so many weights twice the digits take too long, and single ones are exact enough; parts are looked for of the
 # nearest checkpoint alone, since each takes a forward for every group.
 _LARGE = 60_000_000
+# Ids of a large one that go through it at once: their logits take a gigabyte.
+_TOGETHER = 640
 
 
 class Reference:
@@ -31,6 +34,7 @@ class Reference:
     Attributes:
         folder: Where they are.
         name: The folder's own name.
+        step: The number at its end; -1 of the base; None of another name.
         config: Its config.json, or its base's.
         weights: The folder of its whole weights: of an adapter that of its base.
     """
@@ -42,18 +46,10 @@ class Reference:
             AuditError: It is no folder of weights.
         """
         self.folder, self.name = folder, folder.name
+        self.step = step_of(folder)
         self._adapter = adapters.Adapter(folder) if adapters.is_one(folder) else None
         self.weights = self._adapter.base if self._adapter else folder
-        try:
-            self.config: dict[str, Any] = json.loads(
-                (self.weights / "config.json").read_text(encoding="utf-8")
-            )
-        except FileNotFoundError as error:
-            raise AuditError(
-                f"{folder}: no config.json: expected a folder that transformers loads"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise AuditError(f"{folder}/config.json: {error}") from error
+        self.config = folders.config(self.weights)
         self._state: dict[str, Any] | None = None
         self._kept: dict[tuple[str, bool], Any] = {}
         self._read: Any = None
@@ -93,28 +89,36 @@ class Reference:
         if self._state is None:
             self._read = self._base = None
 
-    def logits(self, ids: Sequence[int], dtype: str, *, native: bool = False) -> Any:
-        """A row of logits for each id: what it predicts behind it.
+    def rows(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Iterator[Any]:
+        """Of each sequence a row of logits for each id: what it predicts behind it.
 
         Args:
-            ids: A sequence.
+            sequences: Ids; of a large one those that are as long as the one before go through together, since a short
+                one alone takes as long as a long one.
             dtype: The engine's type, to which the weights are rounded.
             native: Whether it also computes in that type.
         """
         import torch
 
         model = self._model(dtype, native)
-        with torch.inference_mode():
-            return model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].double()
+        for length, alike in itertools.groupby(map(list, sequences), len):
+            given = list(alike)
+            most = max(1, _TOGETHER // length) if self.large else 1
+            for first in range(0, len(given), most):
+                with torch.inference_mode():
+                    batch = torch.tensor(given[first : first + most])
+                    told = model(input_ids=batch, use_cache=False).logits
+                yield from told
 
     def scores(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Any:
         """The log-prob of each id but the first of each sequence, one after the other."""
         import torch
 
-        parts = []
-        for ids in sequences:
-            rows = self.logits(ids, dtype, native=native)[:-1].log_softmax(-1)
-            parts.append(rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0])
+        held, parts = list(sequences), []
+        for ids, logits in zip(held, self.rows(held, dtype, native=native), strict=True):
+            rows = logits[:-1].double()
+            told = rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0]
+            parts.append(told - rows.logsumexp(-1))
         return torch.cat(parts)
 
     def mixed(self, other: Reference, of_other: Callable[[str], bool]) -> Reference:
@@ -181,25 +185,28 @@ class Reference:
         return model
 
     def _from_disk(self) -> Any:
-        import transformers
+        return folders.model(self.weights)
 
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
-        try:
-            return transformers.AutoModelForCausalLM.from_pretrained(
-                self.weights, local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:
-            told = " ".join(str(error).split())[:200]
-            raise AuditError(f"{self.weights}: transformers does not load it: {told}") from error
+
+def step_of(folder: Path) -> int | None:
+    """The number at the end of a folder's name; -1 of the base; None where there is none.
+
+    >>> from pathlib import Path
+    >>> step_of(Path("checkpoint-40")), step_of(Path("base")), step_of(Path("policy"))
+    (40, -1, None)
+    """
+    number = folder.name.rpartition("-")[2]
+    if number.isascii() and number.isdigit():
+        return int(number)
+    return -1 if folder.name == "base" else None
 
 
 def siblings(checkpoint: Path, most: int = 4) -> list[Path]:
     """Other checkpoints beside one, the nearest first; a folder `base` is one, too."""
 
     def step(path: Path) -> int:
-        number = path.name.rpartition("-")[2]
-        return int(number) if number.isascii() and number.isdigit() else -1
+        number = step_of(path)
+        return -1 if number is None else number
 
     here = step(checkpoint)
     found = [
@@ -213,20 +220,3 @@ def siblings(checkpoint: Path, most: int = 4) -> list[Path]:
     found = sorted(found, key=lambda path: (abs(step(path) - here), path.name))[:most]
     # Of an adapter the base is one, too: what an engine holds that has no adapter.
     return [*found, adapters.Adapter(checkpoint).base] if adapters.is_one(checkpoint) else found
-
-
-def tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer.
-
-    Raises:
-        AuditError: It can't be read.
-    """
-    import transformers
-
-    try:
-        return transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:
-        told = " ".join(str(error).split())[:200]
-        raise AuditError(f"{folder}: its tokenizer can't be read: {told}") from error

@@ -56,10 +56,8 @@ def beside(reference: Reference, drawn: Sequence[Drawn], dtype: str) -> Sampled:
     taken = tuple(each for each in drawn if each.ids)
     made = []
     for native in (False, True):
-        rows = [
-            reference.logits([*each.prompt, *each.ids], dtype, native=native)[len(each.prompt) - 1 : -1]
-            for each in taken
-        ]
+        told = reference.rows([[*each.prompt, *each.ids] for each in taken], dtype, native=native)
+        rows = [logits[len(each.prompt) - 1 : -1].double() for each, logits in zip(taken, told, strict=True)]
         made.append(Seen(taken, rows))
     return Sampled(taken, made[0], made[1])
 
@@ -278,11 +276,11 @@ def _repeated(sampled: Sampled) -> ProbeAnswer | None:
     )  # fmt: skip
 
 
-def hidden_by(weights: ProbeAnswer) -> list[ProbeAnswer]:
+def hidden_by(family: str) -> list[ProbeAnswer]:
     """Where nobody knows which weights the engine holds, its law can't be told from theirs."""
     return [
-        ProbeAnswer(family, MASKED, probe, by=weights.family, decisive=True)
-        for family, probe in (("sampling", "P5"), ("logprobs", "P6"))
+        ProbeAnswer(each, MASKED, probe, by=family, decisive=True)
+        for each, probe in (("sampling", "P5"), ("logprobs", "P6"))
     ]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.audit.live import trainer as trainers
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, Fact, ProbeAnswer
 
@@ -37,14 +38,26 @@ def asked(told: dict[str, Any], side: TrainerSide, checkpoint: Path) -> list[Pro
         listed = ", ".join(f"{name} {value:g}" for name, value in hidden.items())
         facts += (Fact("defaults", {"told": listed}, "generation_config.json"),)
     if "logprobs_mode" not in told:
-        return [ProbeAnswer("settings", NOT_ASKED, "P0", facts=facts, wanted=(Fact("server_info"),))]
+        lacking = Fact("server_info_text" if told.get("info") == "text" else "server_info")
+        return [ProbeAnswer("settings", NOT_ASKED, "P0", facts=facts, wanted=(lacking,))]
     return [ProbeAnswer("settings", CLEAN, "P0", facts=facts)]
+
+
+def of_text(config: str) -> dict[str, str]:
+    """What is needed of a configuration as Python prints it, which is what vLLM answers up to 0.10.
+
+    >>> of_text("model='m', tokenizer='m', dtype=torch.bfloat16, max_seq_len=320, quantization=None, seed=0")
+    {'dtype': 'bfloat16', 'seed': '0'}
+    """
+    found = re.findall(r"(?:^|, )(dtype|quantization|seed)=(?:torch\.)?([\w.-]+)", config)
+    return {name: value for name, value in found if value != "None"}
 
 
 def _defaults(checkpoint: Path) -> dict[str, Any]:
     """The sampling parameters of the checkpoint's generation_config.json, which a server may take for its own."""
     try:
-        found = json.loads((checkpoint / "generation_config.json").read_text(encoding="utf-8"))
+        found = given.parsed(given.text(checkpoint / "generation_config.json", given.METADATA))
     except (OSError, ValueError):
         return {}
-    return {key: value for key, value in found.items() if isinstance(value, int | float)}
+    told = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in told if isinstance(value, int | float)}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.audit.errors import AuditError
 from diagnostics.audit.live.law import NAMES, NEUTRAL, Law
 
@@ -44,13 +43,13 @@ def read(path: Path | None) -> TrainerSide:
     if path is None:
         return TrainerSide()
     try:
-        text = path.read_text(encoding="utf-8")
-        given = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        text = given.text(path, given.METADATA, pipes=True)
+        told = given.parsed_toml(text) if path.suffix == ".toml" else given.parsed(text)
     except (OSError, ValueError) as error:
         raise AuditError(f"--trainer-config {path}: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(told, dict):
         raise AuditError(f"--trainer-config {path}: expected settings by name")
-    found = _flat(given)
+    found = _flat(told)
     request = {name: _number(path, name, found[name]) for name in NAMES if found.get(name) is not None}
     request.setdefault("temperature", 1.0)
     if request["temperature"] <= 0:

@@ -17,6 +17,9 @@ _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MOST = 12
 # A part explains all but so much of what is off, and be it only roughly; else nothing of it is looked at further.
 _EXPLAINS = 0.6
+# Deviations beyond the newest checkpoint, and the cosine between what is off there and the last step: of newer weights
+# it was 0.25 and more, of noise, other types and other runs 0.03 and less.
+_BEYOND, _ALIKE = 4.0, 0.15
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,52 @@ def slope(difference: Any, apart: Any) -> Slope:
     # By token: a token with a large difference and a large error counts with both.
     error = math.sqrt(float((left.square() * apart.square()).sum())) / norm
     return Slope(value, error, float(left.abs().mean()), math.sqrt(norm / len(apart)))
+
+
+@dataclass(frozen=True)
+class Newer:
+    """An engine that went on from where the newest known weights are, the way that they had come.
+
+    Attributes:
+        newest: Their name.
+        before: Of those before them.
+        slope: 0 at those before, 1 at the newest: it is above 1.
+    """
+
+    newest: str
+    before: str
+    slope: Slope
+
+
+def newer(known: Sequence[tuple[Reference, Any]], engine: Any) -> Newer | None:
+    """Whether an engine that is none of the known is newer than all of them.
+
+    Beyond the newest is not enough: much older weights may be, too, and weights with noise go nowhere. What is off
+    from the newest has to point where the last step pointed.
+
+    Args:
+        known: Weights with what they say of the scored ids.
+        engine: What the engine says of them.
+    """
+    numbered = sorted(
+        (pair for pair in known if pair[0].step is not None), key=lambda pair: pair[0].step or 0
+    )
+    if len(numbered) < 2:
+        return None
+    (before, was), (newest, now) = numbered[-2:]
+    further, last = engine - now, now - was
+    if min(known, key=lambda pair: float((engine - pair[1]).abs().mean()))[0] is not newest:
+        return None
+    found = slope(engine - was, last)
+    alike = float(further @ last) / (float(further.norm()) * float(last.norm()) or 1.0)
+    beyond = found.value - 1 > _BEYOND * found.error and alike > _ALIKE
+    return Newer(newest.name, before.name, found) if beyond else None
+
+
+def is_oldest(one: Reference, known: Sequence[Reference]) -> bool:
+    """Whether the order of the steps is known, and none of them is before it."""
+    steps = [each.step for each in known]
+    return one.step is not None and None not in steps and all(one.step <= (each or 0) for each in steps)
 
 
 def groups(names: Sequence[str]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from diagnostics.audit.errors import AuditError
@@ -111,10 +112,11 @@ def _unread(unread: Iterable[Unread]) -> list[ProbeAnswer]:
     told = [Fact("unread", {"why": each.why}, each.place) for each in unread]
     if not told:
         return []
+    first = {"first": PurePath(told[0].place).name, "why": told[0].values["why"], "count": len(told)}
     more = (Fact("unread_more", {"count": len(told) - _TOLD}),) if len(told) > _TOLD else ()
     return [
         ProbeAnswer(
             "files", NOT_ASKED, "files", count=len(told), facts=(*told[:_TOLD], *more),
-            wanted=(Fact("want_whole_files"),), decisive=True,
+            wanted=(Fact("want_whole_files", first),), decisive=True,
         )
     ]  # fmt: skip

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.audit import folders
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -207,16 +209,12 @@ def places(folder: Path, rows: Sequence[Row], most: int, longest: int) -> Places
         longest: Tokens of one text, prompt included.
 
     Raises:
-        Exception: Whatever transformers raises of a checkpoint that it can't load.
+        AuditError: Transformers can't load the checkpoint.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True
-    )
-    model = model.float().eval()
+    tokenizer = folders.tokenizer(folder)
+    model = folders.model(folder, use_safetensors=True).float().eval()
     special = torch.tensor(sorted(set(tokenizer.all_special_ids)), dtype=torch.long)
     parts: list[tuple[Any, ...]] = []
     count = left_out = 0
@@ -249,9 +247,7 @@ def _ids(tokenizer: Any, row: Row) -> tuple[list[int], list[int]] | None:
         said = [each for each in row.tokens.ids[row.tokens.prompt :] if each not in special]
         return list(row.tokens.ids[: row.tokens.prompt]), said
     if row.chat is not None:
-        asked = tokenizer.apply_chat_template(
-            row.chat, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+        asked = folders.chat(tokenizer, row.chat)
     else:
         first = tokenizer.bos_token or "\0"
         asked = tokenizer(row.prompt, add_special_tokens=not row.prompt.startswith(first))["input_ids"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -106,7 +105,7 @@ def _of_lines(path: Path) -> str:
     """What a file of JSON lines is, by its first object; one that begins otherwise is a log, as vLLM's may be."""
     try:
         with given.opened(path) as file:
-            entry = json.loads(file.readline(plain.LINE))
+            entry = given.parsed(file.readline(plain.LINE))
     except OSError:
         return "broken"
     except (ValueError, RecursionError):

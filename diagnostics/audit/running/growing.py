@@ -7,7 +7,6 @@ and what its predecessor still had is read first.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +206,7 @@ class Reader:
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(line)
+        value = given.parsed(line)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -16,6 +16,11 @@ FAULTS: dict[str, str] = {
     "weights/partial": "tensors of the checkpoint did not arrive: {tensors} are still those of {name}",
     "weights/between": "the engine holds weights {slope:.2f} of the way from {name} to the checkpoint",
     "weights/beyond": "the engine holds weights {slope:.2f} times as far from {name} as the checkpoint does",
+    "weights/past": "the engine holds weights beyond {name}, {slope:.2f} times as far from the checkpoint",
+    "weights/older": "the engine holds weights from before {name}, the oldest that was compared: {slope:.2f} times as"
+    " far back from the checkpoint",
+    "weights/newer": "the engine holds weights newer than every checkpoint known: beyond {name}, {slope:.2f} of the way"
+    " that leads there from {before}",
     "weights/adapter": "the engine adds the adapter to its base {times:.2f} times",
     "weights/unknown": "the engine computes with other weights than the checkpoint's, and with none of those compared",
     "weights/position": "the engine computes as the checkpoint says up to token {place}, and otherwise behind it",
@@ -67,6 +72,12 @@ FACTS: dict[str, str] = {
     "too_near": "{name} can't be told from it by so few tokens (log-probs {apart:.2g} apart)",
     "slope": "towards {name}: {slope:+.3f} of the way, deviation {error:.3f} (1 would be it; {apart:.2g} apart)",
     "stale_allowed": "the engine holds {name}, which the trainer's own staleness allows",
+    "go_back": "{name} is the oldest that was compared, and the nearest to it: ask again with what is older, as"
+    " --against DIR: a checkpoint before {name}, or the base",
+    "not_compared": "{name} was not computed: {nearer}, from between it and the checkpoint, is not what the engine"
+    " holds; --against {name} alone does",
+    "away": "{name} was computed for {count} ids alone: {apart:.2g} away, {times:.0f} times what arithmetic makes",
+    "went_on": "no fault where the trainer went on since; ask with the checkpoint of what it synced last",
     "group": "{name}: {share:+.2f} of the other, with a deviation of {error:.2f} (0: it arrived)",
     "off": "scored ids are off by {off:.2g}, {times:.1f} times what arithmetic makes ({floor:.2g})",
     "beside": "{wrong} of {count} log-probs stand beside another id than the one that was sampled",
@@ -80,8 +91,11 @@ FACTS: dict[str, str] = {
     "nothing_cached": "prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights:"
     " nothing of these was in the cache",
     "calls": "{count} calls with the same ids: off by {least:.2g} to {most:.2g}",
+    "behind": "of {count} calls of one address {sets} agree with each other, and not with the rest",
     "setting": "{name}: {value}",
     "defaults": "a server that takes its defaults from here samples with {told}, where a request leaves that out",
     "server_info": "/server_info, which VLLM_SERVER_DEV_MODE=1 opens",
+    "server_info_text": "the logprobs_mode that it was started with: the /server_info of this release is a text"
+    " without it",
     "by_samples": "weights are judged by the log-probs of samples alone, together with the law",
 }

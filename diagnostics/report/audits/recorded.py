@@ -112,6 +112,7 @@ FACTS: dict[str, str] = {
     "masked": "in the loss: {trained} tokens behind prompts, {prompted} of {prompts} of prompts, in"
     " {rows} of {count} samples",
     "streams": "engine less trainer: {size:.2g} on average, {median:.2g} in the middle, over {count} tokens",
+    "one_law": "one law is told of two streams; another beside it would not show: ask again when this one is mended",
     "raised": "{error}",
     "reward_unlike": "now {now}, recorded {then}",
     "text_read": "{count} tokens of {rows} texts; {left_out} texts did not come back the same from their ids",
@@ -126,7 +127,8 @@ FACTS: dict[str, str] = {
     "excluded": "ruled out as its cause by what was asked: {excluded}",
     "unread": "{why}",
     "unread_more": "and {count} more",
-    "want_whole_files": "the files named here, whole; a parquet takes pyarrow (pip install 'grpo-doctor[audit]')",
+    "want_whole_files": "{first} as a whole: {why} ({count} in all; a parquet takes pyarrow:"
+    " pip install 'grpo-doctor[audit]')",
     "want_advantages": "advantages in the dump: log_completions=True (TRL, swift), token exports, or"
     " our output.record_every=1",
     "want_spread": "steps with a group whose rewards differ; there are {count} samples of such",

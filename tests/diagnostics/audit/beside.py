@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 
+from diagnostics.audit.folders import tokenizer
 from diagnostics.audit.live.asked import Asked, audit_server
 from diagnostics.audit.live.law import Law
-from diagnostics.audit.live.reference import Reference, tokenizer
+from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.model import FAULT
 from diagnostics.audit.recorded import audit_run
 from diagnostics.audit.recorded.found import remains
@@ -113,7 +114,8 @@ def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
             break
         prompt = [int(words.bos_token_id), *text[start : start + 20]]
         ids, values, _ = engine.sample(prompt, 64, Law.of(wrong.law), engine.generator)
-        rows = reference.logits([*prompt, *ids], "float32")[len(prompt) - 1 : -1].log_softmax(-1)
+        logits = next(reference.rows([[*prompt, *ids]], "float32")).double()
+        rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
         engine_side += values
         trainer_side += rows.gather(1, torch.tensor([ids]).T)[:, 0].tolist()
     return mismatch(engine_side, trainer_side)

@@ -39,7 +39,8 @@ class Wrong:
         double_bos: `/tokenize` puts one more id before a text.
         template: The server's own chat template.
         cut: Kernels that cut numbers off in place of rounding them.
-        noise: Kernels that differ: so much of a logit's own rounding is added.
+        noise: Kernels that differ: so much is added to a logit, of a normal distribution.
+        batches: Each sequence is computed beside others, of which there are more or fewer each time.
         no_logprobs: Samples without log-probs.
         paused: It is.
         updating: A weight update was begun, and not finished.
@@ -62,6 +63,7 @@ class Wrong:
     template: str = ""
     cut: bool = False
     noise: float = 0.0
+    batches: bool = False
     no_logprobs: bool = False
     paused: bool = False
     updating: bool = False
@@ -88,13 +90,21 @@ class Engine:
             model = self.wrong.second
         if plain and self.wrong.stale_cache is not None:
             model = self.wrong.stale_cache
-        there = torch.tensor([ids], device=model.device)
+        there = torch.tensor([ids, *self._others(len(ids))], device=model.device)
         rows = model(input_ids=there, use_cache=False).logits[0].cpu().double()
         if self.wrong.noise:
             rows = rows + self.wrong.noise * torch.randn(
                 rows.shape, generator=self.generator, dtype=rows.dtype
             )
         return rows
+
+    def _others(self, length: int) -> list[list[int]]:
+        """What else is in the batch."""
+        if not self.wrong.batches:
+            return []
+        count = int(torch.randint(0, 8, (1,), generator=self.generator))
+        drawn = torch.randint(0, len(self.words), (count, length), generator=self.generator)
+        return [[int(token) for token in row] for row in drawn]
 
     def score(self, ids: list[int]) -> list[Any]:
         rows = self.logits(ids)[:-1].log_softmax(-1)

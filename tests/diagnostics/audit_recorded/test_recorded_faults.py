@@ -74,6 +74,29 @@ def test_a_fault_in_files_is_named(run, tmp_path, name, family, put):
     assert family in named(audit_run(folder))
 
 
+@pytest.mark.parametrize("form", runs.TOKENS)
+def test_tokens_of_certainty_are_neither_prompts_nor_tools(rows, tmp_path, form):
+    """A cut that leaves one id makes a log-prob of 0, which is also what stands where nothing was sampled."""
+
+    def certain(row, number):
+        held, sure = row.tokens, range(row.tokens.prompt, row.tokens.prompt + (5 if number % 2 else 0))
+        streams = {
+            name: tuple(near if place in sure else each for place, each in enumerate(stream))
+            for name, stream, near in (("engine", held.engine, 0.0), ("trainer", held.trainer, -0.1))
+        }
+        return runs.having(row, **streams)
+
+    audit = audit_run(runs.WRITERS[form]([certain(row, place) for place, row in enumerate(rows)], tmp_path))
+    assert not {family for family in named(audit) if family.startswith("masks")}
+
+
+def test_a_law_of_two_streams_says_that_it_tells_one(rows, tmp_path):
+    """Another beside it would not show: the answer says to ask again, and not that there is none."""
+    (fault,) = (each for each in faults.ROWS if each.family == "streams/shifted")
+    (told,) = (each for each in audit_run(runs.as_prime(fault.put(rows, 1), tmp_path)).of(FAULT))
+    assert "one_law" in {fact.name for fact in told.facts}
+
+
 def test_every_family_has_words_and_a_code():
     """What the questions can answer is known to the report; what the catalogue claims can be answered."""
     claimed = {family for issue in loader.load().values() for family in issue.audit}

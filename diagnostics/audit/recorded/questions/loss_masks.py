@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PROBE = "masks"
 _CODE = "NUM042"
+# Above this the trainer is as sure of a token as an engine that says 0, whose cut leaves one id: it was sampled.
+_CERTAIN = -0.5
 
 
 def ask(remains: Remains) -> Iterator[ProbeAnswer]:
@@ -28,17 +30,19 @@ def ask(remains: Remains) -> Iterator[ProbeAnswer]:
 
 
 def _judged(recording: Recording, samples: list[Tokens]) -> ProbeAnswer:
-    prompts = prompted = unsampled = trained = sampled = rows = 0
+    prompts = prompted = unsampled = trained = sampled = rows = whole = part = 0
     for each in samples:
         first = max(0, each.prompt)
         prompts += first
         prompted += sum(each.trained[:first])
+        whole += first > 0 and all(each.trained[:first])
+        part += any(each.trained[:first])
         behind = range(first, min(len(each.trained), len(each.ids)))
         trained += sum(each.trained[place] for place in behind)
         rows += any(each.trained)
         if each.engine:
             told = [place for place in behind if place < len(each.engine)]
-            unsampled += sum(each.trained[place] and not each.engine[place] for place in told)
+            unsampled += sum(_unsampled(each, place) for place in told)
             sampled += sum(bool(each.engine[place]) for place in told)
     values = {
         "prompted": prompted,
@@ -51,7 +55,8 @@ def _judged(recording: Recording, samples: list[Tokens]) -> ProbeAnswer:
     }
     facts = (Fact("masked", values, recording.kind),)
     family = ""
-    if prompted > 0.02 * max(prompts, 1):
+    # Completions that begin with ids of certainty look as if their prompts were longer: some of them, and by a part.
+    if prompted > 0.02 * max(prompts, 1) and (whole > 0.02 * len(samples) or part > 0.9 * len(samples)):
         family = "masks/prompt"
     elif unsampled > max(16, 0.05 * trained):
         # A log-prob of exactly 0 is one of certainty: a collapsed policy has some, a tool's answer nothing else.
@@ -71,6 +76,14 @@ def _in_runs(samples: list[Tokens]) -> bool:
     for each in samples:
         length = 0
         for place in range(max(0, each.prompt), min(len(each.trained), len(each.engine))):
-            length = length + 1 if each.trained[place] and not each.engine[place] else 0
+            length = length + 1 if _unsampled(each, place) else 0
             runs += length == 4
     return runs * 4 >= max(4, len(samples) // 20)
+
+
+def _unsampled(each: Tokens, place: int) -> bool:
+    """Whether a token is in the loss that the engine has no log-prob of."""
+    if each.engine[place] or not each.trained[place]:
+        return False
+    trainer = each.trainer[place] if place < len(each.trainer) else None
+    return trainer is None or trainer < _CERTAIN

@@ -118,7 +118,8 @@ def _judged(recording: Recording, rows: list[Row], pairs: list[Pair]) -> ProbeAn
                 _ALARM,
                 RunnerUp("unchanged", size),
                 len(pairs),
-                facts=facts,
+                # What one law makes can't be taken out of two streams: that takes the logits.
+                facts=(*facts, Fact("one_law")),
             )
     if size <= _FLOOR:
         return _answer("streams", CLEAN, pairs, size, facts)
@@ -241,7 +242,7 @@ def _drifting(_rows: list[Row], pairs: list[Pair], size: float) -> Law | None:
     first, last = told[0], figures.mean(told[-max(1, len(told) // 4) :])
     if first > min(_FLOOR, size / 4) or last < 4 * max(first, _EXACT):
         return None
-    return "stale", "SYN003", {"first": first, "last": last, "steps": len(told)}, (), size
+    return "stale", "SYN024", {"first": first, "last": last, "steps": len(told)}, (), size
 
 
 def _somewhere(_rows: list[Row], pairs: list[Pair], size: float) -> Law | None:

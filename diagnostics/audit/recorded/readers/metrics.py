@@ -6,7 +6,6 @@ one object a log event. A later checkpoint's has all of the earlier ones'. Evalu
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -58,7 +57,7 @@ def _number(value: object) -> float | None:
 def state(path: Path, unread: list[Unread]) -> Series | None:
     """The history in a trainer_state.json."""
     try:
-        document = json.loads(given.read(path, plain.FILE))
+        document = given.parsed(given.read(path, plain.FILE))
         history = document["log_history"]
         if not isinstance(history, list):
             raise TypeError("log_history is no list")
@@ -98,7 +97,7 @@ def lines(path: Path, unread: list[Unread]) -> Series | None:
 def summary(path: Path, unread: list[Unread]) -> Series | None:
     """W&B's summary: the last value of each metric."""
     try:
-        document = json.loads(given.read(path, plain.FILE))
+        document = given.parsed(given.read(path, plain.FILE))
         row = logged(document, path.name)
     except (*plain.UNREADABLE, AttributeError) as error:
         unread.append(Unread(str(path), f"{type(error).__name__}: {error}"[:200]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 # times over; three to five times as much of memory.
 FILE, ALL, ROWS, LINE = 64 * given.MIB, 192 * given.MIB, 60_000, 32 * given.MIB
 FILES = 200
+# How far a trainer's log-prob may be from an engine's 0 that was sampled; and within the loss.
+_SURE, _CUT = 1e-3, 0.5
 One = TypeVar("One")
 TEXT = 64 * given.KIB
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
@@ -78,7 +79,7 @@ def lines(path: Path, bad: Callable[[str], None], most: int = FILE) -> Iterator[
             if not raw.strip():
                 continue
             try:
-                value = json.loads(raw)
+                value = given.parsed(raw)
                 if not isinstance(value, dict):
                     raise TypeError("no object")  # noqa: TRY301 - what it is to be, told once
             except (ValueError, TypeError, RecursionError):
@@ -147,13 +148,21 @@ def numbers(value: object) -> tuple[float | None, ...]:
 
 
 def sampled(
-    engine: Sequence[float | None], trainer: Sequence[float | None], first: int
+    engine: Sequence[float | None], trainer: Sequence[float | None], first: int, trained: Sequence[bool]
 ) -> tuple[float | None, ...]:
-    """The engine's stream, None where nothing was sampled: before `first`, and 0 where the trainer is not sure."""
+    """The engine's stream, None where nothing was sampled: before `first`, and 0 where the trainer is not sure.
+
+    Within the loss a trainer may be less sure: a cut that leaves one id makes a 0 of it.
+    """
     beside = [*trainer, *[None] * (len(engine) - len(trainer))]
+    inside = [*trained, *[False] * (len(engine) - len(trained))]
+
+    def nobodys(value: float | None, other: float | None, *, loss: bool) -> bool:
+        return value == 0 and other is not None and abs(other) > (_CUT if loss else _SURE)
+
     return tuple(
-        None if place < first or (value == 0 and other is not None and abs(other) > 1e-3) else value
-        for place, (value, other) in enumerate(zip(engine, beside, strict=False))
+        None if place < first or nobodys(value, other, loss=loss) else value
+        for place, (value, other, loss) in enumerate(zip(engine, beside, inside, strict=False))
     )
 
 

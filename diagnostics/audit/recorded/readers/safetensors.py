@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import struct
@@ -52,7 +51,7 @@ def of(data: bytes | memoryview) -> dict[str, Tensor]:
     (length,) = struct.unpack("<Q", view[:8])
     if length > min(_HEADER, len(view) - 8):
         raise ValueError("no safetensors, or cut off: its header is longer than the file")
-    header = json.loads(bytes(view[8 : 8 + length]))
+    header = given.parsed(bytes(view[8 : 8 + length]))
     if not isinstance(header, dict):
         raise TypeError("no safetensors: its header is no object")
     body = view[8 + length :]

@@ -51,7 +51,7 @@ def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
             ids,
             first,
             mask,
-            plain.sampled(engine, trainer, first),
+            plain.sampled(engine, trainer, first, mask),
             (*[None] * first, *trainer[first:]),
         ),
         place=f"{path.parent.name}/{path.name}:{line}",

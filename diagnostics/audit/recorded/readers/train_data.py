@@ -55,7 +55,7 @@ def _row(entry: dict[str, Any], path: Path, line: int) -> Row:
             ids[:length],
             first,
             mask if plain.number(entry.get("sample_loss_mask", 1)) else (False,) * len(mask),
-            plain.sampled(sampled, trainer, first),
+            plain.sampled(sampled, trainer, first, mask),
             (*[None] * first, *trainer[first:]),
         ),
         place=f"{path.name}:{line}",

@@ -1,0 +1,187 @@
+"""A folder of weights is of others: of it nothing is asked elsewhere, and what it says of its size is not believed."""
+
+import json
+import re
+import resource
+import signal
+import types
+from pathlib import Path
+
+import pytest
+
+import diagnostics
+import grpo_core
+from diagnostics.audit import folders
+from diagnostics.audit.errors import AuditError
+from diagnostics.audit.live import ids
+from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.model import NOT_ASKED
+from grpo_core.config import ConfigError, ModelConfig
+from grpo_core.tasks import model
+from grpo_core.tasks.reward_model import RewardModel
+
+LOADS = [
+    lambda folder: folders.model(Path(folder)),
+    lambda folder: folders.tokenizer(Path(folder)),
+    lambda folder: Reference(Path(folder)).vocabulary,
+    model.load_model,
+    model.load_tokenizer,
+    lambda folder: RewardModel(str(folder), "cpu"),
+]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The names of machines that were asked for."""
+    pytest.importorskip("transformers")
+    found = []
+
+    def ask(host, *_rest, **_options):
+        found.append(host)
+        raise OSError("nobody is asked")
+
+    monkeypatch.setattr("socket.getaddrinfo", ask)
+    return found
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("name", ["gpt2", "someorg/some-model", "no\0name"])
+def test_a_name_that_is_no_folder_is_asked_of_nobody(name, load, asked, monkeypatch, tmp_path):
+    """Transformers 5 asked the hub for an adapter of it, eight times, though told of files that are here."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((AuditError, ConfigError)):
+        load(name)
+    assert not asked
+
+
+@pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
+def test_an_adapter_asks_nobody_for_its_base(load, asked, tmp_path):
+    """Whatever its settings call it."""
+    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
+    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "someorg/base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises((AuditError, ConfigError), match="whole model"):
+        load(tmp_path)
+    assert not asked
+
+
+def test_transformers_is_given_folders_at_one_place_a_package():
+    """Each of the two looks before it asks."""
+    calling = {
+        path.name
+        for package in (diagnostics, grpo_core)
+        for path in Path(package.__file__).parent.rglob("*.py")
+        if re.search(r"\bfrom_pretrained\b", path.read_text(encoding="utf-8"))
+        and path.parent.name
+        in {"audit", "live", "recorded", "running", "questions", "tasks", "learn", "embedded"}
+    }
+    assert calling == {"folders.py", "model.py"}
+
+
+HOSTILE = {
+    "layers without end": {"num_hidden_layers": 10**9},
+    "layers of its text": {"text_config": {"num_hidden_layers": 10**6}},
+    "a width of a million million": {"hidden_size": 10**12},
+    "a number without end": {"vocab_size": 1 << 70},
+    "less than none": {"hidden_size": -1},
+    "a part of a layer": {"num_hidden_layers": 0.5},
+    "a word": {"hidden_size": "64"},
+    "more ids than weights": {"vocab_size": 10**8},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("load", [LOADS[0], LOADS[2]])
+def test_a_model_that_its_files_can_not_hold_is_not_made(load, change, tmp_path, monkeypatch):
+    """Each layer is made before a weight is read: a thousand million of them take all memory."""
+    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    monkeypatch.setattr(folders, "_loaded", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(AuditError, match=r"config\.json: "):
+        load(tmp_path)
+
+
+LARGE = {
+    "a million experts": {"model_type": "mixtral", "num_local_experts": 10**6, "intermediate_size": 10_000},
+    "layers of a width": {"num_hidden_layers": 40, "hidden_size": 8000, "intermediate_size": 8000},
+    "places": {"model_type": "gpt2", "n_positions": 10**9, "max_position_embeddings": 10**9},
+    "heads": {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 10**8},
+}
+
+
+@pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)
+def test_a_model_is_counted_before_it_is_made(change, tmp_path, monkeypatch):
+    """By whatever name it is large: for the first five terabytes were asked for."""
+    pytest.importorskip("transformers")
+    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
+    assert folders.model(tmp_path).num_parameters() > 0
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    monkeypatch.setattr(folders, "_loaded", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(AuditError, match=r"config\.json: \d+ numbers: "):
+        folders.model(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{", '{"hidden_size": ' + "9" * 5000 + "}"])
+def test_a_config_that_is_none(text, tmp_path):
+    """In one line, whatever it is."""
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(AuditError, match=r"config\.json"):
+        Reference(tmp_path)
+
+
+def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path, asked):
+    """Nor one that is no file."""
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(1 << 32)
+    with pytest.raises(AuditError, match="larger than 128 MiB"):
+        folders.tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer.json").symlink_to("/dev/zero")
+    with pytest.raises(AuditError, match="not a regular file"):
+        folders.tokenizer(tmp_path)
+    assert not asked
+
+
+TEMPLATES = {
+    "a loop in a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "a text of gigabytes": "{{ 'a' * 9000000000 }}",
+    "a text that doubles": "{% set n = namespace(t='a') %}{% for a in range(99) %}"
+    "{% set n.t = n.t ~ n.t %}{% endfor %}",
+    "what Python holds": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "a program": "{{ cycler.__init__.__globals__.os.system('touch ran') }}",
+    "a refusal": "{{ raise_exception('no') }}",
+    "no template": "{% for %}",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_chat_template_is_a_program_with_limits(template, tmp_path, monkeypatch):
+    """It is no part of an audit that it ends, and runs nothing."""
+    pytest.importorskip("transformers")
+    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders, "_TEMPLATE_S", 0.3)
+    words = folders.tokenizer(tmp_path)
+    words.chat_template = template
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(AuditError, match="chat template"):
+        folders.chat(words, [{"role": "user", "content": "ab"}])
+    assert not (tmp_path / "ran").exists()
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    words.chat_template = "{{ messages[0].content }}"
+    assert folders.chat(words, [{"role": "user", "content": "ab"}]) == words("ab")["input_ids"]
+
+
+def test_a_template_that_fails_is_not_judged(tmp_path):
+    """An audit goes on without it."""
+    pytest.importorskip("transformers")
+    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
+    words = folders.tokenizer(tmp_path)
+    words.chat_template = TEMPLATES["what Python holds"]
+    endpoint = types.SimpleNamespace(ids_of_chat=lambda _: [1, 2])
+    answer = ids._chat(endpoint, words)
+    assert answer.outcome == NOT_ASKED
+    assert "chat template" in str(answer.wanted)

@@ -1,0 +1,59 @@
+"""Servers that answer by turns behind one address, by what they say of the same ids."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from diagnostics.audit.live import endpoints, replicas, settings
+from diagnostics.audit.live.trainer import TrainerSide
+from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, ProbeAnswer
+
+EXACT = torch.zeros(47, dtype=torch.float64)
+WEIGHTS = ProbeAnswer("weights/unknown", FAULT, "P1")
+
+
+def asked(*offs, exact=EXACT):
+    """The answer where calls are off by so much, by turns, with a hundredth of noise."""
+    calls = iter(range(99))
+
+    def score(ids):
+        place = next(calls)
+        noise = 0.01 * torch.randn(len(ids) - 1, generator=torch.Generator().manual_seed(place))
+        return (offs[place % len(offs)] + noise).tolist()
+
+    return replicas.asked(SimpleNamespace(score=score), [], range(48), exact, 0.01, 0.032)
+
+
+@pytest.mark.parametrize("exact", [EXACT, None])
+def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(exact):
+    """And then no weights were to be found in what both said."""
+    found = asked(0.0, 0.3, exact=exact)
+    assert (found.family, found.outcome) == ("replicas/weights", FAULT)
+    assert [each.values["sets"] for each in found.facts if each.name == "behind"] == ["3 and 3"]
+    assert replicas.hides(found, WEIGHTS)
+
+
+def test_one_that_is_wrong_is_no_two():
+    """Its weights are what is wrong with it."""
+    found = asked(0.3, exact=None)
+    assert (found.family, found.outcome) == ("replicas", CLEAN)
+    assert not replicas.hides(found, WEIGHTS)
+
+
+def test_weights_that_are_right_are_not_hidden():
+    """By a few calls that were answered by another."""
+    found = asked(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
+    assert not replicas.hides(found, ProbeAnswer("weights", CLEAN, "P1"))
+    assert replicas.hides(found, ProbeAnswer("weights", NOT_DECIDED, "P1"))
+
+
+def test_a_configuration_that_is_a_text_is_read(tmp_path):
+    """As vLLM 0.10.2 answers; what it leaves out is asked for by name."""
+    text = "model='m', dtype=torch.bfloat16, max_seq_len=320, kv_cache_dtype=auto, quantization=None, seed=7"
+    told = {"/server_info?config_format=json": {"vllm_config": text}, "/version": {"version": "0.10.2"}}
+    found = endpoints.VllmServe(SimpleNamespace(tried=told.get), [{"id": "policy"}]).settings()
+    assert (found["dtype"], found["seed"], found["release"]) == ("bfloat16", "7", "0.10.2")
+    assert "quantization" not in found
+    (answer,) = settings.asked(found, TrainerSide(), tmp_path)
+    assert [each.name for each in answer.wanted] == ["server_info_text"]
