@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from diagnostics.frameworks import TOP_MODULES
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.dialect import Recognised, Started
-from diagnostics.lint.sources.shell import GIVEN, HOLE, SOFT, Command, Word
+from diagnostics.lint.sources.shell_scope import Word
+from diagnostics.lint.sources.shell_words import GIVEN, HOLE, SOFT
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, scalar
 from diagnostics.report.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from diagnostics.lint.sources.shell import Command
 
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
@@ -30,6 +34,8 @@ _LAUNCHERS = {
     "nnodes": "nodes",
     "num_machines": "nodes",
     "num_nodes": "nodes",
+    "master_addr": "master_addr",
+    "main_process_ip": "master_addr",
     "master_port": "master_port",
     "master-port": "master_port",
     "main_process_port": "master_port",
@@ -143,10 +149,19 @@ def _started_script(command: Command, file: str) -> Recognised | None:
         from diagnostics.lint import scripts
 
         path = scripts.find(word, file, module=module)
+        if path is None and "grpo" in word.rpartition("/")[2] and _config_named(words[index + 1 :]):
+            return Recognised("trl", "train", index + 1, about=word, launcher=(0, index))
         if path is not None and scripts.read(path) is not None:
             return Recognised("trl", "train", index + 1, about=word, launcher=(0, index))
         return None
     return None
+
+
+def _config_named(words: list[str]) -> bool:
+    """Whether a YAML is named as the config, which is how scripts with TRL's own parser are started."""
+    return any(
+        word == "--config" and follows.endswith((".yaml", ".yml")) for word, follows in pairwise(words)
+    )
 
 
 # Modules that start others, and those of other frameworks.

@@ -28,6 +28,7 @@ _NOT_OURS = {
     "dist",
 }
 _MOST = 5000
+_NAMES = ("dockerfile", "makefile", "justfile")
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py", ".ipynb")
 
 
@@ -48,7 +49,7 @@ def _files(folder: Path) -> Iterator[Path]:
     for root, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if not name.startswith(".") and name not in _NOT_OURS)
         for name in sorted(files):
-            if name.lower().endswith(_SUFFIXES) or name.lower().startswith("dockerfile"):
+            if name.lower().endswith(_SUFFIXES) or name.lower().startswith(_NAMES):
                 path = Path(root, name)
                 if path.is_file() and not path.is_symlink():
                     yield path

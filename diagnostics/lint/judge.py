@@ -46,7 +46,7 @@ def lint(
         made += plans
         subject.append(_told(str(path), plans))
         if not plans and not any(each.framework == "accelerate" for each in found):
-            why = "no GRPO run, and no server for one, in it"
+            why = _nothing_in(path)
             unread.append(CheckResult(f"reading {path}", "skipped", why, reads=True))
     if command:
         plans = plans_of(reading.read_command(command), versions)
@@ -68,6 +68,27 @@ def lint(
         checks=(*unread, *judge(made, versions), *unjudged.of_reading(made)),
         notes=_notes(made),
     )
+
+
+def _nothing_in(path: Path) -> str:
+    """Why nothing in a file was judged, and where to look instead: a script gets its values from what starts it."""
+    return ("it is empty" if _is_empty(path) else "no GRPO run, and no server for one, in it") + _started_by(
+        path
+    )
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and not path.stat().st_size
+
+
+def _started_by(path: Path) -> str:
+    if path.suffix not in {".py", ".yaml", ".yml"} or not path.is_file():
+        return ""
+    from diagnostics.lint import nearby
+
+    names = nearby.starters(path)
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"; lint what starts it: {', '.join(names[:2])}{more}" if names else ""
 
 
 def lend_processes(found: list[Settings]) -> None:

@@ -128,11 +128,9 @@ def _requirements(path: Path, found: Project) -> None:
     if not any(name in text.lower() for name in _NAMES):
         return
     if path.name.endswith(".lock"):
-        import tomllib
-
         try:
-            packages = tomllib.loads(text).get("package", [])
-        except (ValueError, RecursionError):  # of a number of thousands of digits no TOMLDecodeError
+            packages = given.parsed_toml(text).get("package", [])
+        except ValueError:
             return
         for each in packages if isinstance(packages, list) else ():
             if isinstance(each, dict):

@@ -14,6 +14,8 @@ from diagnostics.lint import commands
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.dialect import keys_of
 from diagnostics.lint.sources import hydra, interpolation, shell, wrapped
+from diagnostics.lint.sources.shell_scope import Word
+from diagnostics.lint.sources.shell_words import HOLE
 from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 from diagnostics.report.findings import NotJudged
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
     ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook", ".dockerfile": "dockerfile",
+    ".mk": "makefile",
+}  # fmt: skip
+_BY_NAME = {
+    "dockerfile": "dockerfile", "containerfile": "dockerfile", "makefile": "makefile", "gnumakefile": "makefile",
+    "justfile": "justfile", ".justfile": "justfile",
 }  # fmt: skip
 _NESTED = 3
 # No file holds more scripts, or writes more configs, than this.
@@ -66,8 +73,8 @@ def syntax_of(path: Path, text: str) -> str:
     """The syntax of a file, by its name, or by its first characters where the name says nothing."""
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
-    if path.name.lower().startswith(("dockerfile", "containerfile")):
-        return "dockerfile"
+    if path.name.lower().startswith(tuple(_BY_NAME)):
+        return next(syntax for start, syntax in _BY_NAME.items() if path.name.lower().startswith(start))
     start = text.lstrip()[:200]
     if not path.suffix and not start.startswith(("#!", "{")):
         return _guessed(text)
@@ -93,6 +100,10 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     """
     if syntax == "shell":
         return _shell(text, file)
+    if syntax in {"makefile", "justfile"}:
+        from diagnostics.lint.sources import makefile
+
+        return _shell(makefile.script(text, just=syntax == "justfile"), file)
     if syntax == "dockerfile":
         return _shell(wrapped.dockerfile(text), file)
     if syntax == "notebook":
@@ -198,7 +209,7 @@ def _unexpanded(tree: Any) -> Any:
 def _of_commands(
     found: list[shell.Command], file: str, depth: int, written: dict[str, Trees] | None = None
 ) -> list[Settings]:
-    def nested(word: shell.Word) -> list[Settings]:
+    def nested(word: Word) -> list[Settings]:
         inside = shell.nested(word, file) if depth < _NESTED else []
         return _of_commands(inside, file, depth + 1, written)
 
@@ -209,10 +220,8 @@ def _of_commands(
         if before and _LOST.match(first.clean):
             key, _, given = first.clean.partition("=")
             rest = " ".join(word.clean for word in command.words[1:])
-            told = (given or rest).replace(shell.HOLE, "...")
-            before[-1].lost.append(
-                Value(told or True, Place(file, first.line), key.replace(shell.HOLE, "..."))
-            )
+            told = (given or rest).replace(HOLE, "...")
+            before[-1].lost.append(Value(told or True, Place(file, first.line), key.replace(HOLE, "...")))
             continue
         before = commands.settings(command, file, nested)
         made += before
@@ -228,7 +237,7 @@ def read_command(words: list[str]) -> list[Settings]:
     while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
         environ[pair[0]] = Value(pair[2], Place(file), pair[0])
         words = words[1:]
-    command = shell.Command([shell.Word(word, 0) for word in words], environ, 0)
+    command = shell.Command([Word(word, 0) for word in words], environ, 0)
     return _of_commands([command], file, 0)
 
 

@@ -54,7 +54,9 @@ def find(named: str, file: str, *, module: bool = False) -> Path | None:
                     return path
             except (OSError, ValueError):
                 return None
-    return None
+    from diagnostics.lint import nearby
+
+    return nearby.by_tail(name, start) if not module and name.endswith(".py") else None
 
 
 def read(path: Path) -> Script | None:
@@ -65,15 +67,20 @@ def read(path: Path) -> Script | None:
     tree = _tree(text)
     if tree is None:
         return None
-    options = set(_declared(tree))
-    for other in islice(_imported(tree, path), _IMPORTS):
-        own = _tree(given.text(other, MAX_BYTES))
-        options |= set(_declared(own)) if own is not None else set()
     try:
         configs = [each for each in python_file.read(text, str(path)) if each.framework == "trl"]
     except UnreadableError:
         configs = []
-    return Script(path, frozenset(options), bool(_PARSES.search(text)), configs)
+    return Script(path, _options(tree, path), bool(_PARSES.search(text)), configs)
+
+
+def _options(tree: ast.Module, path: Path) -> frozenset[str]:
+    """What a script and the files that it imports declare."""
+    options = set(_declared(tree))
+    for other in islice(_imported(tree, path), _IMPORTS):
+        own = _tree(given.text(other, MAX_BYTES))
+        options |= set(_declared(own)) if own is not None else set()
+    return frozenset(options)
 
 
 def declared(path: Path) -> frozenset[str]:
@@ -107,15 +114,34 @@ def _declared(tree: ast.Module) -> Iterator[str]:
 
 
 def _imported(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """The files beside it that its own imports name."""
+    """The files of the project that its own imports name: beside it, or from the folder that the run is started in."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             parts = node.module.split(".")
-            for folder in (path.parent, path.parent.parent):
-                for name in ("/".join(parts) + ".py", parts[-1] + ".py"):
-                    if (folder / name).is_file():
-                        yield folder / name
-                        break
+            for folder in islice(path.parents, _ABOVE):
+                package = folder.joinpath(*parts) / "__init__.py"
+                if package.is_file():
+                    yield from _handed_on(package, {name.name for name in node.names})
+                    break
+                beside = (folder.joinpath(*parts).with_suffix(".py"), folder / f"{parts[-1]}.py")
+                found = next((each for each in beside if each.is_file()), None)
+                if found is not None:
+                    yield found
+                    break
+
+
+def _handed_on(package: Path, names: set[str]) -> Iterator[Path]:
+    """The modules of a package that it takes these names from."""
+    tree = _tree(given.text(package, MAX_BYTES))
+    for node in tree.body if tree is not None else ():
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.level == 1
+            and names & {each.name for each in node.names}
+        ):
+            module = package.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+            if module.is_file():
+                yield module
 
 
 def join(made: Settings, file: str, *, module: bool = False) -> None:
@@ -127,6 +153,9 @@ def join(made: Settings, file: str, *, module: bool = False) -> None:
         return
     script = read(path)
     if script is None:
+        # A trainer of another name, whose options may be its own all the same.
+        tree = _tree(given.text(path, MAX_BYTES))
+        made.own = _options(tree, path) if tree is not None else frozenset()
         return
     made.own = script.options
     if script.parses or not script.configs:

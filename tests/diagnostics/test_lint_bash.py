@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from diagnostics.lint.sources import shell
+from diagnostics.lint.sources import shell, shell_words
 
 NAMES = ["A", "B", "C", "LONG_NAME"]
 TEXTS = [
@@ -110,9 +110,9 @@ def test_known_words_are_those_of_bash():
         theirs = answer.split("\037")[:-1]
         [command] = [c for c in shell.commands(text, "run.sh") if c.words[0].clean == "swift"]
         ours = [w.clean for w in command.words[1:]]
-        if any(shell.HOLE in w for w in ours):
+        if any(shell_words.HOLE in w for w in ours):
             # An unknown word can be several, or none, and then what follows goes to the word before it.
-            ours = ours[: max(0, next(i for i, w in enumerate(ours) if shell.HOLE in w) - 1)]
+            ours = ours[: max(0, next(i for i, w in enumerate(ours) if shell_words.HOLE in w) - 1)]
             theirs = theirs[: len(ours)]
         known += len(ours)
         assert ours == theirs, text

@@ -85,6 +85,7 @@ WRONG = [
     (TRL + "--temperature 0", {}, "warning CFG115"),
     # What a framework refuses besides
     (TRL + "--auto_find_batch_size", {"trl": "1.9.0"}, "error CFG111"),
+    (SWIFT + "--vllm_mode colocate --truncation_strategy delete", {"ms_swift": "3.6.4"}, "error CFG111"),
     (TRL + "--log_completions_hub_repo me/x", {"trl": "0.28.0"}, "error CFG111"),
     (TRL + "--sync_ref_model --beta 0.0", {"trl": "0.29.1"}, "error CFG111"),
     (SWIFT + "--vllm_mode colocate --reward_funcs accuracy soft_overlong", {"ms_swift": "4.0.0"}, "error CFG111"),
@@ -177,6 +178,7 @@ RIGHT = [
     (VERL + "actor_rollout_ref.rollout.enable_chunked_prefill=True data.filter_overlong_prompts=True", {"vllm": "0.7.3"}, "SCH002"),
     (TRL + "--top_p 1.0 --top_k 0", {}, "NUM002"),
     (TRL + "--vllm_mode colocate --temperature 0.7", {"trl": "0.24.0"}, "NUM001"),
+    (TRL + "--vllm_mode server --temperature 0.7", {"trl": "0.27.1"}, "NUM001"),
     ("export RAY_ADDRESS=10.0.0.1:6379\n" + VERL, {}, "ENV902"),
     # An engine that nobody uses, a trainer of the time when nothing had to divide, a group made elsewhere.
     ("CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --num_infer_workers 2", {"ms_swift": "3.4.1"}, "CFG001"),
@@ -184,6 +186,8 @@ RIGHT = [
     (VERL.replace("n=8", "n_agent=5"), {}, "CFG110"),
     ("python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.ppo_micro_batch_size=4", {}, "error CFG102"),
     (SWIFT + "--vllm_mode colocate --reward_model m", {"ms_swift": "4.0.0"}, "CFG111"),
+    (SWIFT + "--vllm_mode colocate --truncation_strategy delete --reward_model m", {"ms_swift": "3.7.0"}, "CFG111"),
+    (SWIFT + "--num_infer_workers 1 --truncation_strategy right --reward_model m", {"ms_swift": "3.2.2"}, "CFG111"),
     (SWIFT + "--vllm_mode colocate --config c.yaml", {"ms_swift": "4.0.0"}, "CFG111"),
     (VERL + 'actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 "$@"', {"verl": "0.9.0"}, "CFG111"),
     (ORL + "--train.colocate_all --vllm.num_engines 8 --ref.num_gpus_per_node 4 --algo.kl.init_coef 0", {"openrlhf": "0.11.0"}, "CFG111"),

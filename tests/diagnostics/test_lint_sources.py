@@ -2,13 +2,16 @@
 
 import pytest
 
-from diagnostics.lint.sources import json_file, python_file, shell, toml_file, yaml_file
+from diagnostics.lint.sources import json_file, python_file, shell, shell_words, toml_file, yaml_file
 from diagnostics.lint.sources.tree import UnreadableError, flat
 from diagnostics.lint.values import UNKNOWN, scalar
 
 
 def words(text):
-    return [[word.clean.replace(shell.HOLE, "?") for word in c.words] for c in shell.commands(text, "run.sh")]
+    return [
+        [word.clean.replace(shell_words.HOLE, "?") for word in c.words]
+        for c in shell.commands(text, "run.sh")
+    ]
 
 
 @pytest.mark.parametrize(

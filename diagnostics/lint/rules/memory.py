@@ -109,7 +109,7 @@ def expandable(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     return found(
         plan, "CFG112", Severity.ERROR,
-        "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, and the engine's sleep mode does not work with them.",
+        "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, with which vLLM 0.8 to 0.20.0 cannot sleep.",
         values(plan, "memory.allocator", _sleep(plan)), package="vllm",
         remedy="Take expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF.",
         gate=versions.within("vllm", ">=0.8.0,<0.20.1"),

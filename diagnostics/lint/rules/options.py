@@ -120,12 +120,14 @@ def exclusive(plan: RunPlan, versions: Versions) -> list[Finding]:
         )  # fmt: skip
     strategy = plan.settings.items.get("truncation_strategy")
     if plan.framework == "ms-swift" and plan.role == "train" and strategy is not None and strategy.known:
-        allowed = {"left", "delete", None}
-        if strategy.data not in allowed:
+        # 3.2 sets it to left by itself, whatever is said.
+        left_alone = versions.within("ms-swift", ">=3.3,<3.7") is True
+        if strategy.data not in ({"left", None} if left_alone else {"left", "delete", None}):
             out += found(
                 plan, "CFG111", Severity.ERROR,
-                f"GRPO in ms-swift takes truncation_strategy left or delete, not {strategy.data}.", [strategy],
-                remedy="--truncation_strategy left, or delete from 3.6 on.",
+                f"GRPO in ms-swift takes truncation_strategy left, and delete since 3.7; {strategy.data} is refused.",
+                [strategy], remedy="--truncation_strategy left.",
+                gate=versions.within("ms-swift", ">=3.3") is not False,
             )  # fmt: skip
     stages = plan.whole("engine.pipeline_parallel")
     if plan.framework == "verl" and stages is not None and stages > 1:

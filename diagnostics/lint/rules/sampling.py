@@ -83,8 +83,8 @@ def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     if plan.get("rollout.engine") != "vllm" or plan.get("train.correction") is False:
         return []
-    # TRL takes the engine's log-probs from 0.23.0 on. It asks for processed ones in 0.24.0, the server in 0.28.0.
-    first = "0.28" if plan.get("rollout.mode") == "server" else "0.24"
+    # TRL takes the engine's log-probs from 0.23.0 on. It asks for processed ones in 0.24.0, the server in 0.27.1.
+    first = "0.27.1" if plan.get("rollout.mode") == "server" else "0.24"
     gate = versions.within("trl", f">=0.23,<{first}")
     if gate is not True:
         return []
@@ -92,7 +92,7 @@ def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
         plan, "NUM001", Severity.WARNING,
         f"The temperature is {temperature:g}, and this TRL corrects by log-probs that the engine reports before it.",
         values(plan, "sampling.temperature", "rollout.mode", "train.correction"),
-        remedy="Temperature 1.0, vllm_importance_sampling_correction=False, or TRL 0.28 or newer.",
+        remedy="Temperature 1.0, vllm_importance_sampling_correction=False, or TRL 0.27.1 or newer.",
     )  # fmt: skip
 
 

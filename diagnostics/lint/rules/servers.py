@@ -50,6 +50,25 @@ def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
+@rule("HNG015", check="servers and ports", warns=True)
+def meets_nobody(plan: RunPlan, versions: Versions) -> list[Finding]:
+    """HNG015: several nodes, and the first node's address is each machine itself."""
+    del versions
+    address = plan.settings.launch.get("master_addr") or plan.settings.environ.get("MASTER_ADDR")
+    nodes = plan.settings.launch.get("nodes") or plan.settings.environ.get("NNODES")
+    # A default is there to be set by who starts it on several nodes.
+    if plan.framework not in _SERVERS or address is None or nodes is None or address.soft or nodes.soft:
+        return []
+    many = str(nodes.data).isdecimal() and int(str(nodes.data)) > 1
+    if not many or str(address.data) not in {"127.0.0.1", "localhost", "::1"}:
+        return []
+    return found(
+        plan, "HNG015", Severity.WARNING,
+        f"Each of {nodes.data} nodes that runs this looks for the first one on itself, and waits.",
+        [address, nodes], remedy="Give the first node's own address, the same on all.",
+    )  # fmt: skip
+
+
 @rule("CFG901", check="servers and ports", warns=True)
 def server_beside_colocate(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG901: an engine of the run's own, and the address of a server."""

@@ -9,6 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.lint.sources import shell
+from diagnostics.lint.sources.shell_scope import Word
+from diagnostics.lint.sources.shell_words import HOLE
 from diagnostics.lint.sources.tree import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 from diagnostics.report.findings import NotJudged
@@ -59,21 +61,61 @@ def started(text: str, file: str, wanted: re.Pattern[str]) -> Iterator[shell.Com
             nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    for node in nodes if len(nodes) < MAX_NODES * 5 else ():
+    if len(nodes) >= MAX_NODES * 5:
+        return
+    lists = _lists(nodes)
+    for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _STARTERS and node.args:
-            yield from _command(node.args[0], file)
+            yield from _command(node.args[0], file, lists)
 
 
-def _command(node: ast.expr, file: str) -> list[shell.Command]:
+def _lists(nodes: list[ast.AST]) -> dict[str, ast.List]:
+    """The lists that names stand for, with what is added to them; one that is made twice is not known."""
+    made: dict[str, ast.List] = {}
+    twice: set[str] = set()
+    added: list[tuple[str, ast.expr]] = []
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and isinstance(node.value, ast.List):
+                twice.update({target.id} & set(made))
+                made[target.id] = node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            added.append((node.target.id, node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and node.func.attr in {"extend", "append"} and node.args:
+                added.append((owner.id, node.args[0]))
+    for name, value in added:
+        if name in made:
+            # What a branch may add is not known, only that options may stand there.
+            more = ast.copy_location(ast.Starred(value=value, ctx=ast.Load()), value)
+            made[name] = ast.copy_location(
+                ast.List(elts=[*made[name].elts, more], ctx=ast.Load()), made[name]
+            )
+    return {name: value for name, value in made.items() if name not in twice}
+
+
+def _command(node: ast.expr, file: str, lists: dict[str, ast.List]) -> list[shell.Command]:
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "join" and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Name):
+        node = lists.get(node.id, node)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return shell.commands(node.value, file, node.lineno)
     if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
         return []
-    words = [
-        shell.Word(str(item.value) if isinstance(item, ast.Constant) else shell.HOLE, item.lineno)
-        for item in node.elts
-    ]
+    words = [Word(_word(item), item.lineno) for item in node.elts]
     return [shell.Command(words, {}, node.lineno)]
+
+
+def _word(node: ast.expr) -> str:
+    """A word of a command; what is put into it when it runs is a hole."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else HOLE for part in node.values)
+    if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
+        return "python"
+    return str(node.value) if isinstance(node, ast.Constant) else HOLE
 
 
 class _Finder:

@@ -7,63 +7,44 @@ output or the outside is not known, and stays so through every word that it goes
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics import given
 from diagnostics.lint.sources import slurm
-from diagnostics.lint.sources.shell_words import Lexer, Piece, Token
-from diagnostics.lint.sources.tree import MAX_BYTES, MAX_NODES, UnreadableError
-from diagnostics.lint.values import UNKNOWN, Place, Value
+from diagnostics.lint.sources.shell_expansion import SCRIPTS, Expansion
+from diagnostics.lint.sources.shell_scope import Scope, Word
+from diagnostics.lint.sources.shell_tokens import (
+    ENDS,
+    after_equals,
+    assigned,
+    closing,
+    literal,
+    shown,
+    without_redirections,
+)
+from diagnostics.lint.sources.shell_words import HOLE, SOFT, Lexer, Token
+from diagnostics.lint.sources.tree import MAX_BYTES
+from diagnostics.lint.values import Place, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-# Marks within a word, which no script can contain: here something unknown stood; this comes from a default.
-HOLE, SOFT = "\0", "\1"
-# What a script is itself given, "$@": a hole that is empty unless somebody fills it.
-GIVEN = "\6" + HOLE
-# Blanks within quotes within an expansion that is itself split into words; \5 marks quotes, which may be empty.
-_PROTECTED = str.maketrans(" \t\n", "\2\3\4")
-_RESTORED = str.maketrans("\2\3\4", " \t\n", "\5")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_ENDS = {"\n", ";", "&", "&&", "||", "|", "|&", ";;", ";&", ";;&", "(", ")", "(("}
-_REDIRECTIONS = {"<", ">", ">>", "<<<", ">&", "<&", ">|", "&>", "&>>"}
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 _OPENING = {"if", "while", "until", "for", "case", "select"}
-_ARITHMETIC = re.compile(r"\s*(?:(\d{1,18})|\$?\{?([A-Za-z_]\w*)\}?|(\*\*|[-+*/%()]))")
-_BLANKS = {" ", "\t", "\n"}
 _MAX_DEPTH = 60
+# So many words a loop goes over, and so many bodies of loops and functions are read, one by one.
+_MOST_ROUNDS, _MOST_BODIES = 8, 200
+# So many tokens are gone over in search of the ends of blocks, nested ones again and again.
+_MOST_SEARCHED = 300_000
+# A test that is false, and a loop without a round, where the script is given nothing.
+_ON_ARGUMENTS = re.compile(
+    r"\$\{?#\}?[\"']?\s*(?:-gt|-ge\s+[1-9]|>|!=|-ne\s+0|$)|\bgetopts\b|-n\s+\$[1-9]|\$[1-9]\s+={1,2}\s+[^\s\]]"
+)
+_NUMBERS = tuple(map(str, range(1, 10)))
+_SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
 _MAX_SOURCED = 4
+_MAX_AROUND = 6
 _ACTIVATES = re.compile(
     r"activate|conda|\.bashrc|profile|/opt/|/etc/|setvars|set_env\.sh$|modules?\b|\bvenv|nvm"
 )
-_MAX_WORD = 200_000
-
-
-@dataclass(frozen=True)
-class Word:
-    """A word of a command after expansion, with its marks."""
-
-    text: str
-    line: int
-
-    @property
-    def clean(self) -> str:
-        """The text without marks."""
-        return self.text.replace(SOFT, "")
-
-    @property
-    def unknown(self) -> bool:
-        """Tells whether nothing of it is known, not even that it is one word."""
-        return self.text in {HOLE, GIVEN}
-
-    def value(self, file: str, text: str | None = None) -> Value:
-        """The word, or a part of it, as a Value of text."""
-        text = self.text if text is None else text
-        data = UNKNOWN if HOLE in text else text.replace(SOFT, "")
-        return Value(data, Place(file, self.line), soft=SOFT in text, outside=SOFT in text)
 
 
 @dataclass
@@ -75,37 +56,6 @@ class Command:
     line: int
     # Files that were sourced before it and could not be read.
     unread: tuple[Word, ...] = ()
-
-
-@dataclass
-class _Scope:
-    """The variables at one point; text with marks, arrays as lists of words."""
-
-    variables: dict[str, str] = field(default_factory=dict)
-    arrays: dict[str, list[Word]] = field(default_factory=dict)
-    exported: dict[str, Value] = field(default_factory=dict)
-
-    def copy(self) -> _Scope:
-        return _Scope(dict(self.variables), dict(self.arrays), dict(self.exported))
-
-    def merge(self, branch: _Scope) -> None:
-        """Takes over from a branch that may or may not have run what it changed, as unknown."""
-        for name, text in branch.variables.items():
-            if self.variables.get(name) != text:
-                self.variables[name] = HOLE
-        for name, words in branch.arrays.items():
-            mine = self.arrays.get(name, [])
-            if words != mine:
-                added = words[len(mine) :] if words[: len(mine)] == mine else words
-                self.arrays[name] = mine + [Word(_maybe(word.text), word.line) for word in added]
-        for name, value in branch.exported.items():
-            if self.exported.get(name) != value:
-                self.exported[name] = value.but(UNKNOWN)
-
-
-def _maybe(text: str) -> str:
-    key, equals, _value = text.partition("=")
-    return f"{key}={HOLE}" if equals else HOLE
 
 
 def commands(text: str, file: str, first_line: int = 1) -> list[Command]:
@@ -135,24 +85,41 @@ def nested(word: Word, file: str) -> list[Command]:
 
 class _ShellReader:
     def __init__(self, file: str) -> None:
-        self.file = file
-        self.scopes = [_Scope()]
+        self.known = Expansion(file)
         self.found: list[Command] = []
         self.blocks: list[str] = []
-        self.written = 0
         self.unread: list[Word] = []
         self.depth = 0
+        # Functions by name, the lines of those never called, and how many bodies were read.
+        self.functions: dict[str, list[Token]] = {}
+        self.uncalled: dict[str, list[Token]] = {}
+        self.bodies = 0
+        self.searched = 0
+        # How many loops are gone over, one within another.
+        self.around = 0
+        # The functions that are being read, and how many blocks were open when they were called.
+        self.inside: list[tuple[str, int]] = []
+        # Of each block that is open: whether it runs only where the script is given arguments.
+        self.unasked: list[bool] = []
 
     @property
-    def scope(self) -> _Scope:
-        return self.scopes[-1]
+    def scope(self) -> Scope:
+        return self.known.scope
 
     def read(self, tokens: list[Token]) -> list[Command]:
+        """Reads a script: its commands, and those of functions that it defines and does not call."""
+        self._walk(tokens)
+        while self.uncalled:
+            name = next(iter(self.uncalled))
+            self._walk(self.uncalled.pop(name))
+        return self.found
+
+    def _walk(self, tokens: list[Token]) -> None:
         """Walks over the tokens, command by command."""
         start = 0
         while start < len(tokens):
             token = tokens[start]
-            if token.kind == "operator" and token.text in _ENDS:
+            if token.kind == "operator" and token.text in ENDS:
                 if token.text in {";;", ";&", ";;&"} and self._inside("case"):
                     self._close_branch()
                     start = self._pattern(tokens, start + 1)
@@ -161,23 +128,27 @@ class _ShellReader:
                 continue
             end = start
             while end < len(tokens) and not (
-                tokens[end].kind == "operator" and tokens[end].text in _ENDS and tokens[end].text != "(("
+                tokens[end].kind == "operator" and tokens[end].text in ENDS and tokens[end].text != "(("
             ):
                 end += 1
             start = self._statement(tokens, start, max(end, start + 1))
-        return self.found
 
     def _inside(self, block: str) -> bool:
         return bool(self.blocks) and self.blocks[-1] == block
 
     def _statement(self, tokens: list[Token], start: int, end: int) -> int:
         """Reads one statement; returns where the next begins."""
-        word = _literal(tokens[start])
+        word = literal(tokens[start])
+        if body := self._function(tokens, start):
+            name = literal(tokens[start + 1]) if word == "function" else word
+            self.functions[name] = self.uncalled[name] = tokens[body[0] : body[1]]
+            return body[1] + 1
         if word in _OPENING:
             return self._open(word, tokens, start, end)
         if word in {"then", "do", "else", "elif"}:
             if word in {"else", "elif"}:
                 self._close_branch()
+                self.unasked[-1:] = [False] * len(self.unasked[-1:])
             if word != "elif":
                 self._open_branch()
             return start + 1
@@ -185,6 +156,7 @@ class _ShellReader:
             self._close_branch()
             if self.blocks:
                 self.blocks.pop()
+                self.unasked.pop()
             return start + 1
         if word in {"!", "time", "{", "}"}:
             return start + 1
@@ -192,18 +164,126 @@ class _ShellReader:
         return end
 
     def _open(self, word: str, tokens: list[Token], start: int, end: int) -> int:
-        self.blocks.append(word)
         if word == "for" and end > start + 1:
-            self.scope.variables[_literal(tokens[start + 1])] = HOLE
+            done = self._rounds(tokens, start, end)
+            if done:
+                return done
+            self.scope.variables[literal(tokens[start + 1])] = HOLE
+        self.blocks.append(word)
+        self.unasked.append(self._on_arguments(word, tokens[start:end]))
+        if word == "for" and end > start + 1:
             return end
         if word == "case":
             return self._pattern(tokens, end)
         return start + 1
 
+    def _function(self, tokens: list[Token], start: int) -> tuple[int, int] | None:
+        """The body of `NAME() { ... }` or `function NAME { ... }`: where it begins and ends; None where it is none."""
+        at = start + 1 if literal(tokens[start]) == "function" else start
+        if at >= len(tokens) or not literal(tokens[at]):
+            return None
+        brackets = [token.text for token in tokens[at + 1 : at + 3]] == ["(", ")"]
+        if not brackets and at == start:
+            return None
+        at += 3 if brackets else 1
+        while at < len(tokens) and tokens[at].text == "\n":
+            at += 1
+        if at >= len(tokens) or literal(tokens[at]) != "{":
+            return None
+        end = self._closing(tokens, at + 1, {"{"}, "}")
+        return (at + 1, end) if end else None
+
+    def _closing(self, tokens: list[Token], start: int, opening: set[str], word: str) -> int:
+        """Where a block ends; 0 where it doesn't, or where too much was gone over already to look for it."""
+        if self.searched > _MOST_SEARCHED:
+            return 0
+        end = closing(tokens, start, opening, word)
+        self.searched += (end or len(tokens)) - start
+        return end
+
+    def _on_arguments(self, word: str, tokens: list[Token]) -> bool:
+        """Tells whether a loop or a branch runs only where the script itself is given something."""
+        if "@" in self.scope.arrays:
+            return False
+        if word == "for":
+            over = [
+                piece for token in tokens[3:] for piece in token.pieces if piece.kind != "text" or piece.text
+            ]
+            return (len(tokens) == 2 and bool(literal(tokens[1]))) or [
+                piece.kind + piece.text for piece in over
+            ] == ["array@"]
+        return word in {"while", "if"} and bool(_ON_ARGUMENTS.search(shown(tokens)))
+
+    def _rounds(self, tokens: list[Token], start: int, end: int) -> int:
+        """Reads the body of `for NAME in WORDS` once for each, where they are known; returns where it ends, or 0."""
+        if end < start + 4 or literal(tokens[start + 2]) != "in" or self.bodies >= _MOST_BODIES:
+            return 0
+        if self.around >= _MAX_AROUND:
+            return 0
+        words = [word for token in tokens[start + 3 : end] for word in self.known.words(token)]
+        first = next((at for at in range(end, min(end + 4, len(tokens))) if literal(tokens[at]) == "do"), 0)
+        last = self._closing(tokens, first + 1, {"for", "while", "until", "select"}, "done") if first else 0
+        if not last or not 1 <= len(words) <= _MOST_ROUNDS or any(HOLE in word.text for word in words):
+            return 0
+        # What is read again counts as what is searched: a long body in many rounds is read as one that may be.
+        self.searched += (last - first) * len(words)
+        if self.searched > _MOST_SEARCHED:
+            return 0
+        self.around += 1
+        for word in words:
+            self.bodies += 1
+            self.scope.variables[literal(tokens[start + 1])] = word.text
+            self._walk(tokens[first + 1 : last])
+        self.around -= 1
+        return last + 1
+
+    def _call(self, name: str, words: list[Word]) -> None:
+        """Reads a function's body with what it is given."""
+        self.uncalled.pop(name, None)
+        before = {number: self.scope.variables.get(number) for number in _NUMBERS}
+        arguments = self.scope.arrays.get("@")
+        self._bind(words)
+        self.inside.append((name, len(self.blocks)))
+        self.bodies += 1
+        self.searched += len(self.functions[name])
+        try:
+            self._walk(self.functions[name])
+        finally:
+            self.inside.pop()
+            self._bind(arguments)
+            for number, text in before.items():
+                if text is not None:
+                    self.scope.variables[number] = text
+
+    def _bind(self, words: list[Word] | None) -> None:
+        """Makes these the arguments, `$1` and `"$@"`; None for those of the script itself, which nobody knows."""
+        for number in _NUMBERS:
+            self.scope.variables.pop(number, None)
+        self.scope.arrays.pop("@", None)
+        if words is not None:
+            self.scope.arrays["@"] = list(words)
+            sure = True
+            for number in _NUMBERS:
+                word = words[int(number) - 1] if int(number) <= len(words) else None
+                sure = sure and (word is None or not word.unknown)
+                self.scope.variables[number] = HOLE if not sure else word.text if word else ""
+
+    def _shift(self, words: list[Word]) -> None:
+        """`shift`, and `set -- ...`, which give the arguments other places."""
+        mine = self.scope.arrays.get("@")
+        if words[0].clean == "set":
+            names = [word.clean for word in words]
+            self._bind(words[names.index("--") + 1 :])
+        elif mine is not None:
+            number = words[1].clean if len(words) > 1 else "1"
+            branched = len(self.blocks) > (self.inside[-1][1] if self.inside else 0)
+            known = number.isdecimal() and not branched and not any(word.unknown for word in mine)
+            self._bind(mine[int(number) :] if known else [Word(HOLE, words[0].line)])
+
     def _pattern(self, tokens: list[Token], start: int) -> int:
         """Goes over the pattern of a case's branch, up to and with its bracket."""
         for position in range(start, len(tokens)):
-            if _literal(tokens[position]) == "esac":
+            if literal(tokens[position]) == "esac":
                 return position
             if tokens[position].kind == "operator" and tokens[position].text == ")":
                 self._open_branch()
@@ -211,38 +291,41 @@ class _ShellReader:
         return len(tokens)
 
     def _open_branch(self) -> None:
-        if len(self.scopes) < _MAX_DEPTH:
-            self._wrote(0, counted=len(self.scope.variables) + len(self.scope.arrays))
-            self.scopes.append(self.scope.copy())
+        if len(self.known.scopes) < _MAX_DEPTH:
+            self.known.wrote(0, counted=len(self.scope.variables) + len(self.scope.arrays))
+            self.known.scopes.append(self.scope.copy())
 
     def _close_branch(self) -> None:
-        if len(self.scopes) > 1:
-            branch = self.scopes.pop()
-            self.scope.merge(branch)
+        if len(self.known.scopes) > 1:
+            branch = self.known.scopes.pop()
+            if any(self.unasked):
+                self.scope.merge_unasked(branch)
+            else:
+                self.scope.merge(branch)
 
     def _command(self, tokens: list[Token]) -> None:
         """Reads one simple command: assignments before it, words, redirections left out."""
         environ: dict[str, Value] = {}
         words: list[Word] = []
         exporting = False
-        for token in _without_redirections(tokens):
+        for token in without_redirections(tokens):
             if token.kind == "array":
                 self._set_array(token)
                 continue
-            name = _assigned(token)
+            name = assigned(token)
             if name and not words:
                 self._assign(name, token, environ, exported=exporting)
                 continue
-            expanded = self._expand(token)
+            expanded = self.known.words(token)
             if not words and expanded and expanded[0].clean in _DECLARING:
                 exporting = exporting or expanded[0].clean == "export"
             elif exporting and not words:
                 self._export(expanded)
             else:
                 words += expanded
-        if words and words[0].clean in {"source", "."} and len(words) > 1:
-            self._source(words[1])
+        if words and self._of_the_shell(words):
             return
+        self._here(tokens, words)
         if words:
             environ = {**self.scope.exported, **environ}
             self.found.append(Command(words, environ, words[0].line, tuple(self.unread)))
@@ -251,11 +334,54 @@ class _ShellReader:
             if variable in self.scope.exported:
                 self.scope.exported[variable] = value
 
+    def _of_the_shell(self, words: list[Word]) -> bool:
+        """Reads a command that changes what is known: a file that is sourced, a function; tells whether it is one."""
+        name = words[0].clean
+        if name in {"source", "."} and len(words) > 1:
+            self._source(words[1])
+        elif name == "shift" or [word.clean for word in words[:2]] == ["set", "--"]:
+            self._shift(words)
+        elif name in self.functions and self._may_call(name):
+            self._call(name, words[1:])
+        else:
+            return False
+        return True
+
+    def _may_call(self, name: str) -> bool:
+        return (
+            all(name != each for each, _ in self.inside)
+            and len(self.inside) < _MAX_SOURCED
+            and self.bodies < _MOST_BODIES
+            and self.searched <= _MOST_SEARCHED
+        )
+
+    def _here(self, tokens: list[Token], words: list[Word]) -> None:
+        """A script that stands in a here-document: given to a shell, or written to a file."""
+        here = next((token.here for token in tokens if token.here), None)
+        if here is None or not words or self.depth >= _MAX_SOURCED:
+            return
+        names = [word.clean.rpartition("/")[2] for word in words]
+        files = [literal(tokens[at + 1]) for at in range(len(tokens) - 1) if tokens[at].text in {">", ">|"}]
+        targets = [*files, *(names[1:] if names[0] == "tee" else ())]
+        if not (_SHELLS & set(names) or any(target.endswith(SCRIPTS) for target in targets)):
+            return
+        reader = _ShellReader(self.known.file)
+        reader.known.main, reader.depth = self.known.main, self.depth + 1
+        reader.scope.exported.update(self.scope.exported)
+        for name, value in self.scope.exported.items():
+            reader.scope.variables[name] = self.scope.variables.get(
+                name, HOLE if not value.known else str(value.data)
+            )
+        text = here.text if here.quoted else self.known.filled(here)
+        for each in slurm.asked(text, here.line):
+            reader.scope.variables[each.name] = f"{SOFT}{each.number}"
+        self.found += reader.read(Lexer(text, self.known.file, here.line).tokens())
+
     def _source(self, word: Word) -> None:
         """`source FILE`: its variables are the script's own; an environment made active sets none of a run's."""
         if _ACTIVATES.search(word.clean):
             return
-        path = _beside(word.clean, self.file)
+        path = _beside(word.clean, self.known.file)
         if path is None or self.depth >= _MAX_SOURCED:
             self.unread.append(word)
             return
@@ -264,113 +390,38 @@ class _ShellReader:
         except OSError:  # something that is no file of a script's size: not read, as one that is not there
             self.unread.append(word)
             return
-        mine, self.file, self.depth = self.file, str(path), self.depth + 1
+        mine, self.known.file, self.depth = self.known.file, str(path), self.depth + 1
         try:
-            self.read(Lexer(text, str(path)).tokens())
+            self._walk(Lexer(text, str(path)).tokens())
         finally:
-            self.file, self.depth = mine, self.depth - 1
+            self.known.file, self.depth = mine, self.depth - 1
 
     def _export(self, words: list[Word]) -> None:
         """`export NAME` of a variable that has a value."""
         for word in words:
             text = self.scope.variables.get(word.clean)
             if text is not None:
-                value = Word(text, word.line).value(self.file)
+                value = Word(text, word.line).value(self.known.file)
                 self.scope.exported[word.clean] = value.named(word.clean)
 
     def _set_array(self, token: Token) -> None:
-        items = [word for item in token.items for word in self._expand(item)]
+        items = [word for item in token.items for word in self.known.words(item)]
         before = self.scope.arrays.get(token.text, []) if token.append else []
         self.scope.arrays[token.text] = before + items
-        self._wrote(sum(len(word.text) + 8 for word in items))
+        self.known.wrote(sum(len(word.text) + 8 for word in items))
 
     def _assign(
         self, name: tuple[str, bool], token: Token, environ: dict[str, Value], *, exported: bool
     ) -> None:
-        text = self._joined(_after_equals(token.pieces)).translate(_RESTORED)
+        text = self.known.assigned(after_equals(token.pieces))
         if name[1]:
             text = self.scope.variables.get(name[0], HOLE) + text
-        self._wrote(len(text))
+        self.known.wrote(len(text))
         self.scope.variables[name[0]] = text
-        value = Word(text, token.line).value(self.file).named(name[0])
+        value = Word(text, token.line).value(self.known.file).named(name[0])
         environ[name[0]] = value
         if exported:
             self.scope.exported[name[0]] = value
-
-    def _wrote(self, size: int, counted: int = 0) -> None:
-        """Counts what expansion made, so that a script which doubles a variable line by line is refused."""
-        self.written += size + counted
-        if size > _MAX_WORD or self.written > MAX_NODES * 100:
-            raise UnreadableError(f"{self.file}: its variables expand without end: no script's do")
-
-    def _expand(self, token: Token) -> list[Word]:
-        """Expands a word into words; an unquoted value is split where it has blanks."""
-        done: list[str] = []
-        current: str | None = None
-        filled = [piece for piece in token.pieces if piece.kind != "text" or piece.text]
-        if filled and all(
-            piece.kind == "array" and self.scope.arrays.get(piece.text) == [] for piece in filled
-        ):
-            return []
-        if len(filled) == 1 and filled[0].kind == "array" and filled[0].text in self.scope.arrays:
-            # The words of an array stand where the array was written.
-            words = self.scope.arrays[filled[0].text]
-            self._wrote(sum(len(word.text) + 8 for word in words))
-            return [Word(word.text.translate(_RESTORED), word.line) for word in words]
-        for piece in token.pieces:
-            if piece.kind == "array":
-                items = [word.text for word in self.scope.arrays.get(piece.text, [Word(HOLE, token.line)])]
-                if items:
-                    done += [(current or "") + items[0], *items[1:]]
-                    current = done.pop()
-                continue
-            text = self._text(piece)
-            whole = piece.quoted or piece.kind == "text"
-            current = (current or "") + text if whole else _split(text, current, done)
-        if current is not None:
-            done.append(current)
-        self._wrote(sum(map(len, done)) + 8 * len(done))
-        return [Word(text.translate(_RESTORED), token.line) for text in done]
-
-    def _joined(self, pieces: Iterable[Piece], *, protect: bool = False) -> str:
-        """The pieces as one text; `protect` keeps blanks in quotes from being taken for ends of words later."""
-        # An array within a default would be several words: that is beyond what this follows.
-        texts = (
-            (piece, HOLE if protect and piece.kind == "array" else self._text(piece)) for piece in pieces
-        )
-        return "".join(
-            "\5" + text.translate(_PROTECTED) if protect and piece.quoted else text for piece, text in texts
-        )
-
-    def _text(self, piece: Piece) -> str:
-        if piece.kind == "text":
-            return piece.text
-        if piece.kind == "arithmetic":
-            return _calculate(piece.text, self.scope.variables)
-        if piece.kind == "array":
-            return " ".join(word.text for word in self.scope.arrays.get(piece.text, [Word(HOLE, 0)]))
-        if piece.kind != "variable":
-            return GIVEN if piece.text in {"@", "*"} else HOLE
-        return self._variable(piece)
-
-    def _variable(self, piece: Piece) -> str:
-        text = self.scope.variables.get(piece.text)
-        operation = piece.operation
-        if text is None and piece.text in self.scope.arrays:
-            return HOLE
-        if operation in {"", "?", ":?"}:
-            return HOLE if text is None else text
-        if operation in {":+", "+"}:
-            if text is None or (operation == ":+" and text.replace(SOFT, "") == ""):
-                return SOFT
-            return HOLE if HOLE in text else SOFT + self._joined(piece.other, protect=True)
-        empty = text is None or (operation.startswith(":") and text.replace(SOFT, "") == "")
-        if not empty:
-            return text or ""
-        text = SOFT + self._joined(piece.other, protect=True)
-        if operation.endswith("="):
-            self.scope.variables[piece.text] = text.translate(_RESTORED)
-        return text
 
 
 def _beside(name: str, file: str) -> Path | None:
@@ -386,125 +437,3 @@ def _beside(name: str, file: str) -> Path | None:
         except (OSError, ValueError):
             return None
     return None
-
-
-def _split(text: str, current: str | None, done: list[str]) -> str | None:
-    """Splits what an unquoted expansion made at its blanks; returns the word that is still open."""
-    soft = SOFT if SOFT in text else ""
-    bare = text.replace(SOFT, "")
-    parts = [part for part in re.split(r"[ \t\n]+", bare) if part]
-    if current is not None and bare[:1] in _BLANKS:
-        done.append(current)
-        current = None
-    for number, part in enumerate(parts):
-        if number and current is not None:
-            done.append(current)
-            current = None
-        current = (current or "") + soft + part
-    if parts and bare[-1:] in _BLANKS and current is not None:
-        done.append(current)
-        current = None
-    return current
-
-
-def _without_redirections(tokens: list[Token]) -> list[Token]:
-    kept: list[Token] = []
-    skip = False
-    for token in tokens:
-        if token.kind == "operator":
-            skip = token.text in _REDIRECTIONS
-        elif skip:
-            skip = False
-        else:
-            kept.append(token)
-    return kept
-
-
-def _literal(token: Token) -> str:
-    """A word that is plain text, as keywords are; else nothing."""
-    if token.kind != "word" or any(piece.kind != "text" or piece.quoted for piece in token.pieces):
-        return ""
-    return "".join(piece.text for piece in token.pieces)
-
-
-def _assigned(token: Token) -> tuple[str, bool] | None:
-    if not token.pieces or token.pieces[0].kind != "text" or token.pieces[0].quoted:
-        return None
-    match = _ASSIGNMENT.match(token.pieces[0].text)
-    return (match[1], bool(match[2])) if match else None
-
-
-def _after_equals(pieces: list[Piece]) -> list[Piece]:
-    first = pieces[0].text.partition("=")[2]
-    return [Piece("text", first), *pieces[1:]]
-
-
-def _calculate(expression: str, variables: dict[str, str]) -> str:
-    """The value of whole-number arithmetic, or a hole."""
-    soft = ""
-    tokens: list[str] = []
-    at = 0
-    while at < len(expression) and len(tokens) < 200:
-        match = _ARITHMETIC.match(expression, at)
-        if match is None:
-            return "" if not expression.strip() else HOLE if expression[at:].strip() else _value(tokens, soft)
-        at = match.end()
-        if match[2]:
-            text = variables.get(match[2], HOLE)
-            soft = soft or (SOFT if SOFT in text else "")
-            number = text.replace(SOFT, "").strip()
-            if not (number.isascii() and number.isdecimal() and len(number) <= 18):
-                return HOLE
-            tokens.append(number)
-        else:
-            tokens.append(match[1] or match[3])
-    return _value(tokens, soft)
-
-
-def _value(tokens: list[str], soft: str) -> str:
-    try:
-        value, rest = _sum(tokens, 0, 0)
-    except (ValueError, ZeroDivisionError, IndexError):
-        return HOLE
-    return f"{soft}{value}" if rest == len(tokens) and abs(value) < 10**18 else HOLE
-
-
-def _sum(tokens: list[str], at: int, depth: int) -> tuple[int, int]:
-    value, at = _product(tokens, at, depth)
-    while at < len(tokens) and tokens[at] in "+-":
-        other, after = _product(tokens, at + 1, depth)
-        value = value + other if tokens[at] == "+" else value - other
-        at = after
-    return value, at
-
-
-def _product(tokens: list[str], at: int, depth: int) -> tuple[int, int]:
-    value, at = _factor(tokens, at, depth)
-    while at < len(tokens) and tokens[at] in {"*", "/", "%"}:
-        other, after = _factor(tokens, at + 1, depth)
-        if tokens[at] == "*":
-            value *= other
-        elif tokens[at] == "/":
-            # The shell's division goes towards zero.
-            value = abs(value) // abs(other) * (1 if (value < 0) == (other < 0) else -1)
-        else:
-            value = abs(value) % abs(other) * (1 if value >= 0 else -1)
-        if abs(value) >= 10**18:
-            raise ValueError("too large")
-        at = after
-    return value, at
-
-
-def _factor(tokens: list[str], at: int, depth: int) -> tuple[int, int]:
-    if depth > 50:
-        raise ValueError("nested too deep")
-    first = tokens[at]
-    if first == "(":
-        value, at = _sum(tokens, at + 1, depth + 1)
-        if tokens[at] != ")":
-            raise ValueError("a bracket is open")
-        return value, at + 1
-    if first == "-":
-        value, at = _factor(tokens, at + 1, depth + 1)
-        return -value, at
-    return int(first), at + 1

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 
 from diagnostics.lint.sources.tree import MAX_NODES, UnreadableError
 
+# Marks within a word, which no script can contain: here something unknown stood; this comes from a default.
+HOLE, SOFT = "\0", "\1"
+# What a script is itself given, "$@": a hole that is empty unless somebody fills it.
+GIVEN = "\6" + HOLE
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"[^\s\\'\"$`;&|<>()#]+")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=$")
@@ -18,6 +22,7 @@ _OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&>>|&>|<<<|<<-|<<|>>|>&|<&|>\||[;
 _BRACED = re.compile(
     r"(?P<bang>[!#]?)(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])(?P<index>\[[^\]]*\])?(?P<op>:?[-=+?])?"
 )
+_SLICE = re.compile(r":\s*\d+(?::\s*\d+)?")
 _MAX_NESTING = 40
 
 
@@ -26,10 +31,10 @@ class Piece:
     """A part of a word.
 
     Attributes:
-        kind: `text`, `variable`, `array` (all of one), `arithmetic` or `unknown`.
-        text: The text, the name, or the expression.
+        kind: `text`, `variable`, `array` (all of one), `count` and `item` of one, `arithmetic`, `command` or `unknown`.
+        text: The text, the name, the expression, or the command whose output stands there.
         quoted: It stands in double quotes, so that its value is not split into words.
-        operation: Of a variable: `:-`, `-`, `:=`, `:+` and so on.
+        operation: Of a variable: `:-`, `-`, `:=`, `:+` and so on; of an item: its place.
         other: The pieces of the default, or of the alternative.
     """
 
@@ -40,9 +45,18 @@ class Piece:
     other: tuple[Piece, ...] = ()
 
 
+@dataclass(frozen=True)
+class Here:
+    """What stands between `<<END` and `END`; quoted, so that the shell puts nothing into it."""
+
+    text: str
+    line: int
+    quoted: bool
+
+
 @dataclass
 class Token:
-    """A word, an operator, or an array that is assigned."""
+    """A word, an operator, or an array that is assigned; a here-document is with its operator."""
 
     kind: str
     line: int
@@ -50,6 +64,7 @@ class Token:
     pieces: list[Piece] = field(default_factory=list)
     items: list[Token] = field(default_factory=list)
     append: bool = False
+    here: Here | None = None
 
 
 class Lexer:
@@ -58,7 +73,7 @@ class Lexer:
     def __init__(self, text: str, file: str, first_line: int = 1) -> None:
         self.text, self.file = text, file
         self.at, self.line = 0, first_line
-        self.heredocs: list[tuple[str, bool]] = []
+        self.heredocs: list[tuple[Token, Token, bool]] = []
         self.made = 0
 
     def tokens(self) -> list[Token]:
@@ -105,7 +120,10 @@ class Lexer:
     def _newline(self) -> None:
         self.at += 1
         self.line += 1
-        for word, indented in self.heredocs:
+        for token, closing, indented in self.heredocs:
+            word = "".join(piece.text for piece in closing.pieces)
+            quoted = any(piece.quoted for piece in closing.pieces)
+            first, lines = self.line, list[str]()
             while self.at < len(self.text):
                 end = self.text.find("\n", self.at)
                 end = len(self.text) if end < 0 else end
@@ -114,6 +132,8 @@ class Lexer:
                 self.line += 1
                 if (line.lstrip("\t") if indented else line) == word:
                     break
+                lines.append(line)
+            token.here = Here("\n".join(lines) + "\n", first, quoted)
         self.heredocs.clear()
 
     def _operator(self, operator: str) -> Token:
@@ -122,13 +142,12 @@ class Lexer:
         if operator in {"<<", "<<-"}:
             self._blank()
             if self.at < len(self.text) and self.text[self.at] not in "\n;&|<>()":
-                word = self._word()
-                self.heredocs.append(("".join(piece.text for piece in word.pieces), operator == "<<-"))
+                self.heredocs.append((token, self._word(), operator == "<<-"))
         elif operator == "(" and self.text.startswith("(", self.at):
             # (( ... )): arithmetic as a command; nothing in it is a setting.
-            self._balanced("(", ")")
+            inside = self._balanced("(", ")")
             self._balanced_end()
-            token.text = "(("
+            token.text, token.pieces = "((", [Piece("text", inside)]
         return token
 
     def _balanced_end(self) -> None:
@@ -185,7 +204,7 @@ class Lexer:
             return [Piece("text", text, quoted=True)]
         if char == '"':
             return self._double()
-        return [self._dollar(quoted=False)]
+        return [self.dollar(quoted=False)]
 
     def _double(self) -> list[Piece]:
         pieces = [Piece("text", "", quoted=True)]
@@ -208,7 +227,7 @@ class Lexer:
                 start = self.at
             elif char in "$`":
                 pieces.append(Piece("text", self.text[start : self.at], quoted=True))
-                pieces.append(self._dollar(quoted=True))
+                pieces.append(self.dollar(quoted=True))
                 start = self.at
             else:
                 self.at += 1
@@ -216,14 +235,16 @@ class Lexer:
         self.at += 1
         return pieces
 
-    def _dollar(self, *, quoted: bool) -> Piece:  # noqa: PLR0911 - one line a case
+    def dollar(self, *, quoted: bool = True) -> Piece:  # noqa: PLR0911 - one line a case
+        """Reads what a `$` or a backquote begins."""
         text = self.text
         if text[self.at] == "`":
             end = text.find("`", self.at + 1)
             end = len(text) if end < 0 else end
-            self.line += text.count("\n", self.at, end)
+            inside = text[self.at + 1 : end]
+            self.line += inside.count("\n")
             self.at = end + 1
-            return Piece("unknown", quoted=quoted)
+            return Piece("command", inside, quoted)
         self.at += 1
         if text.startswith("((", self.at):
             self.at += 1
@@ -231,8 +252,7 @@ class Lexer:
             self._balanced_end()
             return Piece("arithmetic", inside, quoted)
         if text.startswith("(", self.at):
-            self._balanced("(", ")")
-            return Piece("unknown", quoted=quoted)
+            return Piece("command", self._balanced("(", ")"), quoted)
         if text.startswith("{", self.at):
             return braced(self._balanced("{", "}"), quoted=quoted)
         if text.startswith("'", self.at) and not quoted:
@@ -247,7 +267,7 @@ class Lexer:
             return Piece("variable", match[0], quoted)
         if self.at < len(text) and text[self.at] in "0123456789@*#?$!-":
             self.at += 1
-            return Piece("unknown", text[self.at - 1], quoted=quoted)
+            return _special(text[self.at - 1], quoted=quoted)
         return Piece("text", "$", quoted=True)
 
     def _balanced(self, opening: str, closing: str) -> str:
@@ -275,17 +295,34 @@ class Lexer:
         return self.text[start:]
 
 
-def braced(inside: str, *, quoted: bool, nesting: int = 0) -> Piece:
+def _special(name: str, *, quoted: bool) -> Piece:
+    """`$@`, `$1`, `$#` and their like."""
+    if name in {"@", "*"}:
+        return Piece("array", "@", quoted)
+    return Piece("variable" if name.isdigit() else "unknown", name, quoted)
+
+
+def braced(inside: str, *, quoted: bool, nesting: int = 0) -> Piece:  # noqa: PLR0911 - one line a case
     """Reads what stands in `${...}`."""
     match = _BRACED.match(inside)
     if match is None or nesting > _MAX_NESTING:
         return Piece("unknown", quoted=quoted)
     rest = inside[match.end() :]
+    name, whole = match["name"], match["index"] in {"[@]", "[*]"}
+    if match["bang"] == "#" and whole and not rest:
+        return Piece("count", name, quoted)
+    if name in {"@", "*"} or (name.isdigit() and not (match["bang"] or match["index"])):
+        if name.isdigit() and match["op"]:
+            return Piece("variable", name, quoted, match["op"], _pieces(rest, nesting + 1))
+        if not match["bang"] and (not rest or _SLICE.fullmatch(rest)):
+            return _special(name, quoted=quoted) if not rest else Piece("unknown", name, quoted)
+        return Piece("unknown", quoted=quoted)
     if match["bang"] or not _NAME.fullmatch(match["name"]) or (rest and not match["op"]):
         return Piece("unknown", quoted=quoted)
     if match["index"]:
-        whole = match["index"] in {"[@]", "[*]"} and not match["op"]
-        return Piece("array" if whole else "unknown", match["name"], quoted)
+        if match["index"][1:-1].isdigit() and not match["op"]:
+            return Piece("item", name, quoted, match["index"][1:-1])
+        return Piece("array" if whole and not match["op"] else "unknown", name, quoted)
     other = _pieces(rest, nesting + 1) if match["op"] else ()
     return Piece("variable", match["name"], quoted, match["op"] or "", other)
 

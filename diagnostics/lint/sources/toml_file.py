@@ -12,7 +12,7 @@ from diagnostics.lint.values import Place, Value
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
 # tomllib takes time with the square of a key's parts.
 _LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
-_KEY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
+_KEY = re.compile(r"([A-Za-z0-9_.\"' \t-]+)=")
 
 
 def read(text: str, file: str) -> dict[str, Any]:
@@ -40,13 +40,13 @@ def _lines(text: str) -> dict[str, int]:
         if header := _HEADER.match(line):
             table = _dotted(header[1])
             found.setdefault(table, number)
-        elif key := _KEY.match(line):
+        elif key := _KEY.match(line.lstrip()):
             found.setdefault(f"{table}.{_dotted(key[1])}".strip("."), number)
     return found
 
 
 def _dotted(name: str) -> str:
-    return ".".join(part.strip(" \"'") for part in name.split("."))
+    return ".".join(part.strip(" \t\"'") for part in name.split("."))
 
 
 def _values(node: Any, lines: dict[str, int], key: str, file: str, depth: int) -> Any:

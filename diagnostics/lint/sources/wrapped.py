@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import given
 from diagnostics.lint.sources import json_file, shell
+from diagnostics.lint.sources.shell_scope import Word
 from diagnostics.lint.values import Value
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _exec_form(rest: str) -> list[str]:
     if not rest.lstrip().startswith("["):
         return []
     try:
-        words = json.loads(rest)
+        words = given.parsed(rest)
     except ValueError:
         return []
     return [str(word) for word in words] if isinstance(words, list) else []
@@ -111,7 +112,7 @@ def containers(tree: Any) -> Iterator[shell.Command]:
             if isinstance(name, Value) and isinstance(value, Value):
                 environ[str(name.data)] = value.named(str(name.data))
         yield shell.Command(
-            [shell.Word(str(word.data), _last_line(word)) for word in words], environ, words[0].place.line
+            [Word(str(word.data), _last_line(word)) for word in words], environ, words[0].place.line
         )
 
 
