@@ -147,16 +147,17 @@ def _signature(table: Table) -> model.Signature:
     for key, matches in (("positive", True), ("negative", False)):
         if not any(sample.matches is matches for sample in samples):
             raise table.source.refuse((*table.keys, key), None, f"at least one [[signature.{key}]] sample")
-    broad = table.strings("broad")
+    broad, late = table.strings("broad"), table.strings("late")
     signature = model.Signature(
         role=_one_of(table, "role", model.ROLES),
-        any=(*table.strings("any", required=not broad), *broad),
+        any=(*table.strings("any", required=not broad and not late), *broad, *late),
         all=table.strings("all"),
         none=table.strings("none"),
         frames=_frames(table),
         samples=tuple(samples),
         confirms=table.strings("confirms"),
         broad=broad,
+        late=late,
     )
     if (signature.role == model.CONFIRMATION) != bool(signature.confirms):
         raise table.refuse(

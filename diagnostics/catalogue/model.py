@@ -110,9 +110,11 @@ class Signature:
     It matches where one of `any` and every one of `all` does, and none of `none`.
 
     Attributes:
-        any: Those of an entry's `any` and `broad`.
+        any: Those of an entry's `any`, `broad` and `late`.
         broad: Those among them that failures of other causes print, too: alone they make a hypothesis and no verdict;
             beside another of `any`, or in a traceback with one of `frames`, they count like any other.
+        late: Those among them that a shell or a launcher prints of a process that failed of something else, too: they
+            make no verdict where a failure that no entry describes stands before them.
         role: `root`; `cascade`, which follows from a root; `confirmation`, a line that is mostly benign, and that
             says something only beside a failure that it belongs to.
         confirms: Of a confirmation, the codes that it says something for.
@@ -126,6 +128,7 @@ class Signature:
     samples: tuple[LogSample, ...]
     confirms: tuple[str, ...] = ()
     broad: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

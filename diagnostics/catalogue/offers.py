@@ -7,6 +7,8 @@ was run and failed is never offered: it is told, with the run that says so.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
@@ -14,7 +16,7 @@ from diagnostics.catalogue.affects import subject
 from diagnostics.catalogue.releases import readable, within
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.report.findings import Evidence, Finding, Severity
-from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED, Explain, Offer, Remedy, Run
+from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED, Explain, Offer, Remedy, Run, SetOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -100,11 +102,19 @@ def edits_for(
     mitigation: Mitigation, frameworks: Iterable[str], releases: Mapping[str, str]
 ) -> list[tuple[Edit, Bound]]:
     """The edits for frameworks, but those in words that the release at hand does not have."""
-    return [
+    found = [
         (edit, bound)
         for name in dict.fromkeys(frameworks)
         for edit, bound in mitigation.known_edits()
         if edit.framework == name and _exists(edit.framework, bound, releases)
+    ]
+    times = Counter(edit.framework for edit, _ in found)
+    # Of several in a framework's words one is right: for which releases each is has to be said.
+    return [
+        (replace(edit, versions=bound.versions), bound)
+        if isinstance(edit, SetOption) and times[edit.framework] > 1
+        else (edit, bound)
+        for edit, bound in found
     ]
 
 

@@ -94,10 +94,9 @@ def _samples(issue: Issue, source: TableSource) -> Iterator[tuple[str, str, str,
 
 
 def _place(signature: Signature, key: str, pattern: str, source: TableSource) -> str:
-    """File and line of a pattern; the broad ones are listed apart."""
-    return source.place(
-        ("signature", "broad" if key == "any" and pattern in signature.broad else key), pattern
-    )
+    """File and line of a pattern; the broad and late ones are listed apart."""
+    apart = "broad" if pattern in signature.broad else "late" if pattern in signature.late else key
+    return source.place(("signature", apart if key == "any" else key), pattern)
 
 
 def _source(issue: Issue, folder: Path) -> TableSource:

@@ -40,6 +40,7 @@ class Candidate:
         looked_to: The newest release that anybody looked at, where that of the log is newer.
         confirmed: What else in these logs speaks for it, and would be benign without it.
         broad: Nothing shows it but lines that failures of other causes print, too.
+        late: Nothing shows it but lines that stand below failures of other causes, too.
     """
 
     issue: Issue
@@ -53,6 +54,7 @@ class Candidate:
     looked_to: str = ""
     confirmed: tuple[Candidate, ...] = ()
     broad: bool = False
+    late: bool = False
 
     @property
     def first(self) -> Hit:
@@ -98,19 +100,18 @@ def candidates_of(
             {rank for hits in groups for rank in hits.ranks if rank}, key=lambda rank: (len(rank), rank)
         )
         concern, releases = _held_against(issue, versions)
-        firm = [
-            hit
+        shown = {
+            pattern
             for pattern, group in keys["any"].items()
-            for hits in group
-            for hit in hits.kept
-            if pattern not in issue.signature.broad and not _refused(hit, refused)
-        ]
-        broad = not firm and not _in_its_frames(issue.signature, kept)
+            if any(not _refused(hit, refused) for hits in group for hit in hits.kept)
+        }
+        broad = shown <= set(issue.signature.broad) and not _in_its_frames(issue.signature, kept)
         yield Candidate(
             issue=issue,
             role=issue.signature.role,
             certainty="hypothesis" if broad else _certainty(issue, kept, concern, releases),
             broad=broad,
+            late=shown <= set(issue.signature.late),
             hits=tuple(kept),
             count=max(len(kept), sum(hits.count for hits in groups)),
             ranks=tuple(ranks),

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING
 
 from diagnostics.triage import nearest, symptoms
 from diagnostics.triage.endings import end_of
-from diagnostics.triage.leads import asks
+from diagnostics.triage.leads import alike, asks, together
 from diagnostics.triage.metrics import rows_of
+from diagnostics.triage.seen import Hit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from diagnostics.catalogue.model import Issue
     from diagnostics.triage.endings import End
     from diagnostics.triage.leads import Lead
     from diagnostics.triage.rules import Rules
-    from diagnostics.triage.seen import Hit, Seen
+    from diagnostics.triage.seen import Seen
     from diagnostics.triage.symptoms import Symptom
 
 # A log of so few lines was chosen by somebody.
 _PASTED = 16
+_FIRST = 3
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,10 @@ def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
         end.waits or asks(end) or log.failures or log.errors or log.cut for log, end in ends
     )
     leads = rules.fragments.of(ends, shown) if wanted else []
+    near = _near(ends, failing, rules) if wanted else ()
     return Late(
-        tuple(leads),
-        _near(ends, failing, rules) if wanted else (),
+        together(_alike(seen, near, rules), leads),
+        near,
         tuple(shown),
         next((end.ended for _, end in ends if end.ended), None),
         tuple(end.last for _, end in ends if end.last),
@@ -76,10 +79,26 @@ def late_look(seen: Sequence[Seen], rules: Rules) -> Late:
 def _near(ends: Iterable[tuple[Seen, End]], failing: Iterable[Hit], rules: Rules) -> tuple[Issue, ...]:
     said: list[str] = []
     for log, _ in ends:
-        for one in [*log.failures[:3], *([log.last] if log.last else []), *log.cut[:2]]:
+        for one in [*log.failures[:_FIRST], *([log.last] if log.last else []), *log.cut[:2]]:
             said += nearest.words_of(one)
-        for hit in log.errors[:3]:
+        for hit in log.errors[:_FIRST]:
             said += nearest.words(hit.text)
     for hit in list(failing)[:6]:
         said += nearest.words(hit.text)
     return tuple(rules.issues[code] for code in rules.index.near(said))
+
+
+def _alike(seen: Iterable[Seen], near: Iterable[Issue], rules: Rules) -> Iterator[Lead]:
+    """What a message is much like, where the whole log's words are near that entry, too."""
+    said = {hit.text: hit for log in seen for hit in _raised(log) if not rules.follows(hit.text)}
+    found = rules.messages.alike(said) if said else None
+    if found and found[0] in {issue.code for issue in near}:
+        code, line, text = found
+        yield alike(rules.issues[code], said[text], line)
+
+
+def _raised(log: Seen) -> Iterator[Hit]:
+    for one in [*log.failures[:_FIRST], *([log.last] if log.last else [])]:
+        yield Hit(log.source, one.end, f"{one.type}: {one.message}".rstrip(": ")[:400], one.rank, one)
+    if not log.cut:
+        yield from log.errors[:_FIRST]

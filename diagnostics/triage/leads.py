@@ -73,6 +73,7 @@ class Lead:
         why: What was seen, and that it is not all.
         settles: What would tell whether it is this.
         cut: Whether it is the beginning of the very line that would show it.
+        alike: Whether it is a message in other words than those that are known.
     """
 
     issue: Issue
@@ -80,6 +81,7 @@ class Lead:
     settles: str
     hit: Hit
     cut: bool = False
+    alike: bool = False
 
 
 class Fragments:
@@ -205,6 +207,17 @@ def broadly(issue: Issue, hit: Hit) -> Lead:
         "a line that failures of other causes print, too",
         "what failed before that line, and in which code: the first traceback of that process",
         hit,
+    )
+
+
+def alike(issue: Issue, hit: Hit, line: str) -> Lead:
+    """What a message makes of an issue that says nearly the same."""
+    return Lead(
+        issue,
+        "a message much like one that this issue shows by",
+        f"whether it says the same as: {line.strip()[:160]!r}",
+        hit,
+        alike=True,
     )
 
 

@@ -85,6 +85,23 @@ _COMMON = frozenset(
 _PRINTED, _TITLED, _EXPLAINED = 3.0, 2.0, 1.0
 _INNERMOST = 4
 _LEAST = 0.10
+# What Python and its libraries say of anything that fails.
+_ANYTHING = frozenset([
+    "object", "attribute", "got", "unexpected", "keyword", "argument", "arguments", "positional", "required", "missing",
+    "takes", "given", "init", "callable", "subscriptable", "iterable", "type", "module", "cannot", "import", "name",
+    "invalid", "literal", "expected", "int", "str", "list", "dict", "tuple", "float", "bool", "key", "index", "range",
+    "out", "failed", "exception", "nonetype", "value", "values", "base", "function", "method", "class", "find", "found",
+    "such", "does", "exist", "must", "should", "call", "called", "run", "running", "ray", "pid", "actor", "repr", "exc",
+    "exceptions", "keyerror", "attributeerror", "importerror", "indexerror", "oserror", "assertionerror", "errors",
+    "notimplementederror", "modulenotfounderror", "filenotfounderror", "err", "data", "model", "number", "set", "use",
+    "using", "see", "did", "mean", "instance", "process", "exit", "code", "server", "worker", "timeout", "timed",
+    "mat1", "mat2", "size", "sizes", "shape", "dimension", "dim", "layer", "layers", "self_attn", "attn", "mlp",
+    "weight", "bias", "proj", "q_proj", "k_proj", "v_proj", "http", "https", "url", "client", "request", "please",
+])  # fmt: skip
+# A message is much like another from here on, and by so much more than like any other entry's.
+_ALIKE, _AHEAD = 0.42, 0.10
+_FEW = 3
+_MESSAGE = 300
 
 
 def words(text: str) -> list[str]:
@@ -138,6 +155,57 @@ class Index:
                 scores[code] = scores.get(code, 0.0) + value / length * weight
         ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         return [code for code, score in ordered[:MOST_NEAR] if score >= _LEAST]
+
+
+class Messages:
+    """The lines that show what failed, by their telling words: another release or library says it in others."""
+
+    def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
+        """Keeps them.
+
+        Args:
+            lines: Code and line of each that shows a root.
+        """
+        told = ((code, line, _telling(line)) for code, line in lines)
+        self._lines = [(code, line, said) for code, line, said in told if len(said) >= _FEW]
+        by_code: dict[str, set[str]] = {}
+        for code, _, said in self._lines:
+            by_code.setdefault(code, set()).update(said)
+        having = Counter(word for each in by_code.values() for word in each)
+        self._worth = {word: math.log(1 + len(by_code) / count) ** 2 for word, count in having.items()}
+        self._strange = math.log(1 + len(by_code)) ** 2
+        self._places: dict[str, list[int]] = {}
+        for place, (_, _, said) in enumerate(self._lines):
+            for word in said:
+                self._places.setdefault(word, []).append(place)
+
+    def alike(self, messages: Iterable[str]) -> tuple[str, str, str] | None:
+        """The one entry that a message is much like: code, its line, the message."""
+        best: dict[str, tuple[float, str, str]] = {}
+        for message in messages:
+            said = _telling(message[:_MESSAGE])
+            if len(said) < _FEW:
+                continue
+            shared: dict[int, float] = {}
+            for word in said:
+                for place in self._places.get(word, ()):
+                    shared[place] = shared.get(place, 0.0) + self._worth[word]
+            for place, worth in shared.items():
+                code, line, words_of_line = self._lines[place]
+                score = worth / math.sqrt(self._all(said) * self._all(words_of_line))
+                best[code] = max(best.get(code, (0.0, "", "")), (score, line, message))
+        ordered = sorted(best, key=lambda code: (-best[code][0], code))
+        second = best[ordered[1]][0] if len(ordered) > 1 else 0.0
+        if not ordered or best[ordered[0]][0] < max(_ALIKE, second + _AHEAD):
+            return None
+        return ordered[0], *best[ordered[0]][1:]
+
+    def _all(self, said: Iterable[str]) -> float:
+        return sum(self._worth.get(word, self._strange) for word in said)
+
+
+def _telling(message: str) -> frozenset[str]:
+    return frozenset(words(message)) - _ANYTHING
 
 
 def _weights(issue: Issue) -> dict[str, float]:

@@ -12,7 +12,7 @@ from diagnostics.catalogue import FOLDER, anchors, load
 from diagnostics.catalogue.kept import kept
 from diagnostics.triage import facts
 from diagnostics.triage.leads import Fragments
-from diagnostics.triage.nearest import Index
+from diagnostics.triage.nearest import Index, Messages
 from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.tracebacks import HEADER
 
@@ -83,6 +83,24 @@ class Rules:
     def index(self) -> Index:
         """The entries by their words, made when a log first needs them."""
         return Index(self.issues)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """The lines of samples of roots, made when a log first needs them."""
+        return Messages(
+            (code, line.text)
+            for code, issue in self.issues.items()
+            if issue.signature and issue.signature.role == "root"
+            for sample in issue.signature.samples
+            if sample.matches
+            for line in map(clean, sample.text.splitlines())
+            if 'File "' not in line.text and not self.follows(line.text)
+        )
+
+    def follows(self, text: str) -> bool:
+        """Whether a line only says what follows from some root."""
+        roles = (self.issues[self.rules[index].code].signature for index in self.set.match(text))
+        return any(signature and signature.role != "root" for signature in roles)
 
 
 def _known() -> dict[str, list[str]]:

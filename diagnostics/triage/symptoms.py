@@ -217,7 +217,7 @@ RULES = (
     ),
     Rule(
         "no group has any spread of rewards",
-        "All completions of a group are worth the same: no advantage, no gradient, however long it runs.",
+        "All completions of a group are worth the same: no advantage, no gradient but that of a KL term.",
         _no_spread,
         (
             Cause("REW001", "are all rewards 0? score a right answer by hand, in the main thread and in another"),

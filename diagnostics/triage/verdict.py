@@ -93,7 +93,7 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
     seen = sorted(seen, key=lambda log: log.source)
     versions = _versions(seen)
     found, failures = _spoken(sorted(confirmed(candidates_of(seen, rules, versions)), key=order), seen, rules)
-    all_roots = _of_last_run(found, failures, seen)
+    all_roots = _told_late(_of_last_run(found, failures, seen), failures, found)
     roots = [candidate for candidate in all_roots if not candidate.broad]
     broad = [candidate for candidate in all_roots if candidate.broad]
     rest = [candidate for candidate in found if candidate.role != "root"]
@@ -153,12 +153,28 @@ def _of_last_run(
     return sorted(roots, key=lambda one: bool(late) and one not in late)
 
 
+def _told_late(
+    roots: list[Candidate], failures: Sequence[Traceback], found: Sequence[Candidate]
+) -> list[Candidate]:
+    """The roots; what a shell says of a process at its end is broad where something else failed before."""
+    rest = [candidate for candidate in found if not candidate.late]
+    follows = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
+    broad = [replace(one, certainty=HYPOTHESIS, broad=True) if one.late else one for one in roots]
+    return [
+        other
+        if one.late
+        and (_before(failures, [other], rest) or min(follows, default=one.first.line) < one.first.line)
+        else one
+        for one, other in zip(roots, broad, strict=True)
+    ]
+
+
 def _spoken(
     found: list[Candidate], seen: Sequence[Seen], rules: Rules
 ) -> tuple[list[Candidate], list[Traceback]]:
     """The candidates and tracebacks, without crashes of which a logger only warned: somebody caught them.
 
-    They stay where something failed and nothing else is known to be the root of it.
+    Where something failed and nothing else is known to be the root of it, they are a hypothesis.
     """
     failures = [failure for log in seen for failure in log.failures]
     caught = [
@@ -175,7 +191,9 @@ def _spoken(
     failed = bool(others) or any(log.errors for log in seen)
     if any(one.role == "root" for one in spoken) or not failed:
         return spoken, others
-    return found, failures
+    return [
+        replace(one, certainty=HYPOTHESIS, broad=True) if one in caught else one for one in found
+    ], failures
 
 
 def _better(wrappers: Sequence[Candidate], late: Late) -> bool:
@@ -187,7 +205,7 @@ def _unresolved(seen: Sequence[Seen], failures: Sequence[Traceback], late: Late,
     """What logs without a known root come to."""
     if not any(log.lines for log in seen):
         return "empty"
-    if failures and not any(lead.cut for lead in late.leads):
+    if failures and not any(lead.cut or lead.alike for lead in late.leads):
         types = {one.type.rpartition(".")[2] for one in failures}
         by_hand = _BY_HAND in types and types <= _CANCELLED
         return NOT_JUDGED if by_hand and not any(log.errors for log in seen) else "unknown"

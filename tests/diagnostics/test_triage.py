@@ -82,7 +82,7 @@ def test_a_confirmation_is_never_a_verdict_alone(judge):
         (),
     )
     verdict = judge([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
-    assert (verdict.state, codes(verdict), verdict.followed) == ("wrapper", ["ENG002"], ())
+    assert (verdict.state, codes(verdict), verdict.followed) == ("wrapper", ["ENG030"], ())
     assert [one.issue.code for one in verdict.candidates[0].confirmed] == ["ENG012"]
     told = report(verdict, ["rank_0.log"])
     assert [each.place for each in told.findings[0].evidence] == ["rank_0.log:7", "rank_0.log:1"]
@@ -545,7 +545,7 @@ def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
     note = report(verdict, ["a.log"]).notes[0]
     assert verdict.state == "wrapper"
     assert "first that failed: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
-    assert "ms-swift: torchrun's --log_dir" in note
+    assert "ms-swift: swift hands torchrun no folder for logs" in note
 
 
 def test_a_warning_of_rays_own_processes_is_no_failure(judge):

@@ -261,6 +261,42 @@ def test_utf16_without_its_mark(tmp_path, rules, encoding):
     assert named(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
 
 
+FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", line 7, in step']
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("tracker.Failed: Reward function `solve` could not be found in /data/rewards.py", "REW003"),
+        (
+            "plugin.RolloutError: NCCL ranks disagree: duplicate GPU detected, rank 0 and rank 1 on device",
+            "CFG108",
+        ),
+        ("ValueError: tokens of images and image features do not match: 70 and 64", "TOK015"),
+    ],
+)
+def test_a_message_in_other_words_is_a_hypothesis(judge, message, code):
+    """No pattern knows it, and only one entry has a line like it: more than `see also`, less than a verdict."""
+    verdict = judge(*STEPS, *FAILED, message)
+    assert (verdict.state, exit_code(verdict), leads(verdict)[0]) == ("hypothesis", 3, code)
+    assert "much like" in verdict.leads[0].why
+    assert verdict.leads[0].hit.text.startswith(message.split(":")[0])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "AttributeError: 'Anything' object has no attribute 'elsewhere'",
+        "ValueError: invalid literal for int() with base 10: ''",
+        "KeyError: 'a column of mine'",
+    ],
+)
+def test_what_python_says_of_anything_is_like_nothing(judge, message):
+    """Their words are in many messages and tell no cause."""
+    verdict = judge(*STEPS, *FAILED, message)
+    assert (verdict.state, verdict.leads) == ("unknown", ())
+
+
 def zstd_of(data):
     """A frame with one block, not compressed."""
     head = (len(data) << 3 | 1).to_bytes(3, "little")
