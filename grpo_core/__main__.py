@@ -7,6 +7,12 @@ broken), a replay differs, a dump's advantages are not what its rewards make; 2 
 
 from __future__ import annotations
 
+import signal
+
+# Until `main` takes it, Ctrl-C ends the process as the signal does: out of an import nobody needs a traceback.
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import contextlib
 import json
 import os
@@ -23,9 +29,6 @@ if TYPE_CHECKING:
 
     from grpo_core.config import Config
 
-# What the extra of that name brings.
-_TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
-_CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 _SERVE_FLAGS = ("--exit-with-stdin", "--allow-unauthenticated")
 _FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 
@@ -42,6 +45,8 @@ def main(arguments: list[str]) -> int:
         return 0
     with _stdout_for_the_answer() as answer:
         try:
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             if rest[:1] in (["replay"], ["check"]):
                 from grpo_core.records.commands import check_command, replay_command
 
@@ -54,7 +59,9 @@ def main(arguments: list[str]) -> int:
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
         except Exception as error:  # noqa: BLE001 - a fault of this program: shown whole, and exit code 2
-            code, outcome, text = 2, "error", _not_installed(error)
+            from grpo_core.show.causes import known
+
+            code, outcome, text = 2, "error", known(error)
             if not text:
                 print(_visible(traceback.format_exc()), file=sys.stderr)
                 text = f"{type(error).__name__}: {error}"
@@ -70,21 +77,6 @@ def _visible(text: str) -> str:
     return visible(text)
 
 
-def _not_installed(error: Exception) -> str:
-    """Says what to install where a module is missing; empty for any other error, and for a module of ours."""
-    found: BaseException | None = error
-    # Transformers leaves the name to its error's cause.
-    while isinstance(found, ModuleNotFoundError) and not found.name:
-        found = found.__cause__
-    module = (found.name or "").partition(".")[0] if isinstance(found, ModuleNotFoundError) else ""
-    if module in {"", "grpo_core"}:
-        return ""
-    wanted = "'grpo-doctor[train]'" if module in _TRAIN else module
-    # What comes with it unasked is said before it comes.
-    more = f" (with CUDA: gigabytes; the CPU's comes by {_CPU} first)" if module == "torch" else ""
-    return f"{module} is not installed here: pip install {wanted}{more}"
-
-
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core import run
     from grpo_core.show.terminal import StepProgress
@@ -96,17 +88,14 @@ def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
         print(f"grpo_core: {_visible(document['error'])}", file=sys.stderr)
     if document["rank"] == 0:  # under torchrun one process speaks for all
         answer(json.dumps(document) if "--json" in flags else _in_words(document))
-    return run.EXIT_CODES[document["outcome"]]
+    return {"ok": 0, "failed": 1, "timeout": 3, "interrupted": 130}[document["outcome"]]
 
 
 def _probe(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core.probe import probe
 
     document = probe(config)
-    if "--json" in flags:
-        answer(json.dumps(document))
-    else:
-        answer("\n".join(f"{key}: {value}" for key, value in document.items()))
+    answer(json.dumps(document) if "--json" in flags else "\n".join(f"{k}: {v}" for k, v in document.items()))
     return 0 if document["outcome"] == "ok" else 1
 
 
@@ -136,9 +125,7 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
     if name not in _COMMANDS:
         known = ", ".join([*_COMMANDS, "replay", "check"])
         raise ConfigError(f"command line: {name!r}: expected a command: {known} (see --help)")
-    path = None
-    if rest and not rest[0].startswith("--"):
-        path = Path(rest.pop(0))
+    path = Path(rest.pop(0)) if rest and not rest[0].startswith("--") else None
 
     def warn(note: str) -> None:
         # What has no effect is said of training; a server takes its few keys from any file.
@@ -194,6 +181,8 @@ def _in_words(document: dict[str, Any]) -> str:
 
 def _leave(code: int) -> None:
     """Ends the process; under torchrun at once, as the threads of its process group can hang or abort at exit."""
+    if code == 130:  # who asks again gets no traceback of what PyTorch does at an interpreter's end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         sys.stdout.flush()
         sys.stderr.flush()

@@ -40,14 +40,22 @@ class OneLinear(nn.Linear):  # type: ignore[misc]
     """A layer of a model, in place of PyTorch's."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As there; a few tokens at a time through a small matrix are no faster."""
-        tokens = x.numel() // self.in_features
-        few = tokens < FEW and (tokens < FEWEST or tokens * self.out_features < LITTLE)
-        if few or not _fits(x, self.weight):
-            return nn.functional.linear(x, self.weight, self.bias)
-        times: Any = _Product.apply if torch.is_grad_enabled() else product
-        found: torch.Tensor = times(x.contiguous(), self.weight)
-        return found if self.bias is None else found + self.bias
+        """As there."""
+        weight = self.weight
+        found: torch.Tensor = self.way(x.numel() // weight.shape[1], weight)(x, weight, self.bias)
+        return found
+
+    @staticmethod
+    def way(tokens: int, weight: torch.Tensor) -> Any:
+        """What multiplies so many tokens; a few at a time through a small matrix are no faster."""
+        few = tokens < FEW and (tokens < FEWEST or tokens * len(weight) < LITTLE)
+        return nn.functional.linear if few or not _fits(weight, weight) else _linear
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    times: Any = _Product.apply if torch.is_grad_enabled() else product
+    found: torch.Tensor = times(x.contiguous(), weight)
+    return found if bias is None else found + bias
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]

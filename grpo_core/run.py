@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from grpo_core.trainer import Report, Trainer
 
 SCHEMA = "grpo-doctor.train.v1"
-EXIT_CODES = {"ok": 0, "failed": 1, "timeout": 3, "interrupted": 130}
 
 
 def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, Any]:
@@ -72,23 +71,19 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
 
 
 def _run_folder(config: Config, *, resume: bool) -> Path:
-    if resume:
-        from grpo_core.machine.restore import refuse_missing
-
-        refuse_missing(config)
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
+    if resume:
+        from grpo_core.machine.restore import refuse_unfit
+
+        refuse_unfit(path, config)
     # Of several processes the first asks: the others come after it, perhaps behind its first step.
     fine = resume or os.environ.get("RANK", "0") != "0"
     if not fine and any(file.stat().st_size for file in folder.glob("metrics.jsonl")):
         raise ConfigError(f"output.name = {name!r}: {folder} holds a run; --resume it, or give another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if resume and path.exists():
-            from grpo_core.machine.restore import refuse_changes
-
-            refuse_changes(path, config)
         # Each process of a run writes it: whole, so that no other reads a part.
         aside = path.with_name(f"config.{os.getpid()}.part")
         aside.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")

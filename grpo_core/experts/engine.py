@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo_core.config import ConfigError
-from grpo_core.experts.routes import Routes, routers
+from grpo_core.experts.routes import Routes, Routing, routing_of
+from grpo_core.rollout.engine import EngineError
 from grpo_core.turns.spoken import Routed
 from grpo_core.turns.wrapped import WrappedEngine
 
@@ -23,17 +24,33 @@ def routed(engine: Any, max_batch: int) -> RoutedEngine:
     return RoutedEngine(engine, engine._model, max_batch)  # noqa: SLF001 - nobody else has it in another process
 
 
-def check(model: Any) -> None:
-    """Refuses a model whose routers are not known.
+def routing(model: Any) -> Routing:
+    """What a model's routers choose.
 
     Raises:
-        ConfigError: The model has no experts.
+        ConfigError: The model has no experts, or its routers are not known.
     """
-    if not routers(model):
+    found = routing_of(model)
+    if found is None:
         raise ConfigError(
             f"rollout.replay_experts: {type(model).__name__} has no router known here; expected a mixture of "
             "experts of transformers, as Mixtral, Qwen3-MoE or OLMoE"
         )
+    return found
+
+
+def check_told(
+    engine: str, routing: Routing, requests: Sequence[Request], completions: Sequence[Completion]
+) -> None:
+    """Refuses completions whose routing could not be replayed, or only in part: silence is no choice.
+
+    Raises:
+        EngineError: Names the first.
+    """
+    for request, completion in zip(requests, completions):  # noqa: B905 - too few are refused for that
+        told = completion.experts if isinstance(completion, Routed) else ()
+        if fault := routing.fault(told, len(request.prompt_ids) + len(completion.ids) - 1):
+            raise EngineError(f"{engine} engine, generate: request {request.id} {fault}")
 
 
 class RoutedEngine(WrappedEngine):
@@ -51,10 +68,9 @@ class RoutedEngine(WrappedEngine):
             ConfigError: The model has no experts.
         """
         super().__init__(engine)
-        check(model)
+        self._layers, self._max_batch = routing(model).layers, max_batch
         whys = {name: why for name, why in engine.capabilities.why_not.items() if name != "experts"}
         self.capabilities = replace(engine.capabilities, experts=True, why_not=whys)
-        self._layers, self._max_batch = routers(model), max_batch
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Samples one completion a request, in the order of the requests."""

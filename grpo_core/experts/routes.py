@@ -7,7 +7,7 @@ still the model's own, with their gradient: only the choice is replayed (arXiv 2
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -20,7 +20,10 @@ class Routes(TorchFunctionMode):  # type: ignore[misc]
 
     Attributes:
         seen: What was chosen at each call of a router, [tokens, experts of a token], in order.
+        experts: Among how many, at the last call.
     """
+
+    experts = 0
 
     def __init__(self, given: list[torch.Tensor] | None = None) -> None:
         """`given`: for each layer in order, [tokens, experts of a token], `OWN` where nothing is given."""
@@ -36,7 +39,7 @@ class Routes(TorchFunctionMode):  # type: ignore[misc]
         out = func(*args, **(kwargs or {}))
         if func is not torch.topk and func is not torch.Tensor.topk:
             return out
-        chosen = out[1]
+        chosen, self.experts = out[1], args[0].shape[-1]
         if self._given is not None:
             wanted = self._given[len(self.seen) % len(self._given)].to(chosen.device)
             if wanted.shape != chosen.shape:
@@ -59,3 +62,35 @@ class Routes(TorchFunctionMode):  # type: ignore[misc]
 def routers(model: Any) -> int:
     """How many layers of a model choose among experts."""
     return sum(type(module).__name__.endswith("SparseMoeBlock") for module in model.modules())
+
+
+class Routing(NamedTuple):
+    """What a model chooses for each token: in each of `layers`, `chosen` of its `experts`, all of them different."""
+
+    layers: int
+    chosen: int
+    experts: int
+
+    def fault(self, told: Any, tokens: int) -> str:
+        """What is wrong with the experts that so many tokens went to; nothing if nothing is."""
+        if len(told) != tokens:
+            return f"tells the experts of {len(told)} tokens, and {tokens} were read"
+        found = torch.tensor(told).reshape(tokens, -1, len(told[0][0]) if told and told[0] else 1)
+        if tokens and found.shape[1:] != (self.layers, self.chosen):
+            return (
+                f"tells {found.shape[2]} experts in each of {found.shape[1]} layers; the model chooses "
+                f"{self.chosen} in each of {self.layers}"
+            )
+        if tokens and not 0 <= int(found.min()) <= int(found.max()) < self.experts:
+            return f"tells of expert {int(found.max())}; the model has {self.experts}"
+        twice = (found.sort(-1).values.diff() == 0).any()
+        return "tells of a token that went to one expert twice" if twice else ""
+
+
+def routing_of(model: Any) -> Routing | None:
+    """By one token's pass, as routers of other kinds choose in other ways; None: of no kind that is known here."""
+    with torch.no_grad(), Routes() as routes:
+        model.base_model(torch.zeros(1, 1, dtype=torch.long, device=model.device))
+    if not routes.seen or len(routes.seen) != routers(model):
+        return None
+    return Routing(len(routes.seen), routes.seen[0].shape[-1], routes.experts)

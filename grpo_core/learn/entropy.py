@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Sequence
 
     from grpo_core.machine.world import World
 
@@ -31,27 +31,22 @@ def entropy_mask(entropy_BT: torch.Tensor, mask_BT: torch.Tensor, quantile: floa
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def above_quantile(
-    parts: Iterable[tuple[torch.Tensor, torch.Tensor]], quantile: float, world: World
-) -> list[torch.Tensor]:
-    """True at the tokens of high entropy, by a threshold over the whole step: so it needs a pass of its own.
+def keep_above(window: Sequence[Any], score: Callable[[Any], Any], quantile: float, world: World) -> None:
+    """Has micro-batches learn from tokens of high entropy, by a threshold over the whole step: so in a pass of its own.
 
     Args:
-        parts: Entropies [b, T] of this process's micro-batches, and where its tokens count.
+        window: This process's micro-batches (`update.Part`), whose `learned_BT` is set.
+        score: Gives the log-probs and entropies [b, T] of their rows.
         quantile: The share that is left out.
         world: All processes.
-
-    Returns:
-        One mask [b, T] a micro-batch.
     """
-    found = [(entropy_BT[kept_BT].tolist(), kept_BT) for entropy_BT, kept_BT in parts]
+    found = [(score(part.rows)[1][part.kept_BT].tolist(), part.kept_BT) for part in window]
     shares = world.gather([value for values, _ in found for value in values])
     everyone = torch.tensor([value for share in shares for value in share])
     learned = entropy_mask(everyone, torch.ones_like(everyone, dtype=torch.bool), quantile)
     mine = learned[sum(map(len, shares[: world.rank])) :]
     counts = [len(values) for values, _ in found]
     rest = mine[: sum(counts)].split(counts)
-    return [
-        torch.zeros_like(kept_BT).masked_scatter(kept_BT, values.to(kept_BT.device))
-        for (_, kept_BT), values in zip(found, rest, strict=True)
-    ]
+    for part, values in zip(window, rest, strict=True):
+        kept_BT = part.kept_BT
+        part.learned_BT = torch.zeros_like(kept_BT).masked_scatter(kept_BT, values.to(kept_BT.device))

@@ -29,7 +29,7 @@ class _Kept(torch.autograd.Function):  # type: ignore[misc]
             everything = torch.log_softmax(product(hidden[part], weight).div_(temperature), -1)
             values[0, part] = everything.gather(-1, ids[part, None])[:, 0]
             torch.exp(everything, out=chances[part])
-            values[1, part] = torch.bmm(chances[part, None], everything[..., None])[:, 0, 0]
+            values[1, part] = torch.linalg.vecdot(chances[part], everything)
         ctx.save_for_backward(hidden, weight, ids, chances)
         ctx.temperature, ctx.chunk = temperature, chunk
         ctx.mark_non_differentiable(entropy := -values[1])

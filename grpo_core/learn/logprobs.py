@@ -119,15 +119,9 @@ def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def completion_logprobs(
-    model: Any,
-    ids_BL: torch.Tensor,
-    prompt_lengths_B: torch.Tensor,
-    completion_lengths_B: torch.Tensor,
-    *,
-    temperature: float,
-    chunk: int,
-    head: Any = chunked_logprobs,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    model: Any, ids_BL: torch.Tensor, prompt_lengths_B: torch.Tensor, completion_lengths_B: torch.Tensor, *,
+    temperature: float, chunk: int, head: Any = chunked_logprobs,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Log-probs and entropies of the completions in `ids_BL`, by one forward pass.
 
     Args:

@@ -122,14 +122,9 @@ def surrogate(
 
 
 def policy_loss(
-    current_BT: torch.Tensor,
-    streams: Streams,
-    advantages_B: torch.Tensor,
-    mask_BT: torch.Tensor,
-    weights_BT: torch.Tensor,
-    options: LossConfig,
-    learned_BT: torch.Tensor | None = None,
-) -> PolicyLoss:
+    current_BT: torch.Tensor, streams: Streams, advantages_B: torch.Tensor, mask_BT: torch.Tensor,
+    weights_BT: torch.Tensor, options: LossConfig, learned_BT: torch.Tensor | None = None,
+) -> PolicyLoss:  # fmt: skip
     """The surrogate per token, plus KL to a reference, weighed by `token_weights`.
 
     Args:

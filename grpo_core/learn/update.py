@@ -119,11 +119,9 @@ class Updater:
             width = rows.behaviour_BT.shape[1]
             window.append(Part(rows, kept_BT[part, :width], weights_BT[part, :width]))
         if loss.entropy_quantile:
-            from grpo_core.learn.entropy import above_quantile
+            from grpo_core.learn.entropy import keep_above
 
-            found = ((self.logprobs(part.rows)[1], part.kept_BT) for part in window)
-            for one, learned_BT in zip(window, above_quantile(found, loss.entropy_quantile, self._world)):  # noqa: B905
-                one.learned_BT = learned_BT
+            keep_above(window, self.logprobs, loss.entropy_quantile, self._world)
         return window
 
     def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
@@ -159,8 +157,8 @@ class Updater:
     def _step(self, loss: float) -> float:
         """Clips the gradient, checks it and moves the policy; returns the norm, before the clip."""
         options = self._config.train
-        parameters = [value for _, value in self._policy.trained()]
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, options.max_grad_norm)))
+        trained = self.optimizer.param_groups[0]["params"]
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, options.max_grad_norm)))
         if not (math.isfinite(norm) and math.isfinite(loss)):
             raise NotFiniteError(
                 f"update {self.updates + 1}: loss {loss}, gradient norm {norm}; the update was not made. "

@@ -37,11 +37,11 @@ _FREE = (
 )
 
 
-def refuse_missing(config: Config) -> None:
-    """Holds who resumes to a run that is there.
+def refuse_unfit(path: Path, config: Config) -> None:
+    """Holds who resumes to a run that is there, and to the settings it began with, which are in this file.
 
     Raises:
-        ConfigError: No run is named, or there is none of that name.
+        ConfigError: No run is named, there is none of that name, or it would be another; or the file can't be read.
     """
     name = config.output.name
     if not name:
@@ -49,14 +49,11 @@ def refuse_missing(config: Config) -> None:
     if not Path(config.output.dir, name).is_dir():
         what = f"output.name = {name!r}: no such run in {config.output.dir}"
         raise ConfigError(f"{what} to go on with; without --resume it is started")
+    if path.exists():
+        _refuse_changes(path, config)
 
 
-def refuse_changes(path: Path, config: Config) -> None:
-    """Holds a run that goes on to the settings it began with, which are in this file.
-
-    Raises:
-        ConfigError: It would be another run, or the file can't be read as JSON.
-    """
+def _refuse_changes(path: Path, config: Config) -> None:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
         held, usual = _flat(before), _plain(type(config)())

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
+from grpo_core.experts.engine import routing
 from grpo_core.learn.chosen import policy_for
 from grpo_core.learn.forms.update import updater_for
 from grpo_core.learn.resumed import put_back
@@ -14,11 +15,10 @@ from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
 from grpo_core.records import given
 from grpo_core.records.recording import Recorded, as_arguments, read_step
-from grpo_core.records.steps import gradient_digest
-from grpo_core.rollout.weights.digest import EXACT, fingerprint_like
+from grpo_core.records.steps import EXACT, digest_like, gradient_digest
 from grpo_core.settings import load
 from grpo_core.tasks.model import first_line, load_model
-from grpo_core.turns.spoken import needed, plain
+from grpo_core.turns.spoken import Routed, needed, plain
 from grpo_core.types import Group
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _computed(
     then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
     loss = updater.gradients(batch)
     gradient = gradient_digest(held, str(then["gradient"] or EXACT))
-    digest = fingerprint_like(str(then["policy"] or EXACT), held.tensors(), 0)
+    digest = digest_like(str(then["policy"] or EXACT), held.tensors())
     now = {"policy": digest, "loss": loss, "gradient": gradient}
     # Another program may not know the digest of its policy; it is there to explain a difference.
     differing = [key for key in now if now[key] != then[key] and (key != "policy" or then[key] is not None)]
@@ -107,11 +107,19 @@ def _computed(
 
 
 def _known(recorded: Recorded, held: Policy) -> None:
-    """Refuses ids of another model's vocabulary."""
+    """Refuses ids of another model's vocabulary, and experts of another model."""
     words = held.causal.get_input_embeddings().num_embeddings
     greatest = max(*recorded.numbers["prompt_ids"], *recorded.numbers["completion_ids"])
     if greatest >= words:
         raise ConfigError(f"token id {greatest} was recorded, and the model has {words}: it is another one")
+    answers = [sample.completion for sample in recorded.samples]
+    if not any(isinstance(answer, Routed) for answer in answers):
+        return
+    chooses = routing(held.causal)
+    for sample, answer in zip(recorded.samples, answers, strict=True):
+        told = answer.experts if isinstance(answer, Routed) else ()  # without any, the model chooses
+        if told and (fault := chooses.fault(told, len(sample.prompt.ids) + len(answer.ids) - 1)):
+            raise ConfigError(f"request {answer.request_id}: the record {fault}: it is of another model")
 
 
 def _kept(folder: Path, version: int) -> Path | None:

@@ -14,13 +14,9 @@ if TYPE_CHECKING:
 
 
 def check_answers(
-    completions: list[Completion],
-    requests: Sequence[Request],
-    engine: str,
-    *,
-    aborted: bool = False,
-    vocabulary: int | None = None,
-) -> list[Completion]:
+    completions: list[Completion], requests: Sequence[Request], engine: str, *,
+    aborted: bool = False, vocabulary: int | None = None,
+) -> list[Completion]:  # fmt: skip
     """The completions, if they answer these very requests in order, with tokens and finite log-probs.
 
     Args:

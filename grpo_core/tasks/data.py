@@ -7,32 +7,18 @@ goes on after a restart, and a run in another mode, draw the same rows.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from grpo_core.tasks import task
 from grpo_core.types import Rollout
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
+    from grpo_core.tasks.dataset import DataSet
     from grpo_core.types import Prompt
 
 
-class Prompts(Protocol):
-    """What the trainer draws prompts from.
-
-    Attributes:
-        dropped: Rows left out because they are over the limit.
-        truncated: Rows over the limit that lost their first tokens.
-    """
-
-    dropped: int
-    truncated: int
-
-    def batch(self, number: int, count: int) -> list[Prompt]:
-        """Rows `number * count` up to `(number + 1) * count` of an endless sequence of epochs."""
-
-
-def build_prompts(config: Config, tokenizer: Any) -> Prompts:
+def build_prompts(config: Config, tokenizer: Any) -> ShippedTask | DataSet:
     """The prompts to train on; reads and tokenizes the data set, if there is one.
 
     Raises:
@@ -46,18 +32,23 @@ def build_prompts(config: Config, tokenizer: Any) -> Prompts:
 
 
 class ShippedTask:
-    """Rows of the shipped task, made on the spot."""
+    """Rows of the shipped task, made on the spot.
+
+    Attributes:
+        dropped: Rows left out because they are over a data set's limit: none.
+        truncated: Rows over the limit that lost their first tokens: none.
+    """
 
     def __init__(self, config: Config, tokenizer: Any) -> None:
         self.dropped = self.truncated = 0
         self._rows = functools.partial(task.rows, config.task, tokenizer, seed=config.train.seed)
 
     def batch(self, number: int | str, count: int) -> list[Prompt]:
-        """See `Prompts`; a batch with a name has rows that no step of training has."""
+        """As many of an endless sequence; a batch with a name has rows that no step of training has."""
         return self._rows(step=number, count=count)
 
 
-def rollout(source: Prompts, number: int, config: Config) -> Rollout:
+def rollout(source: ShippedTask | DataSet, number: int, config: Config) -> Rollout:
     """What to ask for: a function of the seed and the number alone."""
     prompts = source.batch(number, config.train.prompts_per_step)
     requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)

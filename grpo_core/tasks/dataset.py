@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
+from grpo_core.extras import extra
 from grpo_core.tasks import task
 from grpo_core.tasks.model import SEPARATOR, first_line
 from grpo_core.types import Prompt
@@ -51,7 +52,7 @@ class DataSet:
             raise ConfigError(f"{key} = {path!r}: no prompts: {found}")
 
     def batch(self, number: int, count: int) -> list[Prompt]:
-        """See `Prompts`."""
+        """Rows `number * count` up to `(number + 1) * count` of an endless sequence of epochs."""
         prompts = []
         for place in range(count):
             epoch, row = divmod(number * count + place, len(self.rows))
@@ -128,7 +129,9 @@ def _ids(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
         if begin == [tokenizer.bos_token_id] != ids[:1]:
             ids = begin + ids
     else:
-        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+        with extra("model").held():  # it is a program of whoever made the model
+            told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+        ids = told["input_ids"]
     if not ids:
         raise ValueError(f"the tokenizer makes no tokens of {prompt!r}")
     return ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
@@ -62,8 +63,24 @@ def _write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
-# What is loaded lies here, and no code beside it is run or asked about.
-LOCAL = {"local_files_only": True, "trust_remote_code": False}
+def loaded(kind: str, folder: Path | str, wrong: str, **options: Any) -> Any:
+    """What a class of transformers makes of a folder that is here: no code beside it is run or asked about.
+
+    Of a name Transformers 5 asks the hub for an adapter, whatever it is told of files that are here; of an adapter's
+    base, too.
+
+    Raises:
+        ConfigError: It makes nothing of it; of a hostile one anything may be raised.
+    """
+    import transformers
+
+    try:
+        if not os.path.isfile(f"{folder}/config.json") or os.path.exists(f"{folder}/adapter_config.json"):  # noqa: PTH110, PTH113 - a NUL in it is no error
+            raise ValueError("expected a folder with a whole model's config.json")  # noqa: TRY301 - one refusal
+        made = getattr(transformers, kind).from_pretrained
+        return made(str(folder), local_files_only=True, trust_remote_code=False, **options)
+    except Exception as error:
+        raise ConfigError(f"{wrong}: {first_line(error)}") from error
 
 
 def load_model(folder: Path | str, device: str = "cpu") -> Any:
@@ -72,15 +89,9 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     Raises:
         ConfigError: Nothing loadable there, or a model whose log-probs `grpo_core.learn.logprobs` would get wrong.
     """
-    from transformers import AutoModelForCausalLM
-
     _no_progress_bars()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(str(folder), **LOCAL)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model.path = {str(folder)!r}: not a transformers checkpoint: {first_line(error)}"
-        ) from error
+    wrong = f"model.path = {str(folder)!r}: not a transformers checkpoint"
+    model = loaded("AutoModelForCausalLM", folder, wrong)
     head = model.get_output_embeddings()
     odd = [name for name in ("final_logit_softcapping", "logit_scale") if getattr(model.config, name, None)]
     if head is None or getattr(head, "bias", None) is not None or odd:
@@ -102,12 +113,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
 
 def load_tokenizer(folder: Path | str) -> Any:
     """The tokenizer beside the model."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(folder), **LOCAL)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path = {str(folder)!r}: no tokenizer there: {first_line(error)}") from error
+    return loaded("AutoTokenizer", folder, f"model.path = {str(folder)!r}: no tokenizer there")
 
 
 def _no_progress_bars() -> None:

@@ -45,7 +45,7 @@ def no_reward(name: str, returned: Sequence[Any] | None, rows: Rows, fine: Calla
             "it must return one each, in their order"
         )
     place = [fine(value) for value in returned].index(False)
-    wrong = f"returned {returned[place]!r} for {named(rows, place)}; a reward is a finite number, or None"
+    wrong = f"returned {returned[place]!r} for {named(rows, place)}; a reward is a finite number below 1e100, or None"
     return f"reward function {name} {wrong}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_core.config import ConfigError
-from grpo_core.tasks.model import LOCAL
+from grpo_core.tasks.model import loaded
 
 MODEL_BATCH = 16  # texts that the reward model reads at one time
 
@@ -17,16 +17,10 @@ class RewardModel:
         Raises:
             ConfigError: Not such a model, no pad token, or weights that are not in the checkpoint.
         """
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
         where = f"reward.model = {folder!r}: expected a sequence classification model"
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
-            self._model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, output_loading_info=True, **LOCAL
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{where}: {str(error).strip().partition(chr(10))[0]}") from error
+        self._tokenizer = loaded("AutoTokenizer", folder, where)
+        kind = "AutoModelForSequenceClassification"
+        self._model, info = loaded(kind, folder, where, output_loading_info=True)
         config, pad = self._model.config, self._tokenizer.pad_token_id
         if config.num_labels != 1 or pad is None or info["missing_keys"]:
             # Transformers makes these up at random.

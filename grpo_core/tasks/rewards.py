@@ -8,7 +8,6 @@ of the prompts' rows, one list each, aligned with the completions.
 from __future__ import annotations
 
 import inspect
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -151,12 +150,12 @@ def _wanted(name: str, function: Function, columns: Columns) -> Columns:
 
 
 def _is_reward(value: Any) -> bool:
-    """True for None, Python's finite numbers, and those of numpy and torch, which only convert.
+    """True for None, Python's finite numbers, and those of numpy and torch, which only convert; squares have to fit.
 
-    >>> [_is_reward(value) for value in (1, True, None, float("nan"), "1")]
-    [True, True, True, False, False]
+    >>> [_is_reward(value) for value in (1, True, None, float("nan"), "1", 1e308)]
+    [True, True, True, False, False, False]
     """
     try:
-        return value is None or (hasattr(value, "__float__") and math.isfinite(float(value)))
+        return value is None or (hasattr(value, "__float__") and abs(float(value)) < 1e100)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # an array of several numbers, say
         return False

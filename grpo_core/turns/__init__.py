@@ -8,7 +8,10 @@ from grpo_core.config import ConfigError
 from grpo_core.rollout.engine import EngineError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from grpo_core.trainer import Trainer
+    from grpo_core.types import Completion, Rollout
 
 
 def converse(trainer: Trainer) -> None:
@@ -34,25 +37,29 @@ def converse(trainer: Trainer) -> None:
 
 
 def _route(trainer: Trainer) -> None:
-    """Refuses engines that tell no routing; in whichever process, those that can tell it were built to.
+    """Refuses engines that tell no routing, or a wrong one; in whichever process, those that can were built to.
 
     Raises:
         ConfigError: The model has no experts, or there are several processes.
     """
-    from grpo_core.experts.engine import check
+    from grpo_core.experts.engine import check_told, routing
 
-    check(trainer.policy.causal)
-    shared = trainer.world.shared
+    shared, take = trainer.world.shared, trainer.take
     if trainer.world.size > 1:
         raise ConfigError(
             "rollout.replay_experts: routing is told to one process; start the run without torchrun"
         )
+    chooses = routing(trainer.policy.causal)
 
-    def routing(own: Any, *, each: bool = False) -> Any:
+    def told(rollout: Rollout, completions: Sequence[Completion], *, max_age: int = 0) -> None:
+        check_told(trainer.engine_name, chooses, rollout.requests, completions)
+        take(rollout, completions, max_age=max_age)
+
+    def telling(own: Any, *, each: bool = False) -> Any:
         engine = shared(own, each=each)
         if not engine.capabilities.experts:
             why = engine.capabilities.why_not.get("experts", "it doesn't say why")
             raise EngineError(f"{engine.name} engine: it tells no routing (experts): {why}")
         return engine
 
-    trainer.shared = routing  # type: ignore[assignment]
+    trainer.shared, trainer.take = telling, told  # type: ignore[assignment, method-assign]

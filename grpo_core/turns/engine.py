@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError
@@ -49,8 +50,9 @@ class Talk:
             return
         where = f"rollout.environment: request {self.request.id}"
         try:
-            said = tuple(reply(self.request.prompt_ids, tuple(self.ids)))
-        except Exception as error:
+            # One that speaks without end is heard as far as there is room.
+            said = tuple(islice(reply(self.request.prompt_ids, tuple(self.ids)), most))
+        except (Exception, SystemExit) as error:
             raise EngineError(f"{where}: it raised {type(error).__name__}: {error}") from error
         if not all(type(token) is int for token in said):
             raise EngineError(f"{where}: it said {said!r:.80}; expected token ids, or none at the end")

@@ -54,6 +54,7 @@ def make_tokenizer(folder, *, begin=True, end=False, template=True):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     settings |= {"chat_template": TEMPLATE} if template else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "llama"}')  # a tokenizer is looked for beside a model
     return load_tokenizer(folder)
 
 

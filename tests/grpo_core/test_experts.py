@@ -12,14 +12,14 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import ConfigError
-from grpo_core.experts.engine import RoutedEngine
+from grpo_core.experts.engine import RoutedEngine, check_told, routing
 from grpo_core.experts.routes import OWN, Routes, routers
 from grpo_core.learn.chosen import policy_for
 from grpo_core.learn.forms.update import updater_for
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
 from grpo_core.modes import colocate
-from grpo_core.records.recording import SCHEMA_2, read_step
+from grpo_core.records.recording import SCHEMA_2, Recorder, read_step
 from grpo_core.records.replay import replay
 from grpo_core.rollout.build import EngineSpec, build_engine
 from grpo_core.rollout.embedded.transformers import TransformersEngine
@@ -179,6 +179,11 @@ def test_a_step_with_routing_is_recorded_and_replayed(short_run, qwen):
     lengths = [len(sample.prompt.ids) + len(sample.completion.ids) - 1 for sample in recorded.samples]
     assert [len(answer.experts) for answer in answers] == lengths
     assert replay(folder, 1, qwen)["outcome"] == "equal"
+    wrong = [replace(s, completion=cut(lambda layer: (8, 0))(s.completion)) for s in recorded.samples]
+    requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in wrong]
+    Recorder(folder / "wrong", recorded.config).write(1, 0, wrong, requests, {"loss": 0.0})
+    with pytest.raises(ConfigError, match="the record tells of expert 8; the model has 8: it is of another"):
+        replay(folder / "wrong", 1, qwen)
 
 
 def test_what_can_tell_no_routing_is_refused(short_run, model_dir):
@@ -235,6 +240,71 @@ def test_an_engine_that_tells_no_routing_is_refused(short_run, qwen, monkeypatch
     document = run.train(config, lambda entry: None)
     assert (document["outcome"], document["steps"]) == ("failed", 0)
     assert "transformers engine: it tells no routing (experts): start it with" in str(document["error"])
+
+
+def cut(change):
+    """What changes each token's experts in each layer."""
+    return lambda c: replace(c, experts=tuple(tuple(map(change, token)) for token in c.experts))
+
+
+LIES = {
+    "tells of expert 8; the model has 8": cut(lambda layer: (8, 0)),
+    r"tells the experts of 8 tokens, and 9 were read": lambda c: replace(c, experts=c.experts[1:]),
+    r"tells the experts of 10 tokens, and 9": lambda c: replace(c, experts=c.experts + c.experts[:1]),
+    r"tells 2 experts in each of 1 layers": lambda c: replace(c, experts=tuple(t[:1] for t in c.experts)),
+    r"tells 1 experts in each of 2 layers; the model chooses 2 in each of 2": cut(lambda layer: layer[:1]),
+    r"went to one expert twice": cut(lambda layer: layer[:1] * 2),
+    r"tells the experts of 0 tokens": lambda c: Completion(
+        c.request_id, c.ids, c.logprobs, c.versions, "length"
+    ),
+}
+
+
+@pytest.mark.parametrize("says", LIES)
+def test_routing_that_could_not_be_replayed_is_refused(qwen, says):
+    """Or only in part: of other tokens, layers or experts, or of none, whichever engine says that it tells."""
+    request = Request("0", (1, 2, 3), 0)
+    with closing(build_engine(EngineSpec("transformers", str(qwen), 32, experts=True))) as engine:
+        found = engine.generate([request], SamplingParams(7))
+    chooses = routing(load_model(qwen))
+    assert chooses == (2, 2, 8)
+    check_told("some", chooses, [request], found)
+    with pytest.raises(EngineError, match=f"some engine, generate: request 0 .*{says}"):
+        check_told("some", chooses, [request], [LIES[says](one) for one in found])
+
+
+def test_an_engine_whose_routing_is_wrong_ends_the_run_by_name(short_run, qwen, monkeypatch):
+    """Before anything is trained on it."""
+    generate = RoutedEngine.generate
+
+    def lies(self, requests, params):
+        return [cut(lambda layer: (99, 0))(one) for one in generate(self, requests, params)]
+
+    monkeypatch.setattr(RoutedEngine, "generate", lies)
+    config = short_run("colocate", **{"model.path": qwen, "rollout.replay_experts": True, **MOE})
+    document = run.train(config, lambda entry: None)
+    assert (document["outcome"], document["steps"]) == ("failed", 0)
+    assert "request 0.0.0 tells of expert 99; the model has 8" in document["error"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "dtype"), [("colocate", "float32"), ("async", "bfloat16")])
+def test_resumed_it_is_the_same_run(short_run, qwen, mode, dtype):
+    """With completions and their routing in flight, and a probe that told its own."""
+    settings = {"rollout.replay_experts": True, "rollout.dtype": dtype, "model.dtype": dtype, **MOE}
+    settings |= {"model.path": qwen, "train.steps": 5, "rollout.max_staleness": 2, "train.mini_batches": 2}
+
+    def stops(entry):
+        if entry["step"] == 3:
+            raise KeyboardInterrupt
+
+    whole = run.train(short_run(mode, **settings), lambda entry: None)
+    assert whole["outcome"] == "ok", whole["error"]
+    config = short_run(mode, **settings, **{"output.name": "parts"})
+    assert run.train(config, stops)["outcome"] == "interrupted"
+    document = run.train(config, lambda entry: None, resume=True)
+    assert (document["outcome"], document["steps"]) == ("ok", 5)
+    assert document["parameters"] == whole["parameters"]
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ OFFERS = {
     ("loggers",): ("build_loggers",),
     ("watchdog",): ("Watchdog",),
     ("experts",): ("routed",),
+    ("model",): ("check_folder", "held"),
 }
 EXTRAS = ("grpo_core.rollout.connect.", "grpo_core.records.", "grpo_core.show.")
 

@@ -12,6 +12,8 @@ from grpo_core.wide import GATES
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "peer_programs"
+# What each compared, as it was last recorded; see test_switches.py.
+SWITCHES = json.loads((Path(__file__).parent / "switches.json").read_text())
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 FORMS = ("dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov", "geo_mean")
 REJECTIONS = {
@@ -24,7 +26,7 @@ EXPECTED = {
     "verl_loss.py": (
         "0.9.1",
         {f"{loss} {mode}" for loss in ("vanilla", "gspo", "cispo", "gpg") for mode in (*MODES, "token-sum")}
-        | {"sapo seq-mean-token-mean"},
+        | {"sapo seq-mean-token-mean", "vanilla far"},
         {"grpo", "grpo no std", "grpo vectorized", "grpo vectorized no std", "rloo", "rloo vectorized"},
     ),
     "verl_forms.py": (
@@ -126,3 +128,4 @@ def test_loss_gradient_and_advantages_are_the_peers(program, tmp_path):
     found = {**seen["losses"], **seen["advantages"], **seen.get("records", {})}
     far = {name: worst for name, worst in found.items() if not worst < (1e-6 if name in SINGLE else 1e-12)}
     assert far == {}
+    assert seen["switches"] == SWITCHES[program]

@@ -51,9 +51,10 @@ def test_loss_gradient_advantages_and_defaults_are_trls(python, release, program
     assert max(seen["worst"]["float64"].values()) < 1e-12, seen["worst"]
     assert max(seen["worst"]["float32"].values()) < 1e-6, seen["worst"]
     beside = seen.get("beside", {})
-    assert len(beside) == (7 if release == "1.16.0" else 0)
+    assert len(beside) == (9 if release == "1.16.0" else 0)
     assert max(beside.values(), default=0.0) < 1e-12, beside
     if release == "1.16.0":  # with tool_mask
+        assert seen["switches"] == json.loads((Path(__file__).parent / "switches.json").read_text())[program]
         assert set(seen["spoken"]) == types
         assert seen["spoken_cases"] == 1920
         assert max(seen["spoken"].values()) < 1e-12, seen["spoken"]

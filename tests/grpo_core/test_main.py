@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from grpo_core import modes
-from grpo_core.__main__ import main
+from grpo_core.__main__ import _leave, main
 from grpo_core.config import Config
 from grpo_core.probe import probe
 from grpo_core.rollout.embedded.transformers import TransformersEngine
@@ -107,6 +109,29 @@ def test_a_folder_that_is_not_there_is_told_before_torch_is_imported(key, comman
     )
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl"),
+        RuntimeError(
+            f"Error while serializing: I/O error: No space left on device (os error {errno.ENOSPC})"
+        ),
+    ],
+)
+def test_a_full_disk_is_told_in_a_line(tmp_path, monkeypatch, capfd, error):
+    """Whoever writes, Python or a library that says it in its own words."""
+
+    def full(trainer):
+        raise error
+
+    monkeypatch.setattr(modes, "run", full)
+    assert main(["train", *TINY, f"--output.dir={tmp_path}"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("grpo_core: nothing more can be written: ")
+    assert "No space left on device" in line
+    assert line.endswith("--resume goes on from the last checkpoint")
+
+
 def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
     """Exit code 2, the traceback on stderr, and one document all the same."""
     monkeypatch.setattr("grpo_core.modes.run", lambda trainer: 1 / 0)
@@ -114,6 +139,17 @@ def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
     out, err = capfd.readouterr()
     assert json.loads(out) == {"outcome": "error", "error": "ZeroDivisionError: division by zero"}
     assert "Traceback" in err
+
+
+@pytest.mark.parametrize(("code", "asked"), [(130, [(signal.SIGINT, signal.SIG_IGN)]), (1, [])])
+def test_interrupted_it_hears_no_second_interrupt_on_its_way_out(monkeypatch, code, asked):
+    """PyTorch has much to do at an interpreter's end, and an interrupt there was a traceback of its own."""
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    found = []
+    monkeypatch.setattr(signal, "signal", lambda *given: found.append(given))
+    with pytest.raises(SystemExit) as ended:
+        _leave(code)
+    assert (ended.value.code, found) == (code, asked)
 
 
 @pytest.mark.parametrize("name", ["train", "serve", "probe", "replay", "check"])

@@ -24,8 +24,8 @@ from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
 from grpo_core.records.recording import Recorder, read_step
 from grpo_core.records.replay import replay
-from grpo_core.records.steps import gradient_digest, unreplayable
-from grpo_core.rollout.weights.digest import exact_digest, fingerprint_of
+from grpo_core.records.steps import exact_digest, gradient_digest, unreplayable
+from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
 from tests.cells import ROOT
@@ -227,6 +227,7 @@ def changed(run, tmp_path, settings=None, numbers=None):
         ({"model.path": "somebody/model"}, "model.path = 'somebody/model': no such folder"),
         ({"model.path": "a\0b"}, "model.path = .*no such folder"),
         ({"loss.clip_low": 1e308}, "step 1: can't be computed here: value cannot be converted"),
+        ({"train.device": "cuda:77"}, "step 1: can't be computed here: |train.device"),
     ],
 )
 def test_settings_of_a_record_do_nothing_but_compute(run, tmp_path, settings, said):
@@ -252,6 +253,13 @@ def test_parameters_that_are_no_file_are_not_waited_for(run, tmp_path):
     os.mkfifo(tmp_path / "policy.safetensors")
     with pytest.raises(ConfigError, match="no regular file"):
         replay(run, 1, tmp_path / "policy.safetensors")
+
+
+def test_a_device_that_is_not_here_is_a_refusal(run):
+    """Of torch a fault, of whoever gave it a word too much: one line either way."""
+    with pytest.raises(ConfigError) as caught:
+        replay(run, 1, run / "1.safetensors", ["--train.device=cuda:77"])
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_override_is_refused(run):

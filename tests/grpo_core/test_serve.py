@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -249,12 +250,15 @@ def test_a_repeated_upload_is_the_same_as_one(server, model_dir):
 
 
 def test_a_body_in_chunks_is_refused(server):
-    """Its size would be known only when it is there."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
-    with closing(connection):
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        connection.request("POST", "/generate", iter([generate_body()]), headers, encode_chunked=True)
-        assert connection.getresponse().status == 411
+    """Its size would be known only when it is there. All in one piece: who answers it closes, and reads no more."""
+    body = generate_body()
+    head = (
+        f"POST /generate HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    )
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    with socket.create_connection((server.host, server.port), timeout=500) as connection:
+        connection.sendall(head.encode() + chunked)
+        assert connection.makefile("rb").readline().split()[1] == b"411"
 
 
 def test_clients_at_once_do_not_disturb_each_other(server):

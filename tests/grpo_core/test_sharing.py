@@ -79,10 +79,11 @@ def test_sharing_changes_neither_log_probs_nor_their_gradient(kind, rows):
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
-@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:2]])
-def test_decoding_gives_the_models_own_logits(kind, prompts):
-    """Behind prompts of one length and of several, token by token, up to rounding."""
-    model = built(kind)
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:2], PROMPTS[2:3], [PROMPTS[2]] * 3])
+@pytest.mark.parametrize("kinds", [2, 4])
+def test_decoding_gives_the_models_own_logits(kind, prompts, kinds):
+    """Behind prompts of one length, of several, and one alone, token by token; each head has keys, or two share."""
+    model = built(kind, num_key_value_heads=kinds)
     with torch.no_grad():
         decoder = Decoder(model, prompts, room=5)
         for place in range(5):

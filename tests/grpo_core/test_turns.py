@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -280,6 +281,8 @@ def test_a_conversation_of_one_turn_is_recorded_as_ever(tmp_path, samples):
     [
         ("def reply(prompt, ids):\n    return ['a']\n", "token ids"),
         ("def reply(prompt, ids):\n    return 1 / 0\n", "ZeroDivisionError"),
+        ("def reply(prompt, ids):\n    raise SystemExit(0)\n", "it raised SystemExit: 0"),
+        ("def reply(prompt, ids):\n    yield from ids\n    exit()\n", "it raised SystemExit"),
         ("def reply(prompt, ids):\n    return (10**6,)\n", "outside of 0"),
     ],
 )
@@ -358,6 +361,13 @@ def test_how_a_conversation_ends(plan, most, ids, ended):
     assert (talked.ids, talked.finish_reason) == (ids, ended)
     assert talked.sampled == tuple(token in (2, 7) for token in ids)
     assert engine.seen[-1] == [ids[: len(ids) - 1]]
+
+
+def test_an_environment_that_speaks_without_end_is_heard_as_far_as_there_is_room():
+    """The conversation ends there, as behind anything that leaves the model no token."""
+    engine = TurnsEngine(OneToken("s"), lambda prompt, ids: itertools.count(), 0)
+    (found,) = engine.generate([Request("0", (1,), 0)], SamplingParams(6, stop_ids=(2,)))
+    assert (found.ids, found.finish_reason) == ((2,), "length")
 
 
 def test_a_turn_that_was_aborted_is_no_turn():

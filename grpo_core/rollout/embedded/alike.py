@@ -10,8 +10,8 @@ import torch
 class AlikeDecoder:
     """As `Decoder`, for every model that has a cache: rows behind prompts of one length."""
 
-    def __init__(self, model: Any, prompts: list[tuple[int, ...]]) -> None:
-        """Reads the prompts."""
+    def __init__(self, model: Any, prompts: list[tuple[int, ...]], _: int = 0) -> None:
+        """Reads the prompts; its cache grows."""
         places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
         rows_B = torch.tensor([places[ids] for ids in prompts], device=model.device)
         out = model(torch.tensor(list(places), device=model.device), use_cache=True)

@@ -7,6 +7,7 @@ the trainer's log-probs, which come from transformers' own.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,59 +25,104 @@ class Decoder:
 
     def __init__(self, model: Any, prompts: list[tuple[int, ...]], room: int) -> None:
         """Reads the prompts of a model that `can_share`; `room` tokens may follow."""
-        self._each, self._place = _rows_of_each(prompts), 0
-        shared = read_prompts(model, prompts[:: self._each])
-        self._base, self._head = model.base_model, model.get_output_embeddings()
-        last_BH = shared.last_BH.repeat_interleave(self._each, 0)
-        self._held, rows = [], len(prompts)
-        for keys, values in keys_and_values(shared.cache):
-            _, heads, _, width = keys.shape
-            # Turned, so that the product with all queries of a group is one of two matrices.
-            held = keys.flatten(0, 1).mT.contiguous(), values.flatten(0, 1)
-            self._held.append((*held, *keys.new_zeros(2, rows * heads, room, width)))
-        self._gap = shared.gap_BW.repeat_interleave(heads, 0)[:, None]
+        each, self._place, base = _rows_of_each(prompts), 0, model.base_model
+        self._layers = [_Layer(layer, len(prompts)) for layer in base.layers]
+        shared = read_prompts(model, prompts[::each])
+        for layer, held in zip(self._layers, keys_and_values(shared.cache), strict=True):
+            layer.begin(*held, shared.gap_BW, each, room)
+        head, self._norm = model.get_output_embeddings(), _norm(base.norm)
+        self._embed, self._head = base.embed_tokens.forward, _joined(len(prompts), head)
+        last_BH = shared.last_BH.repeat_interleave(each, 0)
         behind_T = torch.arange(room, device=model.device)
-        positions_BT = shared.lengths_B.repeat_interleave(self._each)[:, None] + behind_T
-        self._cos, self._sin = self._base.rotary_emb(last_BH[:, None], positions_BT)
+        positions_BT = shared.lengths_B.repeat_interleave(each)[:, None] + behind_T
+        self._cos, self._sin = base.rotary_emb(last_BH[:, None], positions_BT)
         self._sin[..., : self._sin.shape[-1] // 2].neg_()
         self.logits_BV = self._head(last_BH)
 
     def follow(self, id_B: torch.Tensor) -> None:
         """Goes on behind one more token of each row."""
-        turn = (self._cos[:, self._place, None], self._sin[:, self._place, None])
+        turn = [each[:, self._place, None] for each in (self._cos, self._sin)]
         self._place += 1
-        x_BH = self._base.embed_tokens(id_B)
-        for layer, held in zip(self._base.layers, self._held):  # noqa: B905 - Python 3.10
-            x_BH = x_BH + self._attended(layer.self_attn, _normed(layer.input_layernorm, x_BH), held, turn)
-            y_BH, mlp = _normed(layer.post_attention_layernorm, x_BH), layer.mlp
-            x_BH = x_BH + mlp.down_proj(mlp.act_fn(mlp.gate_proj(y_BH)) * mlp.up_proj(y_BH))
-        self.logits_BV = self._head(_normed(self._base.norm, x_BH))
+        x_BH = self._embed(id_B)
+        for layer in self._layers:
+            x_BH = layer.follow(x_BH, turn, self._place)
+        self.logits_BV = self._head(self._norm(x_BH))
 
-    def _attended(self, attention: Any, x_BH: torch.Tensor, held: Any, turn: Any) -> torch.Tensor:
-        """What one layer's attention adds: to a prompt's keys all rows behind it have one product."""
-        shape, place = (len(x_BH), -1, attention.head_dim), self._place
-        projections = attention.q_proj, attention.k_proj, attention.v_proj
-        q_BND, k_BKD, v_BKD = (project(x_BH).view(shape) for project in projections)
-        if hasattr(attention, "q_norm"):
-            q_BND, k_BKD = _normed(attention.q_norm, q_BND), _normed(attention.k_norm, k_BKD)
-        q_BND, k_BKD = _turned(q_BND, *turn) * attention.scaling, _turned(k_BKD, *turn)
-        prompt_keys, prompt_values, keys, values = held
-        (heads, width), each = k_BKD.shape[1:], self._each
 
-        def by_head(found_BND: torch.Tensor) -> torch.Tensor:
-            return found_BND.view(len(x_BH) // each, each, heads, -1, width).transpose(1, 2)
+class _Layer:
+    """A layer, with all that each token asks of it looked up once."""
 
-        for new, found in ((keys, k_BKD), (values, v_BKD)):
-            new[:, place - 1] = by_head(found).reshape(-1, width)
-        queries = by_head(q_BND).reshape(len(prompt_keys), -1, width)
-        before = torch.baddbmm(self._gap, queries, prompt_keys)
-        since = torch.bmm(queries.reshape(len(keys), -1, width), keys[:, :place].mT)
+    def __init__(self, layer: Any, rows: int) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._norms = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
+        self._qkv = _joined(rows, attention.q_proj, attention.k_proj, attention.v_proj)
+        norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else ()
+        self._head_norms = [_norm(norm) for norm in norms]
+        self._scaling, self._out = attention.scaling, _joined(rows, attention.o_proj)
+        self._gate_up, self._act = _joined(rows, mlp.gate_proj, mlp.up_proj), mlp.act_fn.forward
+        self._down = _joined(rows, mlp.down_proj)
+
+    def begin(self, keys: torch.Tensor, values: torch.Tensor, gap_BW: Any, each: int, room: int) -> None:
+        """Keys and values [P, K, W, D] of the prompts, behind each of which `each` rows follow."""
+        prompts, kinds, _, width = keys.shape
+        self._heads = (prompts, each, kinds, -1, width)
+        self._gap = gap_BW.repeat_interleave(kinds, 0)[:, None]
+        # Turned, so that the product with all queries of a group is one of two matrices.
+        self._prompt_keys, self._prompt_values = keys.flatten(0, 1).mT.contiguous(), values.flatten(0, 1)
+        self._held = keys.new_zeros(2, prompts, kinds, each, room, width)
+
+    def follow(self, x_BH: torch.Tensor, turn: list[torch.Tensor], place: int) -> torch.Tensor:
+        """What comes out of the layer at the token at `place` behind the prompts, counted from 1."""
+        x_BH = x_BH + self._attended(self._norms[0](x_BH), turn, place)
+        gate, up = self._gate_up(self._norms[1](x_BH)).chunk(2, -1)
+        return x_BH + self._down(self._act(gate) * up)
+
+    def _attended(self, y_BH: torch.Tensor, turn: list[torch.Tensor], place: int) -> torch.Tensor:
+        """What attention adds: to a prompt's keys all rows behind it have one product."""
+        prompts, each, kinds, _, width = self._heads
+        y_BXD = self._qkv(y_BH).view(len(y_BH), -1, width)
+        asked_BXD, fresh_BXD = y_BXD[:, :-kinds], y_BXD[:, -2 * kinds :]
+        if self._head_norms:
+            for norm, part in zip(self._head_norms, asked_BXD.tensor_split([-kinds], 1), strict=True):
+                part.copy_(norm(part))
+        rolled_BXD = asked_BXD.roll(width // 2, -1)
+        asked_BXD.mul_(turn[0]).addcmul_(rolled_BXD, turn[1])
+        queries = y_BXD[:, : -2 * kinds].mul_(self._scaling).view(self._heads).transpose(1, 2)
+        # Keys and values lie behind one another: both are kept by one copy.
+        self._held[..., place - 1, :] = fresh_BXD.view(prompts, each, 2, kinds, width).permute(2, 0, 3, 1, 4)
+        keys, values = self._held[..., :place, :].flatten(1, 3)
+        queries = queries.reshape(prompts * kinds, -1, width)
+        before = torch.baddbmm(self._gap, queries, self._prompt_keys)
+        since = torch.bmm(queries.reshape(len(keys), -1, width), keys.mT)
         scores = torch.cat([before, since.view(*before.shape[:2], -1)], -1)
-        shares = scores.softmax(-1, torch.float32).to(x_BH.dtype)
-        out = torch.bmm(shares[..., :-place], prompt_values).view(len(keys), -1, width)
-        out = out + torch.bmm(shares[..., -place:].reshape(len(keys), -1, place), values[:, :place])
-        out = out.view(-1, heads, each, out.shape[1] * width).transpose(1, 2)
-        return attention.o_proj(out.reshape(len(x_BH), -1))
+        shares = scores.softmax(-1, torch.float32).to(y_BH.dtype)
+        out = torch.bmm(shares[..., :-place], self._prompt_values).view(len(keys), -1, width)
+        more = torch.bmm(shares[..., -place:].reshape(since.shape), values)
+        return self._out((out + more).view(prompts, kinds, each, -1).transpose(1, 2).reshape(len(y_BH), -1))
+
+
+def _norm(norm: Any) -> Any:
+    weight = norm.weight
+    return partial(torch.rms_norm, normalized_shape=weight.shape, weight=weight, eps=norm.variance_epsilon)
+
+
+def _joined(rows: int, *layers: Any) -> Any:
+    """The products of `rows` tokens and linear layers that read the same, as one."""
+    weight = _together([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else _together([layer.bias for layer in layers])
+    way = layers[0].way(rows, weight) if hasattr(layers[0], "way") else functional.linear
+    return partial(way, weight=weight, bias=bias)
+
+
+def _together(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Parameters behind one another in one memory, where they stay: what is written into them is written here, too."""
+    first, sizes = parts[0], [part.numel() for part in parts]
+    memory = [(part.untyped_storage().data_ptr(), part.storage_offset()) for part in parts]
+    if memory != [(memory[0][0], sum(sizes[:place])) for place in range(len(parts))]:
+        pieces = torch.cat([part.data for part in parts]).split([len(part) for part in parts])
+        for part, piece in zip(parts, pieces, strict=True):
+            part.data = piece
+    return first.data.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride(), 0)
 
 
 def _rows_of_each(prompts: list[tuple[int, ...]]) -> int:
@@ -87,12 +133,3 @@ def _rows_of_each(prompts: list[tuple[int, ...]]) -> int:
     """
     count = next((place for place, ids in enumerate(prompts) if ids != prompts[0]), len(prompts))
     return count if prompts == [ids for ids in prompts[::count] for _ in range(count)] else 1
-
-
-def _normed(norm: Any, x: torch.Tensor) -> torch.Tensor:
-    return functional.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-
-
-def _turned(x_BND: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary positions, in the layout of Llama: the halves of a head are pairs. `sin` has the sign of its half."""
-    return (x_BND * cos).addcmul_(x_BND.roll(x_BND.shape[-1] // 2, -1), sin)

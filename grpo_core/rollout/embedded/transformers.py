@@ -41,6 +41,11 @@ class TransformersEngine:
     ) -> None:  # fmt: skip
         """Loads the model; its weights count as no version until the first update."""
         self._model = load_model(model_dir, device).to(getattr(torch, dtype))
+        self._decoder: Any = Decoder
+        if not can_share(self._model):
+            from grpo_core.rollout.embedded.alike import AlikeDecoder
+
+            self._decoder = AlikeDecoder
         self._asleep = self._empty = False
         self._aborted = threading.Event()
         self._device, self._max_model_len, self._max_batch = device, max_model_len, max_batch
@@ -58,10 +63,9 @@ class TransformersEngine:
         vocabulary, longest = self._model.config.vocab_size, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         alike: dict[tuple[int, int], list[int]] = {}
-        sharing = can_share(self._model)
         for place, request in enumerate(requests):
             left = params.max_tokens - len(request.prefix)
-            length = 0 if sharing else len(request.prompt_ids) + len(request.prefix)
+            length = 0 if self._decoder is Decoder else len(request.prompt_ids) + len(request.prefix)
             alike.setdefault((length, min(request.budget or left, left)), []).append(place)
         answers: dict[int, Completion] = {}
         for (_, most), places in alike.items():
@@ -132,7 +136,7 @@ class TransformersEngine:
         """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
         if self._aborted.is_set():
             return [self._completion(request, [], [], params) for request in requests]
-        decoder = _decoder(self._model, [request.prompt_ids + request.prefix for request in requests], most)
+        decoder = self._decoder(self._model, [each.prompt_ids + each.prefix for each in requests], most)
         draws_BT = _draws(requests, most).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
@@ -161,15 +165,6 @@ class TransformersEngine:
         full = len(request.prefix) + len(kept) == params.max_tokens
         reason: FinishReason = "stop" if end is not None else "length" if full else "abort"
         return Completion(request.id, kept, tuple(logprobs[:end]), (self._version,) * len(kept), reason)
-
-
-def _decoder(model: Any, prompts: list[tuple[int, ...]], room: int) -> Any:
-    """The fast way, where the model allows it."""
-    if can_share(model):
-        return Decoder(model, prompts, room)
-    from grpo_core.rollout.embedded.alike import AlikeDecoder
-
-    return AlikeDecoder(model, prompts)
 
 
 def choose(

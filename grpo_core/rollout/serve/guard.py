@@ -64,6 +64,21 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_WITH_BODY = ("POST", "PUT", "PATCH")
+_LENGTH = "a Content-Length is needed, and no Transfer-Encoding"
+
+
+def _unclear(scope: Scope, headers: dict[str, list[str]]) -> tuple[int, str] | None:
+    """Status and reason where somebody between may see other calls than we do: nothing more is read of these."""
+    if not scope["path"].startswith("/"):
+        return 400, "what is called is a path of this server"
+    if "transfer-encoding" in headers:
+        return 411, _LENGTH
+    if scope["method"] not in _WITH_BODY and headers.get("content-length", ["0"])[0].strip("0"):
+        return 400, f"a call by {scope['method'][:20]} has no body"
+    return None
+
+
 class Guard:
     """Refuses, before a body is read, callers who may not call and bodies over the limit; reads the others."""
 
@@ -83,9 +98,13 @@ class Guard:
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        if (unclear := _unclear(scope, headers)) is not None:
+            answer = JSONResponse({"detail": unclear[1]}, unclear[0], {"connection": "close"})
+            await answer(scope, receive, send)
+            return
         local = (scope.get("server") or ("",))[0]
         refused = self._callers.refused(scope["path"], headers, local)
-        if refused is None and scope["method"] in ("POST", "PUT", "PATCH"):
+        if refused is None and scope["method"] in _WITH_BODY:
             refused = self._too_large(scope["path"], headers)
             if refused is None and scope["path"] != _UPLOAD:
                 await self._with_body(scope, receive, send, int(headers["content-length"][0]))
@@ -113,8 +132,8 @@ class Guard:
         # The HTTP parser holds a body to its Content-Length, so checking the header is enough; but not where the
         # body comes in chunks, whose sizes then count instead.
         length = headers.get("content-length", [""])[0]
-        if not (length.isascii() and length.isdecimal()) or "transfer-encoding" in headers:
-            return 411, "a Content-Length is needed, and no Transfer-Encoding"
+        if not (length.isascii() and length.isdecimal()):
+            return 411, _LENGTH
         most = self._limits.weights_bytes if path == _UPLOAD else self._limits.generate_bytes
         if len(length) > 20 or int(length) > most:
             return 413, f"the body has {length[:20]} bytes, at most {most} are read"

@@ -66,7 +66,8 @@ def serve(
     listener = _bind(
         config.rollout.host, config.rollout.port, has_token=bool(token or config.rollout.token_file)
     )
-    check_folders(config)
+    # Another engine reads the model itself, and may know more kinds.
+    check_folders(config, counted=config.rollout.engine == "transformers")
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"serve needs {' and '.join(missing)} in this environment; install them there")

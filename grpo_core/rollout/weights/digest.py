@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 BLOCK = 4096  # bytes
 _WORDS = BLOCK // 8
 EVERY = 128  # of a large tensor's blocks one in so many is read
-EXACT = "spot1-"  # what `exact_digest` begins with
 
 
 def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every: int = EVERY) -> str:
@@ -88,18 +87,7 @@ def fingerprint_like(held: str, tensors: Iterable[tuple[str, torch.Tensor]], ver
     >>> len(fingerprint_like("0" * 64, [("a", torch.ones(1))], 3))
     64
     """
-    if held.startswith(EXACT):
-        return exact_digest(tensors)
     return spot_digest(tensors, version) if held.startswith("spot") else fingerprint_of(tensors)
-
-
-def exact_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Of every byte, at a third of the cost of SHA-256: what a recorded step is compared by.
-
-    >>> exact_digest([("a", torch.ones(1))])[:9]
-    'spot1-v0-'
-    """
-    return spot_digest(tensors, 0, every=1)
 
 
 def words_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -31,6 +32,9 @@ from grpo_core.learn.forms.advantages import wide_advantages
 from grpo_core.learn.forms.loss import any_policy_loss, wide_policy_loss
 from grpo_core.learn.loss import Streams, token_weights
 from grpo_core.wide import WideLossConfig, loss_config
+
+sys.path.append(str(Path(__file__).parents[1] / "peer_programs"))
+from used import left_out, note_advantages, note_loss, told
 
 LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: cut off, and masked by mask_truncated_completions
 LONGEST = 12
@@ -47,6 +51,16 @@ SETTINGS = {  # GRPOConfig's default -> what it is with us
     "vllm_importance_sampling_mode": lambda loss: f"{loss.correction_level}_{loss.correction}",
     "vllm_importance_sampling_clip_max": lambda loss: loss.correction_cap,
     "vllm_importance_sampling_clip_min": lambda loss: loss.correction_floor or None,
+}
+
+# What sapo and vespo have beside the clip: TRL's name -> ours, and its default.
+SHAPES = {
+    "sapo_temperature_pos": ("sapo_temperature_positive", 1.0),
+    "sapo_temperature_neg": ("sapo_temperature_negative", 1.05),
+    "vespo_k_pos": ("vespo_power_positive", 2.0),
+    "vespo_lambda_pos": ("vespo_rate_positive", 3.0),
+    "vespo_k_neg": ("vespo_power_negative", 3.0),
+    "vespo_lambda_neg": ("vespo_rate_negative", 2.0),
 }
 
 
@@ -125,7 +139,9 @@ def correction_weights(data, correction):
     return names["vllm_importance_sampling_ratio"]
 
 
-def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy, off_policy=None, bonus=0.0):
+def theirs(
+    data, *, loss_type, level, beta, delta, bias, correction, entropy, off_policy=None, bonus=0.0, **shape
+):
     from trl import GRPOTrainer
 
     current = data.current.clone().requires_grad_()
@@ -134,12 +150,7 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy, of
         delta=delta,
         use_bias_correction_kl=bias,
         steps_per_generation=1,
-        sapo_temperature_pos=1.0,
-        sapo_temperature_neg=1.05,
-        vespo_k_pos=2.0,
-        vespo_lambda_pos=3.0,
-        vespo_k_neg=3.0,
-        vespo_lambda_neg=2.0,
+        **{name: shape.get(ours_of, usual) for name, (ours_of, usual) in SHAPES.items()},
     )
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (current, data.entropy, None),
@@ -187,12 +198,19 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, entropy, of
     return loss.detach(), current.grad
 
 
-def ours(data, options, entropy=0.0, bonus=None):
+def ours(data, options, bonus=None):
+    found = value_and_gradient(data, options, bonus)
+    spare = None if bonus is None else bonus.detach()
+    note_loss(options, found, lambda other: value_and_gradient(data, other, spare))
+    return found
+
+
+def value_and_gradient(data, options, bonus):
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
     mask = data.mask if data.tool is None else data.mask & (data.tool > 0)
     weights = token_weights(mask, options.aggregation, LONGEST)
-    learned = entropy_mask(data.entropy, mask, entropy)
+    learned = entropy_mask(data.entropy, mask, options.entropy_quantile)
     given = (current, streams, data.advantages, mask, weights, options, learned)
     loss = (any_policy_loss(*given) if bonus is None else wide_policy_loss(*given, bonus)).value
     loss.backward()
@@ -243,7 +261,7 @@ def losses(types):
             case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": delta}
             case |= {"bias": bias, "correction": correction, "entropy": entropy}
             data = tensors(seed)
-            found = differences([(ours(data, options_for(**case), entropy), theirs(data, **case))])
+            found = differences([(ours(data, options_for(**case)), theirs(data, **case))])
             worst[dtype][loss_type] = max(worst[dtype][loss_type], found)
             cases += 1
     return {"worst": worst, "cases": cases}
@@ -279,6 +297,12 @@ def beside():
             relative(mine.grad, other.grad),
             worst.get(f"entropy {loss_type}", 0.0),
         )
+    for loss_type, seed in itertools.product(("sapo", "vespo"), range(3)):
+        case, data = {"loss_type": loss_type, **usual}, tensors(seed)
+        shape = {name: value * 1.25 for name, value in SHAPES.values() if name.startswith(loss_type)}
+        pair = (ours(data, replace(options_for(**case), **shape)), theirs(data, **case, **shape))
+        name = f"shape of {loss_type}"
+        worst[name] = max(worst.get(name, 0.0), differences([pair]))
     return {"beside": worst | {"normalize_then_sum": each_reward()}}
 
 
@@ -304,11 +328,9 @@ def spoken(types):
         if by_token:
             data.advantages = torch.randn(data.mask.shape, generator=generator)
         options = replace(wide(options_for(**case)), off_policy_limit=off_policy or 0.0)
-        if (
-            off_policy and by_token
-        ):  # TRL's is of sequences, by their one advantage; ours says the same of each token
+        if left_out("TRL's off-policy mask with an advantage a token", off_policy and by_token):
             continue
-        found = differences([(ours(data, options, entropy), theirs(data, **case, off_policy=off_policy))])
+        found = differences([(ours(data, options), theirs(data, **case, off_policy=off_policy))])
         worst[loss_type] = max(worst.get(loss_type, 0.0), found)
         cases += 1
     return {"spoken": worst, "spoken_cases": cases}
@@ -326,6 +348,7 @@ def each_reward():
     their = their_advantages(rewards, torch.tensor(weights), "group", 4, "normalize_then_sum")
     scores = [(weight, rewards[:, place].view(-1, 4).tolist()) for place, weight in enumerate(weights)]
     options = WideLossConfig(advantage_rewards="each")
+    note_advantages(options)
     our = wide_advantages([[0.0] * 4] * 3, [[1] * 4] * 3, options, scores)
     return float((torch.tensor(our).flatten() - their).abs().max())
 
@@ -365,7 +388,8 @@ def advantages(scales, upstreams, groups):
     summed = (rewards * weights).nansum(1)
     worst = {}
     for (scale, ours_scale), group in itertools.product(scales.items(), groups):
-        options = DIALECTS["trl-1.16.0/grpo"].loss
+        options = replace(DIALECTS["trl-1.16.0/grpo"].loss, advantage_scale=ours_scale)
+        note_advantages(options)
         found = group_advantages(
             summed.view(-1, group).tolist(),
             baseline=options.advantage_baseline,
@@ -408,6 +432,7 @@ def main() -> None:
         **spoken(types),
         "advantages": advantages(scales, their_advantages, (4, 2, 1)),
         "defaults": defaults(),
+        "switches": told(),
     }
     json.dump({"trl": version("trl"), **seen}, answer)
     answer.close()

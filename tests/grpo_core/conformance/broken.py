@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import grpo_core.rollout.embedded.transformers as embedded
 from grpo_core.rollout.engine import EngineError
 
 if TYPE_CHECKING:
@@ -90,18 +89,18 @@ class OldKeys(Broken):
         self._inner.update_weights(tensors, version)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        honest = embedded.Decoder
+        honest = self._inner._decoder
 
         def decoder(model: Any, prompts: list[tuple[int, ...]], room: int) -> Any:
             made = honest(model, prompts, room)
-            if self._old is not None:
-                rows = [place for place, prompt in enumerate(prompts) if len(prompt) > 128]
-                for held, old in zip(made._held, honest(self._old, prompts, room)._held, strict=True):
-                    for new_values, old_values in zip(held, old, strict=True):
-                        new_values[rows, :, :128] = old_values[rows, :, :128]
+            if self._old is not None and len(prompts[0]) > 128:
+                before = honest(self._old, prompts, room)
+                for new, old in zip(made._layers, before._layers, strict=True):
+                    new._prompt_keys[..., :128] = old._prompt_keys[..., :128]
+                    new._prompt_values[:, :128] = old._prompt_values[:, :128]
             return made
 
-        with mock.patch.object(embedded, "Decoder", decoder):
+        with mock.patch.object(self._inner, "_decoder", decoder):
             return self._inner.generate(requests, params)
 
 

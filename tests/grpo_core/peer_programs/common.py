@@ -12,6 +12,7 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import torch
+from used import note, note_loss, told
 
 from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.learn.dialects import DIALECTS
@@ -62,6 +63,12 @@ def of_tokens(data):
 def ours(data, settings, length_epsilon=0.0, parts=PARTS):
     """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
     options = loss_config(settings)
+    found = value_and_gradient(data, options, length_epsilon, parts)
+    note_loss(options, found, lambda other: value_and_gradient(data, other, length_epsilon, parts))
+    return found
+
+
+def value_and_gradient(data, options, length_epsilon, parts):
     current = data.current.clone().requires_grad_()
     weights = token_weights(data.mask, options.aggregation, LONGEST)
     if options.aggregation == "sequence":
@@ -81,19 +88,15 @@ def ours(data, settings, length_epsilon=0.0, parts=PARTS):
 
 
 def our_advantages(groups, **settings):
+    for name, value in settings.items():
+        note(f"advantage_{name}", value)
     return torch.tensor(group_advantages(groups, **settings)).flatten()
 
 
 def records(release, their_loss, their_advantages, length_epsilon=0.0):
     """The dialects of a release as they stand, against `their_loss(data, form)` and `their_advantages(groups)`."""
     worst = Worst()
-    for record in DIALECTS.values():
-        if f"{record.project}-{record.version}" != release:
-            continue
-        if (
-            record.loss.advantage_baseline == "optimal_token"
-        ):  # takes more than rewards: verl_tokens.py runs it
-            continue
+    for record in (each for each in DIALECTS.values() if f"{each.project}-{each.version}" == release):
         options = configured(record.loss)
         for seed in SEEDS:
             data, groups = tensors(seed), reward_groups(seed)
@@ -142,5 +145,5 @@ def answer(compare):
     os.dup2(2, 1)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    json.dump(compare(), stream)
+    json.dump(compare() | {"switches": told()}, stream)
     stream.close()

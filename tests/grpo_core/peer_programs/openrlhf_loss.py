@@ -26,6 +26,7 @@ from common import (
     reward_groups,
     tensors,
 )
+from used import left_out
 
 CAP, FLOOR = 1.6, 0.5
 CORRECTIONS = {
@@ -116,8 +117,9 @@ def losses():
     for (kind, token_level), dual_clip, kl, correction in itertools.product(
         kinds, (None, 3.0), (None, "k1", "k2", "k3"), CORRECTIONS
     ):
-        # Its GSPO takes the engine's log-probs for the proximal ones where it corrects; its KL is of tokens always.
-        if (kind == "gspo" and correction) or (kl and not token_level):
+        if left_out("OpenRLHF's gspo with a correction", kind == "gspo" and correction):
+            continue
+        if left_out("OpenRLHF's KL beside means of sequences", kl and not token_level):
             continue
         settings = {
             "ratio": "sequence" if kind == "gspo" else "token",
@@ -171,7 +173,8 @@ def advantages():
         centred = our_advantages(groups, scale="none")
         worst.add("group_norm", (our_advantages(groups, epsilon=1e-9), estimated(rewards, "group_norm")))
         worst.add("dr_grpo", (centred, estimated(rewards, "dr_grpo")))
-        worst.add("rloo", (centred * 3 / 2, estimated(rewards, "rloo")))
+        apart = our_advantages(groups, baseline="leave_one_out", scale="none")
+        worst.add("rloo", (apart, estimated(rewards, "rloo")))
     return worst
 
 

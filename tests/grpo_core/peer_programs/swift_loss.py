@@ -22,6 +22,7 @@ from common import (
     reward_groups,
     tensors,
 )
+from used import left_out, note_advantages
 
 from grpo_core.learn.forms.advantages import wide_advantages
 from grpo_core.wide import WideLossConfig
@@ -115,7 +116,7 @@ def losses():
         (None, 1.5),
         (None, "token_truncate", "token_mask"),
     ):
-        if beta and correction:  # its correction weighs the KL, too
+        if left_out("ms-swift's KL beside a correction", beta and correction):
             continue
         settings = {
             "ratio": level,
@@ -146,10 +147,11 @@ def advantages():
         groups = reward_groups(seed)
         rewards = torch.tensor(groups).flatten()[:, None]
         centred = our_advantages(groups, scale="none")
+        apart = our_advantages(groups, baseline="leave_one_out", scale="none")
         for name, our, options in (
             ("grpo", our_advantages(groups), {}),
             ("grpo no std", centred, {"scale_rewards": "none"}),
-            ("rloo", centred * 3 / 2, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
+            ("rloo", apart, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
         ):
             worst.add(name, (our, compute_advantages(rewards, torch.ones(1), 3, **options)[0]))
         for scale in ("batch", "group", "none"):
@@ -157,11 +159,13 @@ def advantages():
             their, _ = compute_advantages(
                 rewards, torch.ones(1), 3, advantage_estimator="reinforce_plus_plus", scale_rewards=scale
             )
+            note_advantages(options)
             our = torch.tensor(wide_advantages(groups, [[1] * 3] * len(groups), options)).flatten()
             worst.add(f"reinforce_plus_plus {scale}", (our, their))
         second, weights = reward_groups(seed + 100), torch.tensor([1.0, 0.5])
         both = torch.stack([rewards[:, 0], torch.tensor(second).flatten()], 1)
         options = WideLossConfig(advantage_rewards="each", advantage_epsilon=1e-8)
+        note_advantages(options)
         our = wide_advantages(groups, [[1] * 3] * len(groups), options, [(1.0, groups), (0.5, second)])
         worst.add(
             "gdpo",

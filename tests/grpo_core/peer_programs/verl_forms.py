@@ -13,13 +13,15 @@ from importlib.metadata import version
 import numpy as np
 import torch
 from common import LENGTHS, LONGEST, SEEDS, Worst, answer, of_tokens, ours, reward_groups, tensors
+from used import note, note_advantages
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import (
     compute_rollout_correction_weights,
     compute_rollout_rejection_mask,
 )
 from verl.workers.config import ActorConfig, PolicyLossConfig
-from verl_loss import AGGREGATIONS, CAP, CORRECTIONS, FLOOR
+from verl_loss import AGGREGATIONS, CAP, CORRECTIONS, FLOOR, LOSSES
+from verl_loss import theirs as theirs_of_loss
 
 from grpo_core.learn.forms.advantages import wide_advantages
 from grpo_core.learn.forms.loss import wide_policy_loss
@@ -33,7 +35,7 @@ LIMITED = {"log_ratio_limit": 20.0}
 COVARIANCE = {
     "clip_cov_ratio": 0.1,
     "clip_cov_lb": 0.05,
-    "clip_cov_ub": 5.0,
+    "clip_cov_ub": 0.3,
     "kl_cov_ratio": 0.1,
     "ppo_kl_coef": 0.7,
 }
@@ -41,7 +43,7 @@ FORMS = {
     "dppo_tv": {**LIMITED, "clip_low": 0.05, "clip_high": 0.08, "ratio_cap": 1.5},
     "dppo_kl": {**LIMITED, "clip_low": 0.05, "clip_high": 0.08, "ratio_cap": 1.5},
     "dro": {"quadratic": 0.15},
-    "clip_cov": {"cov_share": 0.1, "cov_low": 0.05, "cov_high": 5.0, "clip_high": 0.28},
+    "clip_cov": {"cov_share": 0.1, "cov_low": 0.05, "cov_high": 0.3, "clip_high": 0.28},
     "kl_cov": {"cov_share": 0.1, "cov_kl": 0.7},
     "geo_mean": {"clip_low": 0.1, "clip_high": 0.2, "aggregation": "sequence"},
 }
@@ -101,7 +103,7 @@ def forms(worst):
 
 
 def rejections(worst):
-    """Which tokens stay: 1 where a single one differs."""
+    """Which tokens stay: 1 where a single one differs; and the loss of those, with its gradient."""
     levels = [("token", (1, 2, 3)), ("seq_sum", (1, 2, 3)), ("seq_mean", (1, 2, 3)), ("seq_max", (2, 3))]
     for (level, estimators), seed in itertools.product(levels, SEEDS):
         for estimator in estimators:
@@ -115,6 +117,12 @@ def rejections(worst):
             our = within(data.proximal, data.behaviour, data.mask, options)
             assert 0 < int(our.sum()) < int(data.mask.sum()) or level != "token", option
             worst.add(f"reject {option}", (our.double(), their.double()))
+            data.mask, settings = their.bool(), {"correction": "none", "clip_high": 0.28, **LOSSES["vanilla"]}
+            by_verl = theirs_of_loss(data, loss="vanilla")
+            data.mask = our
+            worst.add(f"reject {option}", *zip(ours(data, settings), by_verl, strict=True))
+            for name in ("reject", "reject_low", "reject_high"):
+                note(name, getattr(options, name))
 
 
 def entropies(worst):
@@ -142,6 +150,7 @@ def entropies(worst):
         our.backward()
         their.backward()
         worst.add(f"entropy {mode}", (our.detach(), their.detach()), (mine.grad, other.grad))
+        note("entropy_coefficient", options.entropy_coefficient)
 
 
 def losses():
@@ -178,6 +187,7 @@ def advantages():
 
         def ours_of(rewards=groups, rows=rows, scores=(), **settings):
             options = WideLossConfig(advantage_epsilon=1e-6, **settings)
+            note_advantages(options)
             return torch.tensor(wide_advantages(rewards, rows, options, scores)).flatten()
 
         plain = {"advantage_scale": "none"}
@@ -218,6 +228,7 @@ def gdpo(first, second, lengths, rows):
         non_tensor_batch=dict(zip("ab", flat, strict=True)),
     )
     options = WideLossConfig(advantage_epsilon=1e-6, advantage_rewards="each", advantage_whiten="tokens")
+    note_advantages(options)
     found = wide_advantages(first, rows, options, [(1.0, first), (0.5, second)])
     return torch.tensor(found).flatten(), their
 

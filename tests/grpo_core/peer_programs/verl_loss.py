@@ -26,6 +26,7 @@ from common import (
     tensors,
 )
 from tensordict import TensorDict
+from used import left_out
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.utils import tensordict_utils
@@ -115,7 +116,7 @@ def losses():
     for loss, aggregation, kl, correction, level in itertools.product(
         LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence")
     ):
-        if loss == "sapo" and aggregation != "seq-mean-token-mean":  # verl's is always a mean of means
+        if left_out("verl's sapo", loss == "sapo" and aggregation != "seq-mean-token-mean"):
             continue
         settings = {
             "clip_high": 0.28,
@@ -132,12 +133,24 @@ def losses():
                 data, loss=loss, aggregation=aggregation, kl=kl, correction=correction, level=level
             )
             if loss == "gpg":  # no ratio: that of a policy that is its own proximal one
-                if correction:
+                if left_out("verl's gpg with a correction", correction):
                     continue
                 data.proximal = data.current
             our = ours(data, settings, length_epsilon=1e-8)
             worst.add(f"{loss} {aggregation}", *zip(our, their, strict=True))
+    for seed in SEEDS:
+        worst.add("vanilla far", *zip(*beyond_every_limit(seed), strict=True))
     return worst
+
+
+def beyond_every_limit(seed):
+    """Log-probs so far apart that the ratio, the KL and what the KL is made of are limited."""
+    data, generator = tensors(seed), torch.Generator().manual_seed(seed)
+    data.proximal = data.current + 15 * torch.randn(data.current.shape, generator=generator)
+    data.reference = data.current + 15 * torch.randn(data.current.shape, generator=generator)
+    limits = {"log_ratio_limit": 20.0, "kl_log_ratio_limit": 20.0, "kl_limit": 10.0}
+    settings = {"clip_high": 0.28, "dual_clip": 3.0, "correction": "none", "kl_coefficient": 0.04, **limits}
+    return ours(data, settings), theirs(data, loss="vanilla", kl="low_var_kl")
 
 
 def estimated(groups, function, **options):
@@ -153,16 +166,14 @@ def advantages():
         groups = reward_groups(seed)
         verls = functools.partial(estimated, groups)
         centred = our_advantages(groups, scale="none")
+        apart = our_advantages(groups, baseline="leave_one_out", scale="none")
         for name in ("grpo", "grpo_vectorized"):
             estimate = core_algos.get_adv_estimator_fn(name)
             case = name.replace("_", " ")
             worst.add(case, (our_advantages(groups, epsilon=1e-6), verls(estimate)))
             worst.add(f"{case} no std", (centred, verls(estimate, norm_adv_by_std_in_grpo=False)))
-        # The mean of the others of a group of n is what the group's own mean is, n / (n - 1) times as far away.
-        worst.add("rloo", (centred * 3 / 2, verls(core_algos.compute_rloo_outcome_advantage)))
-        worst.add(
-            "rloo vectorized", (centred * 3 / 2, verls(core_algos.compute_rloo_vectorized_outcome_advantage))
-        )
+        worst.add("rloo", (apart, verls(core_algos.compute_rloo_outcome_advantage)))
+        worst.add("rloo vectorized", (apart, verls(core_algos.compute_rloo_vectorized_outcome_advantage)))
     return worst
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 from common import SEEDS, Worst, answer, ours, reward_groups, spoken
+from used import left_out, note
 from verl.trainer.ppo import core_algos
 from verl_forms import CORRECTIONS, FORMS, WHOLE
 from verl_forms import theirs as theirs_of_form
@@ -25,8 +26,9 @@ def losses():
     for loss, aggregation, kl, correction, level, by_token, seed in itertools.product(
         LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence"), (False, True), SEEDS
     ):
-        # verl's sapo is always a mean of means; its gpg has no ratio.
-        if loss == "gpg" or (loss == "sapo" and aggregation != "seq-mean-token-mean"):
+        if left_out("verl's gpg where a tool speaks", loss == "gpg"):
+            continue
+        if left_out("verl's sapo", loss == "sapo" and aggregation != "seq-mean-token-mean"):
             continue
         settings = {
             "clip_high": 0.28,
@@ -43,7 +45,7 @@ def losses():
             f"{loss} {aggregation}", *zip(ours(data, settings, length_epsilon=1e-8), their, strict=True)
         )
     for form, correction, by_token, seed in itertools.product(FORMS, CORRECTIONS, (False, True), SEEDS):
-        if form == "geo_mean" and by_token:  # a sequence has one value
+        if left_out("verl's geo_mean with an advantage a token", form == "geo_mean" and by_token):
             continue
         data = spoken(seed, by_token=by_token)
         settings = {"surrogate": form, **CORRECTIONS[correction], **FORMS[form]}
@@ -81,6 +83,7 @@ def advantages():
             for value in row
         ]
         worst.add(name, (torch.tensor(our), their[mask]))
+        note("advantage_baseline", "optimal_token")
     return worst
 
 

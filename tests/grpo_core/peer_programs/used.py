@@ -1,0 +1,53 @@
+"""Which settings a program has compared in value and gradient: those that made a difference to what was compared."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEEN: dict[str, set[Any]] = defaultdict(set)
+
+
+def note(name: str, value: object) -> None:
+    """Of what is compared in a way of its own."""
+    SEEN[name].add(value)
+
+
+def note_advantages(options: object) -> None:
+    """Of what makes an advantage, which has no gradient."""
+    for name, value in vars(options).items():
+        if name.startswith("advantage_"):
+            note(name, value)
+
+
+def note_loss(options: Any, found: Any, again: Callable[[Any], Any]) -> None:
+    """Of a loss: `found` is its value and gradient, `again` computes both by other settings.
+
+    A setting that could as well have been left at its default has not been compared.
+    """
+    for entry in fields(options):
+        value = getattr(options, entry.name)
+        if entry.name.startswith("advantage_") or value in SEEN[entry.name]:
+            continue
+        if value != entry.default:
+            without = again(replace(options, **{entry.name: entry.default}))
+            if all(torch.equal(one, other) for one, other in zip(found, without)):  # noqa: B905 - Python 3.10
+                continue
+        note(entry.name, value)
+
+
+def left_out(case: str, when: object) -> bool:
+    """Whether a case is not compared; docs/results/comparison.md has a line that begins with its name."""
+    del case
+    return bool(when)
+
+
+def told() -> dict[str, list[str]]:
+    """All of it, for JSON."""
+    return {name: sorted(map(str, values)) for name, values in sorted(SEEN.items())}

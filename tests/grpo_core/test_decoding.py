@@ -1,0 +1,160 @@
+"""Layers that read the same are one product: a weight sync reaches it, to the bit, in every kind of model."""
+
+import pytest
+import torch
+
+from grpo_core.config import ModelConfig
+from grpo_core.learn.adapters import inject, merged
+from grpo_core.products import OneLinear, faster
+from grpo_core.rollout.embedded.decoding import Decoder
+from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.rollout.engine import EngineError
+from grpo_core.types import Request, SamplingParams
+from tests.grpo_core.experts import make_moe
+from tests.grpo_core.test_sharing import PROMPTS, built
+
+KINDS = [
+    ("llama", {}),
+    ("llama", {"attention_bias": True, "mlp_bias": True}),
+    ("mistral", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    ("qwen2", {}),  # with biases of queries, keys and values alone
+    ("qwen3", {"tie_word_embeddings": True}),
+]
+REQUESTS = [Request(f"r{place}", (1, 2, 3, place // 2), seed=place) for place in range(4)]
+PARAMS = SamplingParams(max_tokens=5)
+
+
+def other(model):
+    """Other weights and biases of the same names, none of them zero."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (name, torch.randn(value.shape, generator=generator) / 8) for name, value in model.named_parameters()
+    ]
+
+
+def parts_of(model):
+    """The weights that are one product, of each layer."""
+    for layer in model.base_model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        yield [each.weight for each in (attention.q_proj, attention.k_proj, attention.v_proj)]
+        yield [each.weight for each in (mlp.gate_proj, mlp.up_proj)]
+
+
+def memory(model):
+    """Where they stand."""
+    return [[part.untyped_storage().data_ptr() for part in parts] for parts in parts_of(model)]
+
+
+def decoded(model, tokens=3):
+    """The logits behind some tokens, by a decoder made now."""
+    decoder = Decoder(model, PROMPTS, room=tokens)
+    for token in range(tokens):
+        decoder.follow(torch.full((len(PROMPTS),), token + 4))
+    return decoder.logits_BV
+
+
+def test_parts_stand_in_one_memory_and_are_what_they_were():
+    """Nothing else stands there; a second decoder finds them so and moves nothing."""
+    model = built("llama")
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with torch.inference_mode():
+        decoded(model)
+        first = memory(model)
+        decoded(model)
+    assert memory(model) == first
+    assert all(len(set(places)) == 1 for places in first)
+    assert all(
+        parts[0].untyped_storage().nbytes() == sum(part.nbytes for part in parts) for parts in parts_of(model)
+    )
+    held = dict(model.named_parameters())
+    assert list(held) == list(before)
+    assert all(torch.equal(held[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize(("kind", "settings"), KINDS)
+@pytest.mark.parametrize("fast", [False, True])
+def test_what_is_written_into_the_parts_decodes(kind, settings, fast):
+    """To the bit as in a model that never held anything else, and up to rounding as transformers has it."""
+    model, fresh = built(kind, **settings), built(kind, **settings)
+    for each in (model, fresh) if fast else ():
+        faster(each)
+        assert type(each.base_model.layers[0].self_attn.q_proj) is OneLinear
+    with torch.inference_mode():
+        before = decoded(model)
+    with torch.no_grad():
+        for each in (model, fresh):
+            for name, value in other(each):
+                each.get_parameter(name).copy_(value)
+        found = decoded(model)
+        assert not torch.equal(found, before)
+        assert torch.equal(found, decoded(fresh))
+        for row, prompt in enumerate(PROMPTS):
+            logits = fresh(torch.tensor([[*prompt, 4, 5, 6]])).logits[0, -1]
+            torch.testing.assert_close(found[row], logits, rtol=0, atol=1e-4)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a checkpoint."""
+    built("qwen2").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_an_engine_samples_what_one_that_never_held_older_weights_does(folder):
+    """Behind a sync between two calls, one behind sleeping, and one whose tensors lie otherwise in memory."""
+    engine, fresh = (TransformersEngine(folder, max_model_len=32) for _ in range(2))
+    sent = other(engine._model)
+    fresh.update_weights(sent, 1)
+    expected = fresh.generate(REQUESTS, PARAMS)
+    engine.update_weights([(name, value * 2) for name, value in sent], 0)
+    older = engine.generate(REQUESTS, PARAMS)
+    assert [each.logprobs for each in older] != [each.logprobs for each in expected]
+    engine.update_weights([(name, value.t().contiguous().t()) for name, value in sent], 1)
+    assert engine.generate(REQUESTS, PARAMS) == expected
+    engine.sleep()
+    assert all(not value.untyped_storage().nbytes() for value in engine._model.parameters())
+    engine.wake()
+    engine.update_weights(sent, 1)
+    assert engine.generate(REQUESTS, PARAMS) == expected
+    assert engine.fingerprint() == fresh.fingerprint()
+
+
+def test_a_partial_sync_changes_nothing(folder):
+    """Without the keys' weight, or with one of another shape, what was sampled is sampled again."""
+    engine = TransformersEngine(folder, max_model_len=32)
+    sent = dict(other(engine._model))
+    engine.update_weights(sent.items(), 0)
+    expected, key = engine.generate(REQUESTS, PARAMS), "model.layers.0.self_attn.k_proj.weight"
+    for wrong in ({key: None}, {key: sent[key][:1]}):
+        changed = {name: wrong.get(name, value * 2) for name, value in sent.items()}
+        with pytest.raises(EngineError, match="k_proj"):
+            engine.update_weights([(name, value) for name, value in changed.items() if value is not None], 1)
+        assert engine.generate(REQUESTS, PARAMS) == expected
+
+
+def test_merged_adapters_reach_the_product(folder):
+    """Adapters of the queries alone, and of what is joined in the MLP, too: as a model with the merged weights."""
+    trained = built("qwen2")
+    with torch.random.fork_rng(devices=[]):
+        inject(trained, ModelConfig(lora_rank=2, lora_targets=("q_proj", "up_proj")), 0)
+    for name, value in trained.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.5)
+    engine, plain = TransformersEngine(folder, max_model_len=32), built("qwen2")
+    engine.generate(REQUESTS, PARAMS)
+    engine.update_weights(merged(trained), 0)
+    with torch.no_grad():
+        plain.load_state_dict(dict(merged(trained)))
+        assert torch.equal(decoded(engine._model), decoded(plain))
+        assert not torch.equal(decoded(plain), decoded(built("qwen2")))
+
+
+def test_experts_stand_where_they_stood(tmp_path, model_dir):
+    """A model whose layers are not Llama's has nothing joined, and its sync is the plain one."""
+    engine = TransformersEngine(make_moe(tmp_path / "moe", model_dir), max_model_len=32)
+    sent = other(engine._model)
+    before = {name: value.data_ptr() for name, value in engine._model.named_parameters()}
+    engine.generate(REQUESTS, PARAMS)
+    engine.update_weights(sent, 0)
+    assert {name: value.data_ptr() for name, value in engine._model.named_parameters()} == before
+    assert all(torch.equal(engine._model.get_parameter(name), value) for name, value in sent)
