@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+from diagnostics import interrupts
+
+if __name__ == "__main__" or sys.argv[0].endswith("grpo-doctor"):
+    interrupts.untaken()
+
 import argparse
 import importlib
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import door, programs, version
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FINE, USAGE, INTERRUPTED = 0, 2, 130
+# The oldest Python that has what we use; an installer heeds it, a checkout is started by any.
+OLDEST = (3, 11)
 # Each command: the module whose `add` makes its parser, loaded where it is asked for, and its line of help.
 COMMANDS = {
     "doctor": (
@@ -69,6 +77,12 @@ class _Version(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code."""
+    if sys.version_info[:2] < OLDEST:
+        here, needed = (".".join(map(str, each)) for each in (sys.version_info[:2], OLDEST))
+        print(
+            f"diagnostics: needs Python {needed} or newer; this is {here}, {sys.executable}", file=sys.stderr
+        )
+        return USAGE
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments) == ["matrix"]:
         # Who asks it nothing wants to know which versions work: that needs no checkout.
@@ -87,8 +101,9 @@ def _run(arguments: Sequence[str]) -> int:
         print(usage.situations(programs.called()), file=sys.stderr)
         return USAGE
     try:
-        options = _parser(arguments).parse_args(arguments)
-        code: int = _carried_out(options, arguments)
+        with interrupts.Taken():
+            options = _parser(arguments).parse_args(arguments)
+            code: int = _carried_out(options, arguments)
     except KeyboardInterrupt:
         print("diagnostics: interrupted", file=sys.stderr)
         code = INTERRUPTED

@@ -111,6 +111,8 @@ def concerns(code: str) -> list[Bearing]:
         Bearing("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
         Bearing("offers", tuple(offer.mitigation for offer in remedy(issue).offers)),
     ]
+    if issue.audit:
+        found.append(Bearing("audit", issue.audit))
     return [*found, *_places(issue.code), *(_judged(issue) if LOGS.is_dir() else [])]
 
 

@@ -73,8 +73,8 @@ def _one(code: str) -> tuple[dict[str, Any], Any]:
 def _found(text: str) -> tuple[list[str], str]:
     """The codes of a text, and how they were found: by what they print, or by words that are near."""
     # Late: who names a code needs none of it.
+    from diagnostics.triage.asked import Questions
     from diagnostics.triage.command import triage
-    from diagnostics.triage.nearest import Index, words
     from diagnostics.triage.reading.logs import LogSource
     from diagnostics.triage.rules import Rules
 
@@ -91,7 +91,7 @@ def _found(text: str) -> tuple[list[str], str]:
         one.issue.code for one in triage([Line("text", None)], Rules(issues), excerpt=True).candidates
     ]:
         return found, "printed"
-    near = Index(issues).near(words(text))
+    near = Questions(issues).near(text)
     if not near and " " not in text:
         catalogue.find(text)  # which says what codes there are
     if not near:

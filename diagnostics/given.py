@@ -9,12 +9,14 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
+    from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # The most that a file of each kind holds; the largest seen of each is a tenth of it or less.
@@ -23,6 +25,10 @@ METADATA = 4 * MIB
 SOURCE = 8 * MIB
 LIST = 64 * MIB
 STORE = GIB
+# What the values of a document of JSON take beside its bytes, by the signs that each of them needs.
+_TAKES = {"{": 240, "[": 72, ",": 64, ":": 64}
+MOST_TAKEN = GIB // 2
+_MOST_PARTS = 64
 
 
 class RefusedError(OSError):
@@ -33,6 +39,10 @@ class RefusedError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class TooMuchError(ValueError):
+    """Raised for a document whose values take more memory than any that is known; one line that says so."""
 
 
 def opened(path: Path, *, inside: Path | None = None, pipes: bool = False) -> BufferedReader:
@@ -104,6 +114,62 @@ def text(path: Path, most: int, *, inside: Path | None = None, pipes: bool = Fal
     """The whole of a file as text, what is no UTF-8 replaced; raises what `read` raises."""
     data = read(path, most, inside=inside, pipes=pipes).decode("utf-8", "replace")
     return data.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parsed(document: bytes | str) -> Any:
+    """What a document of JSON holds: three bytes of one can make a list of seventy, so its values are counted before.
+
+    Raises:
+        ValueError: It is none, nested too deep, or holds too many values (TooMuchError).
+
+    >>> parsed('{"steps": [1, 2]}')
+    {'steps': [1, 2]}
+    """
+    import json  # late: who only opens files needs none of it
+
+    bounded(document)
+    try:
+        return json.loads(document)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def parsed_toml(document: str) -> dict[str, Any]:
+    """What a document of TOML holds; tomllib takes time with the square of a key's parts.
+
+    Raises:
+        ValueError: It is none, nested too deep, or has a key that no document has.
+    """
+    import tomllib  # late: not there in a node's Python 3.10, which reads none
+
+    if re.search(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{_MOST_PARTS}}}", document):
+        raise TooMuchError(f"a key with more than {_MOST_PARTS} parts")
+    try:
+        return tomllib.loads(document)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def bounded(document: bytes | str, start: int = 0) -> None:
+    """Refuses what would take too much memory as values; signs within texts count, too.
+
+    Args:
+        document: JSON, or what begins with it.
+        start: Where it begins.
+
+    Raises:
+        TooMuchError: It would.
+    """
+    if len(document) - start <= MOST_TAKEN // max(_TAKES.values()):
+        return
+    taken = 0
+    for sign, each in _TAKES.items():
+        if isinstance(document, str):
+            taken += each * document.count(sign, start)
+        else:
+            taken += each * document.count(sign.encode(), start)
+    if taken > MOST_TAKEN:
+        raise TooMuchError("more values than any document has")
 
 
 def _check(found: os.stat_result, path: Path, *, pipes: bool) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
+# Until `main` takes it, Ctrl-C ends the process as the signal does: out of an import nobody needs a traceback.
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import contextlib
 import difflib
@@ -50,6 +56,8 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     options.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     answer = _keep_stdout()
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with waiting.waits():
             repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
             text, code = options.command(options, repros, registry)

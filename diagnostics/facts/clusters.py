@@ -5,7 +5,6 @@ The layout is that of ray/_private/node.py and ray/_private/utils.py of 2.40 to 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ def folder(environ: Mapping[str, str]) -> Path:
 
 def _release(place: Path) -> str:
     try:
-        told = json.loads(_text(place, "session_latest/usage_stats.json")).get("ray_version", "")
+        told = given.parsed(_text(place, "session_latest/usage_stats.json")).get("ray_version", "")
     except (ValueError, AttributeError, RecursionError):
         return ""
     return told if isinstance(told, str) else ""

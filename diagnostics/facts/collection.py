@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.facts import environment, machine
 from diagnostics.facts.environment import Environment  # noqa: TC001 - the same
 from diagnostics.facts.machine import Machine  # noqa: TC001 - `plain.decode` reads the types
-from diagnostics.facts.names import names_a_package
+from diagnostics.facts.names import may_be_asked, names_a_package
 from diagnostics.facts.plain import FactsError, decode, encode
 
 if TYPE_CHECKING:
@@ -51,10 +51,12 @@ def _named(seen: Environment) -> Environment:
     wrong = {
         name for name, package in seen.packages.items()
         if name != package.name or not names_a_package(package.name, package.version)
+        or not all(map(may_be_asked, (*package.requires, package.requires_python)))
     }  # fmt: skip
     places = {*seen.broken, *(seen.packages[name].place for name in wrong)}
     return replace(
         seen,
+        python=seen.python if may_be_asked(seen.python) else "",
         packages={name: package for name, package in seen.packages.items() if name not in wrong},
         # What is printed is a command that removes them: nothing else is named by it.
         broken=tuple(sorted(place for place in places if _METADATA.fullmatch(place))),

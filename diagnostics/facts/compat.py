@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,7 +163,7 @@ def problem_of(document: Any) -> str:
 def load(path: Path = PATH) -> Compat:
     """Reads the table; a missing or broken one is a fact, not an error."""
     try:
-        document = json.loads(given.read(path, given.LIST))
+        document = given.parsed(given.read(path, given.LIST))
         wrong = problem_of(document)
         if wrong:
             return Compat(problem=f"{path.name}: {wrong}")

@@ -350,7 +350,7 @@ def _package(distribution: metadata.Distribution, name: str, version: str, place
         place,
         installer,
         requires=_requires(distribution, head),
-        requires_python=_field(head, "Requires-Python"),
+        requires_python=next(filter(may_be_asked, [_field(head, "Requires-Python")]), ""),
         recorded=_recorded(place),
         tags=tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MOST_ENTRIES, _MOST_LINES = 200, 1000
+_LONGEST = 4096
 _RELEASE = re.compile(r"python(3\.\d{1,3})t?")
 _TOLD = re.compile(r"3\.\d{1,3}\b")
 _EDITABLE = re.compile(r"import\s+(__editable___\w+_finder)\b")
@@ -201,6 +202,9 @@ def _pth(folder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]
                 if finder := _EDITABLE.match(text):
                     editable += _mapping(folder / f"{finder[1]}.py", unread)
                 continue
+            if len(text) > _LONGEST:  # a screen of it tells nobody more
+                unread.append((f"{file}:{number}", "a line longer than any path"))
+                continue
             added = folder / text
             yield SearchEntry(str(added), f"{file}:{number}", "pth", _state(added))
 
@@ -216,9 +220,9 @@ def _mapping(finder: Path, unread: list[tuple[str, str]]) -> list[SearchEntry]:
                 mapping = ast.literal_eval(node.value)
                 return [
                     SearchEntry(str(place), str(finder), "editable", _state_of(str(place)), str(module))
-                    for module, place in mapping.items()
+                    for module, place in islice(mapping.items(), _MOST_LINES)
                 ]
-    except (OSError, ValueError, SyntaxError, RecursionError, AttributeError) as error:
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, AttributeError) as error:
         unread.append((str(finder), why(error)))
         return []
     unread.append((str(finder), "no mapping of setuptools' in it"))

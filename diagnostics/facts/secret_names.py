@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.facts import late as re
-from diagnostics.facts.sought import Sought
+from diagnostics.facts.sought import Sought, Starts, first_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,13 +76,9 @@ _GIVEN = re.compile(
     rf"(?![-<]){_VALUE}"
 )
 _PROGRAMS = (
-    "curl", "sshpass", "docker login", "mysql", "unzip", "7z", "swanlab", "openssl", "ssh-keygen", "AUTH", "IDENTIFIED",
-    "PASSWORD",
+    "curl", "sshpass", "docker login", "mysql", "unzip", "7z", "swanlab login", "openssl", "ssh-keygen", "AUTH",
+    "IDENTIFIED", "PASSWORD",
 )  # fmt: skip
-_PROGRAM = re.compile(
-    r"c(?=url)|s(?=shpass|wanlab|sh-keygen)|d(?=ocker login)|m(?=ysql)|u(?=nzip)|7(?=z)|o(?=penssl)|A(?=UTH)"
-    r"|I(?=DENTIFIED)|P(?=ASSWORD)"
-)
 # Under a name that says little: only what cannot be a word.
 _OPAQUE = re.compile(
     r"((?<![\w-])[\w-]{0,48}?(?:key|auth|session(?:_?id)?|sid|sk|ak|pat|credentials?)['\"]?\s{0,4}[=:]\s{0,4}['\"]?)"
@@ -90,20 +86,31 @@ _OPAQUE = re.compile(
     re.IGNORECASE,
 )
 # The same from its sign back to where the name begins.
-_OPAQUE_END = re.compile(
-    r"[=:]\s{0,4}['\"]?(?:yek|htua|(?:di_?)?noisses|dis|ks|ka|tap|s?laitnederc)[\w-]{0,48}(?![\w-])"
+_OPAQUE_ENDS = first_letters(
+    *(
+        rf"{sign}\s{{0,4}}['\"]?(?:yek|htua|(?:di_?)?noisses|dis|ks|ka|tap|s?laitnederc)[\w-]{{0,48}}(?![\w-])"
+        for sign in "=:"
+    )
 )
 _SWITCH = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 _SPOKEN = re.compile(r"[a-z]{3,}")
-# What each of the names begins with, and what stands in each of them.
-_BEGINNING = re.compile(
-    r"t(?=oken)|s(?=ecret|ig|k\s{0,4}[=:]|ubscription|torage)|p(?=ass|wd?|at\s{0,4}[=:]|rivate|ush)|b(?=indpw)"
-    r"|r(?=equirepass)|a(?=pi|ccess|ccount|uth)|e(?=ncryption)|m(?=aster|ot de)|k(?=aggle|ey=)"
-    r"|c(?=lient-|redential|ontrase|ookie)|w(?=andb[._]key)|x(?=-(?:amz|goog|oss)-)|_(?=auth)|q(?=-ak)|\u5bc6(?=[\u7801\u94a5])|\u53e3(?=\u4ee4)"
-)
+# Where each of the names begins; a key's is found by its end.
+_KEYS = (
+    "api", "access", "account", "private", "signing", "encryption", "auth", "subscription", "master", "push", "kaggle",
+    "storage",
+)  # fmt: skip
+_BEGINNINGS: Starts = (
+    *("token", "secret", "pass", "pw", "bindpw", "requirepass", "client-", "credential", "cookie", "contrase"),
+    *("mot de", "_auth", "x-amz-", "x-goog-", "x-oss-", "\u5bc6\u7801", "\u5bc6\u94a5", "\u53e3\u4ee4"),
+    *first_letters(
+        rf"k(?=ey)(?:{'|'.join(rf'(?<=({word})k)|(?<=({word})[ _-]k)' for word in _KEYS)}|(?<=(wandb)[._]k))",
+        *(rf"{sign}()(?=sig|key=|auth=|q-ak=)" for sign in (r"\?", "&", ";")),
+        r"_()(?=(?:sk|pat)\s{0,4}[=:])",
+    ),
+)  # fmt: skip
 _STEMS = (
     "token", "secret", "pass", "pw", "bindpw", "key", "client-", "credential", "x-amz", "x-goog", "x-oss", "sk", "pat",
-    "_auth", "contrase", "mot de", "\u5bc6", "\u53e3", "sig", "auth=", "q-ak", "cookie",
+    "_auth", "contrase", "mot de", "\u5bc6\u7801", "\u5bc6\u94a5", "\u53e3\u4ee4", "sig", "auth=", "q-ak", "cookie",
 )  # fmt: skip
 
 
@@ -122,10 +129,10 @@ def unspoken(word: str) -> bool:
 
 
 BY_NAME: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
-    (Sought(_ENTRY, (_STEMS, ("value",)), starts=(re.compile("n(?=ame)|k(?=ey)"),)), rf"\1{MASK}"),
-    (Sought(_NAMED, (_STEMS, ("=", ":", "\uff1d", "\uff1a")), starts=(_BEGINNING,)), rf"\1{MASK}"),
+    (Sought(_ENTRY, (_STEMS, ("value",)), starts=("name", "key")), rf"\1{MASK}"),
+    (Sought(_NAMED, (_STEMS, ("=", ":", "\uff1d", "\uff1a")), starts=_BEGINNINGS), rf"\1{MASK}"),
     (
-        Sought(_PAIR, (_STEMS, ("',", '",')), starts=(re.compile(r"'(?=-)|\"(?=-)|\((?=b?['\"])"),)),
+        Sought(_PAIR, (_STEMS, ("',", '",')), starts=("'-", '"-', "('", '("', "(b'", '(b"')),
         rf"\1{MASK}",
     ),
     (
@@ -136,7 +143,7 @@ BY_NAME: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         Sought(_FLAG, (_STEMS, ("--",)), starts=(re.compile(r"-(?<![\w-]-)(?=-[\w.-]{1,96}\s)"),)),
         rf"\1{MASK}",
     ),
-    (Sought(_GIVEN, (_PROGRAMS,), starts=(_PROGRAM,)), rf"\1{MASK}"),
-    (Sought(_SAID, (_STEMS,), starts=(_BEGINNING,)), rf"\1{MASK}"),
-    (Sought(_OPAQUE, ends=(_OPAQUE_END,)), _opaque),
+    (Sought(_GIVEN, starts=_PROGRAMS), rf"\1{MASK}"),
+    (Sought(_SAID, (_STEMS,), starts=_BEGINNINGS), rf"\1{MASK}"),
+    (Sought(_OPAQUE, ends=_OPAQUE_ENDS), _opaque),
 )

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from diagnostics.facts import late as re
 from diagnostics.facts.secret_names import BY_NAME, MASK, unspoken
-from diagnostics.facts.sought import Run, Sought, settled
+from diagnostics.facts.sought import Run, Sought, Starts, first_letters, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # Where a word may begin: also behind an end of line or a colour that is spelled out, as in the form of a text in a log.
 EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
@@ -123,23 +123,34 @@ def _long(match: re.Match[str]) -> str:
 
 # Where one that somebody issued may begin: its first letter, where the next are its own. Those that begin with any
 # letter stand apart.
-_ISSUED_STARTS = (
-    re.compile(
-        r"h(?=vs\.)|d(?=p\.[a-z]|api[0-9a-f])|p(?=at\w{14}\.)|k(?=ey-)|v(?=1\.0-)|y(?=a29)"
-        r"|A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)|S(?=K[0-9a-f]|G\.)|L(?=TAI)|\$(?=apr1|2[abxy]|[156y]|argon)"
+_ISSUED_STARTS: Starts = (
+    *first_letters(
+        r"h(?=vs\.)", r"d(?=p\.[a-z]|api[0-9a-f])", r"p(?=at\w{14}\.)", "k(?=ey-)", r"v(?=1\.0-)", "y(?=a29)",
+        "A(?=TATT3x|Iza|[KSB]IA|CCA|ROA|GE-S)", r"S(?=K[0-9a-f]|G\.)", "L(?=TAI)", r"\$(?=apr1|2[abxy]|[156y]|argon)",
     ),
     Run("0123456789abcdef", 40),
     re.compile(r"//0(?<=(1)//0)"),
     re.compile(r"\.atlasv1\.(?<=([A-Za-z0-9]{14})\.atlasv1\.)"),
-)
+)  # fmt: skip
+
+
 # Of those whose beginning a dash or an underscore ends: backwards from there, where enough stands behind it.
-_ISSUED_ENDS = (
-    re.compile(
-        r"[_-](?=[A-Za-z]|\d[rv])(?<=[\w-]{16}[_-])"
-        rf"(?:{'|'.join(''.join(_PART.findall(name)[::-1]) for name in (*_ISSUERS[1:], 'secret', 'sess'))})"
-        r"(?:(?![A-Za-z0-9])|(?=[nrt]\\)|(?=m\d\d?\[))"
+def _ends() -> Iterator[str]:
+    """The names of issuers backwards, those with the same last letter or kind of letters side by side."""
+    by_last: dict[str, list[str]] = {}
+    for name in (*_ISSUERS[1:], "secret", "sess"):
+        last, *rest = _PART.findall(name)[::-1]
+        by_last.setdefault(last, []).append("".join(rest))
+    for last, rests in by_last.items():
+        yield f"{last}(?:{'|'.join(rests)})"
+
+
+_ISSUED_ENDS = first_letters(
+    *(
+        rf"{sign}(?<=[\w-]{{16}}{sign})(?:{'|'.join(_ends())})(?:(?![A-Za-z0-9])|(?=[nrt]\\)|(?=m\d\d?\[))"
+        for sign in "_-"
     ),
-    re.compile(r"AA:\d{6,12}(?!\d)"),
+    r"AA:\d{6,12}(?!\d)",
 )
 _LETTERS = string.ascii_letters + string.digits
 # As `EDGE` has it, a run of letters may begin behind what is spelled out.
@@ -154,17 +165,16 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
     (
         Sought(
             _HEADER,
-            (("authorization", "x-api-key", "x-auth-token", "x-hub-", "cookie"),),
             starts=("authorization", "x-api-key", "x-auth-token", "x-hub-", "cookie"),
         ),
         rf"\1{MASK}",
     ),
-    (Sought(_COOKIES, (("cookies",),), starts=(re.compile("cookies"),)), rf"\1{MASK}"),
+    (Sought(_COOKIES, starts=("cookies",)), rf"\1{MASK}"),
     (
         Sought(
             _HOOK,
             (("://", "/bot", "/webhook", "/hook/"),),
-            starts=(re.compile(r":(?=//)|/(?=bot\d|webhook|hook/)"),),
+            starts=("://", *first_letters(r"/(?=bot\d|webhook|hook/)")),
         ),
         rf"\1{MASK}",
     ),
@@ -191,9 +201,9 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         MASK,
     ),
     (Sought(_ISSUED, starts=_ISSUED_STARTS, ends=_ISSUED_ENDS), _issued),
-    (Sought(_BEARER, (("bearer",),), starts=(re.compile("bearer"),)), rf"\1{MASK}"),
-    (Sought(_BASIC, (("Basic",),), starts=(re.compile("Basic"),)), rf"\1{MASK}"),
-    (Sought(_PIPED, (("echo",),), starts=(re.compile("echo"),)), rf"\1{MASK}"),
+    (Sought(_BEARER, starts=("bearer",)), rf"\1{MASK}"),
+    (Sought(_BASIC, starts=("Basic",)), rf"\1{MASK}"),
+    (Sought(_PIPED, starts=("echo",)), rf"\1{MASK}"),
     *BY_NAME,
     (Sought(_LONG, starts=(Run(f"{_LETTERS}+/", 60),)), _long),
     (Sought(_RANDOM, starts=_RANDOM_STARTS), _random),

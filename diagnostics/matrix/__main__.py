@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from diagnostics import interrupts
+
+if __name__ == "__main__":
+    interrupts.untaken()
+
 import argparse
 import errno
 import math
@@ -49,7 +54,8 @@ def _run(arguments: list[str] | None) -> int:
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        code: int = options.command(options)
+        with interrupts.Taken():
+            code: int = options.command(options)
     except (TableError, StoreError, UvMissingError, WheelError, DispatchError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         code = 2

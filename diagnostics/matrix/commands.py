@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import door, given
 from diagnostics.facts.compat import problem_of
+from diagnostics.facts.secrets import mask
 from diagnostics.matrix import probing
 from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import environments, listing, locks
@@ -204,7 +205,8 @@ def merge(options: argparse.Namespace) -> int:
     with workplace.store.locked():
         for path, document in ran.items():
             kept = gpu_runs.keep(workplace.store.folder, document)
-            print(f"{path}: {gpu_runs.told(document)}{'' if kept else '; is there already'}")
+            said = door.line(mask(gpu_runs.told(document)))
+            print(f"{path}: {said}{'' if kept else '; is there already'}")
         for folder in stores:
             count = workplace.store.merge(Store(folder.resolve()))
             print(f"{folder}: {count} new verdicts")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from diagnostics import given
 from diagnostics.nodes.program import CLOCK, MARK
 
 MOST_ANSWER_BYTES = 8 * 2**20
@@ -42,7 +42,7 @@ class NodeAnswer:
         if not lines:
             raise AnswerError("it answered, but not with facts: another program ran there")
         try:
-            document = json.loads(lines[-1].removeprefix(MARK))
+            document = given.parsed(lines[-1].removeprefix(MARK))
         except (ValueError, RecursionError) as error:
             raise AnswerError(one_line(f"its answer is broken: {type(error).__name__}: {error}")) from None
         if not isinstance(document, dict):

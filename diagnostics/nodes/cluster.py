@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import processes
+from diagnostics import given, processes
 from diagnostics.facts.shapes import problem
 from diagnostics.nodes import ray_program
 from diagnostics.nodes.answer import Member, NodeAnswer, clock_of, one_line
@@ -91,7 +91,7 @@ def _knock(address: str) -> None:
 def _documents(python: str, address: str, limit_s: float, text: str) -> list[dict[str, Any]]:
     options = {"address": address, "limit_s": limit_s, "program": text}
     source = Path(ray_program.__file__).read_text(encoding="utf-8")
-    given = f"{source}\nmain(json.loads({json.dumps(json.dumps(options))}))\n"
+    program = f"{source}\nmain(json.loads({json.dumps(json.dumps(options))}))\n"
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
         log = Path(folder) / "ray.log"
         try:
@@ -105,7 +105,7 @@ def _documents(python: str, address: str, limit_s: float, text: str) -> list[dic
                 log=log,
                 timeout_s=limit_s + JOINING_S,
                 folder=Path.cwd(),
-                given=given,
+                given=program,
             )
         except OSError as error:
             raise ClusterError(f"{python}: cannot be started: {error.strerror or error}") from None
@@ -124,7 +124,7 @@ def _documents(python: str, address: str, limit_s: float, text: str) -> list[dic
 def _document(line: str) -> dict[str, Any] | None:
     """What one line tells, None where it is nothing that our own program says: a node's words are in it."""
     try:
-        told = json.loads(line)
+        told = given.parsed(line)
     except (ValueError, RecursionError):
         return None
     shape = next((each for key, each in _SHAPES.items() if isinstance(told, dict) and key in told), None)

@@ -88,13 +88,13 @@ def program(carried: Carried, limit_s: float = 60.0) -> str:
         "mark": MARK,
         "clock": CLOCK,
         "limit": max(1, round(limit_s)),
-        "payload": base64.b64encode(_zipped(carried.parts)).decode("ascii"),
+        "payload": base64.b64encode(zipped(carried.parts)).decode("ascii"),
         "look": carried.look,
         "options": json.dumps(carried.options),
     }
 
 
-def _zipped(parts: tuple[str, ...]) -> bytes:
+def zipped(parts: tuple[str, ...]) -> bytes:
     """The sources. Always the same bytes for the same sources."""
     files: dict[str, bytes] = {}
     for pattern in parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _ENTRIES = Path(__file__).parent.parent / "catalogue"
+# How much memory is left differs from one look to the next.
+_AMOUNT = re.compile(r"\b[0-9]{1,9}(?:\.[0-9]{1,9})?(?= GB\b)")
 
 
 class BaselineError(ValueError):
@@ -77,7 +80,11 @@ def without_known(report: Report, baseline: Path) -> Report:
 
 
 def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
-    """What makes two findings of two days the same: code, files, keys and values, but no line numbers.
+    """What makes two findings of two days the same: code, files, keys and values, but no line numbers, no sizes.
+
+    >>> one, other = ({"code": "ENV905", "evidence": [{"text": f"{n} GB are free", "place": ""}]} for n in (1.5, 2))
+    >>> fingerprint(one) == fingerprint(other)
+    True
 
     Args:
         finding: As it stands in a report's JSON.
@@ -91,7 +98,9 @@ def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
     from diagnostics.report.personal import strip
 
     # A report has nothing personal in it, and what is compared to it has.
-    evidence = sorted((strip(item["text"]), _file(item["place"])) for item in finding["evidence"])
+    evidence = sorted(
+        (_AMOUNT.sub("#", strip(item["text"])), _file(item["place"])) for item in finding["evidence"]
+    )
     return hashlib.sha256(json.dumps([finding["code"], evidence]).encode()).hexdigest()[:32]
 
 
@@ -102,7 +111,7 @@ def _file(place: str) -> str:
 
 def _fingerprints(baseline: Path, tool: str) -> set[str]:
     try:
-        document = json.loads(given.read(baseline, given.LIST, pipes=True))
+        document = given.parsed(given.read(baseline, given.LIST, pipes=True))
         known = {fingerprint(finding, tool) for finding in document["findings"]}
         made_by = document["tool"]
     except OSError as error:

@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 from diagnostics.facts import late as re
 from diagnostics.facts.secrets import EDGE
-from diagnostics.facts.sought import Run, Sought
+from diagnostics.facts.sought import Run, Sought, first_letters
 
 # As `EDGE`, where a dot or a dash goes on with a word, too.
 _EDGE = EDGE.replace("A-Za-z0-9", r"\w.-")
-_FOUR = re.compile(r"\d\.\d{1,3}\.\d")
 _ADDRESS = re.compile(
     r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)"
 )
@@ -87,6 +86,7 @@ _MACHINES = (
 _OFFICES = (
     ".com", ".edu", ".net", ".org", ".gov", ".cn", ".de", ".fr", ".jp", ".uk", ".ch", ".kr", ".in", ".au", ".ca",
 )  # fmt: skip
+_LAST = {ending.rpartition(".")[2] for ending in _MACHINES + _OFFICES}
 _KNOWN = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
 _RELEASE = re.compile(
     r"(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
@@ -112,7 +112,10 @@ def _address(match: re.Match[str]) -> str:
 
 
 def _machine(match: re.Match[str]) -> str:
-    name = match[0].lower().rstrip(".")
+    name = match[0].removesuffix(".")
+    if name.rpartition(".")[2].lower() not in _LAST:
+        return match[0]
+    name = name.lower()
     named = name.endswith(_OFFICES) and name.count(".") > 1 and not any(map(name.__contains__, _KNOWN))
     return "<host>" if named or name.endswith(_MACHINES) else match[0]
 
@@ -147,10 +150,18 @@ TOLD: Table = (
         Sought(
             _MACHINE,
             starts=(
-                re.compile(
-                    r"-(?=-(?:master|head|node|server|rdzv|host))|NODE(?=LIST=|NAME=)|Linux |resolve|added|connect to"
-                    r"|failed to|s(?=run: )|m(?=pirun: )|p(?=run: )|STEP |Last login"
+                *first_letters("-(?=-(?:master|head|node|server|rdzv|host))"),
+                *(
+                    "NODELIST=",
+                    "NODENAME=",
+                    "Linux ",
+                    "resolve",
+                    "added",
+                    "connect to",
+                    "failed to",
+                    "srun: ",
                 ),
+                *("mpirun: ", "prun: ", "STEP ", "Last login"),
             ),
         ),
         r"\1<host>",
@@ -172,33 +183,33 @@ NAMED: Table = (
     (
         Sought(
             _HOST_NAMED,
-            (("host", "server.address", "master_addr", "rdzv_", "_proxy"),),
             starts=(
-                re.compile(
-                    r"h(?=ost(?:name)?['\"]?\s{0,8}[=:]|ttp)|s(?=erver\.)|m(?=aster_)|r(?=dzv_)|a(?=ll_)"
-                ),
+                *first_letters(r"h(?=ost(?:name)?['\"]?\s{0,8}[=:]|ttp)"),
+                *("server.", "master_", "rdzv_", "all_"),
             ),
         ),
         r"\1\2<host>",
     ),
-    (Sought(_DOTTED, ((".",),)), _machine),
+    (
+        Sought(_DOTTED, ends=first_letters(r"\.[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*+(?![\w.-])")),
+        _machine,
+    ),
     (
         Sought(
             _BY_ADDRESS,
-            (("ip-", "ec2-", "domU-", "node-", "host-", "i-0", "gke-", "aks-"),),
-            starts=(
-                re.compile(
-                    r"i(?=p-\d|-0)|e(?=c2-\d)|d(?=omU-\d)|n(?=ode-\d)|h(?=ost-\d)|g(?=ke-)|a(?=ks-\w)"
-                ),
-            ),
+            starts=("ip-", "i-0", "ec2-", "domU-", "node-", "host-", "gke-", "aks-"),
         ),
         "<host>",
     ),
     (
         Sought(
             _MAC,
-            needs=re.compile(r"[:-][0-9a-f]{2}[:-][0-9a-f]{2}[:-]"),
-            ends=(re.compile(r"[:-](?=[0-9a-f]{2}[:-][0-9a-f]{2}[:-]([0-9a-f]{2})(?![:-][0-9a-f]{2}))"),),
+            ends=first_letters(
+                *(
+                    rf"{sign}(?=[0-9a-f]{{2}}{sign}[0-9a-f]{{2}}{sign}([0-9a-f]{{2}})(?!{sign}[0-9a-f]{{2}}))"
+                    for sign in ":-"
+                )
+            ),
         ),
         "<address>",
     ),
@@ -206,12 +217,12 @@ NAMED: Table = (
         Sought(
             _GUID,
             starts=(re.compile(r": (?:(?<=(?i:number: ))|(?<=(?i:-id: )))()"),),
-            ends=(re.compile(r"[.:](?=[0-9a-f]{4}[.:]([0-9a-f]{4}))"),),
+            ends=first_letters(r"\.(?=[0-9a-f]{4}[.:]([0-9a-f]{4}))", ":(?=[0-9a-f]{4}[.:]([0-9a-f]{4}))"),
         ),
         "<address>",
     ),
-    (Sought(_ADDRESS, needs=_FOUR, ends=(re.compile(r"\.(?=\d{1,3}\.\d{1,3}\.(\d{1,3}))"),)), _address),
-    (Sought(_ADDRESS_SET, needs=_FOUR, starts=(re.compile(r"=()(?=\d{1,3}\.\d)"),)), "<address>"),
+    (Sought(_ADDRESS, ends=(re.compile(r"\.(?=\d{1,3}\.\d{1,3}\.(\d{1,3}))"),)), _address),
+    (Sought(_ADDRESS_SET, starts=(re.compile(r"=()(?=\d{1,3}\.\d)"),)), "<address>"),
     (
         Sought(
             _ADDRESS6,
@@ -222,7 +233,7 @@ NAMED: Table = (
     ),
 )
 BUILT_IN: Table = (
-    (Sought(_DEVICE, (("gpu-", "mig-"),), starts=(re.compile("gpu-|mig-"),)), r"\1-<uuid>"),
+    (Sought(_DEVICE, starts=("gpu-", "mig-")), r"\1-<uuid>"),
     (
         Sought(
             _UUID,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,12 @@ Pieces = str | list[tuple[str, str]]
 _ATTRIBUTES = {"bold": "1", "dim": "2"}
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "default": "39"}
 _TAB = 8
+# How we are started from a checkout, and our name where we are installed: a command that is told is one to type.
+_MODULE, _PROGRAM = "python -m diagnostics ", "grpo-doctor"
 # They move the cursor, and are no letters.
 _MOVES = dict.fromkeys((7, 8, 11, 12, 13))
+# Our own marks, for a stream that takes ASCII alone, one for one; of other letters it gets their number.
+_PLAIN_MARKS = str.maketrans({"✔": "+", "✘": "x", "…": "~", "→": ">", "·": "."})
 _WORD = re.compile(r"\s*\S+\s*")
 # Letters that are not one cell wide, or may not be.
 _WIDE = re.compile("[^\x20-\x7e\xa0-\xac\xae-\u02ff…]")
@@ -57,6 +62,11 @@ class Paper:
         columns, rows = _terminal_size()
         self.width = width or (80 if dumb else columns)
         self.height = rows
+        self._ascii = (getattr(stream, "encoding", None) or "").lower() in {
+            "ascii",
+            "us-ascii",
+            "ansi_x3.4-1968",
+        }
         self._codes = {**_ATTRIBUTES, **({} if environ.get("NO_COLOR") else _COLOURS)}
         if dumb or not self.is_terminal:
             self._codes = {}
@@ -74,6 +84,8 @@ class Paper:
             crop: Whether it is cut off where the line ends instead.
         """
         pieces = [(text, "")] if isinstance(text, str) else text
+        if sys.argv[0].rpartition("/")[2] == _PROGRAM:
+            pieces = [(each.replace(_MODULE, f"{_PROGRAM} "), own) for each, own in pieces]
         plain = "".join(each for each, _ in pieces).translate(_MOVES)
         styles = [f"{style} {own}" for each, own in pieces for _ in each.translate(_MOVES)]
         start = 0
@@ -85,7 +97,8 @@ class Paper:
             for first, last, more in self._broken(here, max(1, self.width - indent), whole=whole, crop=crop):
                 shown = (here[first:last] + more).rstrip(" ")
                 told = self._painted(shown, marks[first : last + len(more)][: len(shown)])
-                self._out.write(f"{' ' * indent if shown else ''}{told}\n")
+                told = f"{' ' * indent if shown else ''}{told}\n"
+                self._out.write(_in_ascii(told) if self._ascii else told)
         self._out.flush()
 
     def wrapped(self, text: str, width: int) -> list[str]:
@@ -124,6 +137,10 @@ class Paper:
         colours = [word for word in asked if word in _COLOURS][-1:]
         attributes = [word for word in _ATTRIBUTES if word in asked]
         return ";".join(self._codes[word] for word in attributes + colours if word in self._codes)
+
+
+def _in_ascii(text: str) -> str:
+    return text.translate(_PLAIN_MARKS).encode("ascii", "backslashreplace").decode()
 
 
 def _isatty(stream: TextIO) -> bool:

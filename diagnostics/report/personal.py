@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from diagnostics.facts import late as re
 from diagnostics.facts.names import redact
 from diagnostics.facts.secrets import CHANGES, EDGE
-from diagnostics.facts.sought import Sought, settled
+from diagnostics.facts.sought import Sought, first_letters, settled
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.report.machines import BUILT_IN, NAMED, TOLD, Table
 
@@ -108,12 +108,14 @@ _FOLDERS: Table = (
             _HOMES,
             (("home", "user", "scratch", "lustre", "nfs", "afs", "tmp/"),),
             starts=(
-                re.compile(
-                    r"[/\\%](?=[/\\]{0,3}(?:home\d{0,2}|users?)[/\\]{1,4}[^/\\\s:`'\",;()\[\]<>%]|tmp/[tkhpr]"
-                    r"|(?:2f|5c)(?:home|users)%|(?:(?<![\w.-].)|(?<=\\[nrt].)|(?<=\[\dm.)|(?<=\[\d\dm.))"
-                    r"(?:(?:net|cluster|global|p|dfs)/scratch|scratch\d?/|(?:lustre|nfs|afs)/))"
+                *first_letters(
+                    r"/(?=[/\\]{0,3}(?:home\d{0,2}|users?)[/\\]{1,4}[^/\\\s:`'\",;()\[\]<>%]|tmp/[tkhpr]"
+                    r"|(?:(?<![\w.-].)|(?<=\\[nrt].)|(?<=\[\dm.)|(?<=\[\d\dm.))"
+                    r"(?:(?:net|cluster|global|p|dfs)/scratch|scratch\d?/|(?:lustre|nfs|afs)/))",
+                    r"\\(?=[/\\]{0,3}(?:home\d{0,2}|users?)[/\\]{1,4}[^/\\\s:`'\",;()\[\]<>%])",
+                    "%(?=(?:2f|5c)(?:home|users)%)",
+                    r":(?=[/\\]{1,4}(?:home|users))(?<=([a-z]):)",
                 ),
-                re.compile(r":(?=[/\\]{1,4}(?:home|users))(?<=([a-z]):)"),
             ),
         ),
         r"\1<user>",
@@ -130,32 +132,35 @@ _FOLDERS: Table = (
         ),
         r"\1<user>",
     ),
-    (Sought(_TILDE, starts=(re.compile("~"),)), "~<user>"),
+    (Sought(_TILDE, starts=("~",)), "~<user>"),
 )
 EACH: Table = (
     (
         Sought(
             _WHO,
             starts=(
-                re.compile(
-                    r"U(?=SER|(?i:ser_?name))|u(?=id=|(?i:ser_?name))|LOGNAME|HOME=|'(?=user)|\"(?=user)|g(?=id=)"
-                    r"|logged in|sudo:|wandb\.ai|git@"
-                ),
+                *first_letters(r"U(?=SER|(?i:ser_?name))", r"u(?=id=|(?i:ser_?name))"),
+                *("LOGNAME", "HOME=", "'user", '"user', "gid=", "logged in", "sudo:", "wandb.ai", "git@"),
             ),
         ),
         r"\1<user>",
     ),
-    (Sought(_LISTED, needs=re.compile("[r-][w-][xsStT-][r-][w-][xsStT-]")), r"\1<user> <user>"),
+    (
+        Sought(
+            _LISTED,
+            starts=first_letters(*(rf"{kind}(?<![^\n]{kind})(?=[r-][w-][xsStT-][r-][w-])" for kind in "dl-")),
+        ),
+        r"\1<user> <user>",
+    ),
     (Sought(_PASSWD, needs=re.compile(r":\d{1,9}:\d{1,9}:")), r"<user>\1"),
-    (Sought(_AUTHOR, starts=(re.compile("Author:"),)), r"\1<user>"),
+    (Sought(_AUTHOR, starts=first_letters(r"A(?=uthor:\s\s{0,3}+[^<\n]{0,81}+<)")), r"\1<user>"),
     (
         Sought(
             _AT,
             (("@",),),
             starts=(
-                re.compile("s(?=sh|cp|ftp)|r(?=sync)"),
-                re.compile(r"\[()(?=[a-z_])"),
-                re.compile(r"\) ()(?=[a-z_])"),
+                *("ssh", "scp", "sftp", "rsync"),
+                *first_letters(r"\[()(?=[a-z_])", r"\) ()(?=[a-z_])"),
             ),
         ),
         r"\1<user>@<host>",

@@ -83,10 +83,13 @@ class SetOption:
 
     Attributes:
         framework: Its name in the catalogue; empty where the words are those of the user's own config.
+        edit: What to set.
+        versions: The releases that have these words, where others have others and which one it is is not known.
     """
 
     framework: str
     edit: str
+    versions: str = ""
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,10 @@ def plain(action: Edit) -> str:
 
 
 def _named(action: Edit) -> str:
-    return f"{frameworks.SHOWN[action.framework]}: {plain(action)}" if action.framework else plain(action)
+    if not action.framework:
+        return plain(action)
+    versions = action.versions if isinstance(action, SetOption) else ""
+    return f"{frameworks.SHOWN[action.framework]} {versions}".rstrip() + f": {plain(action)}"
 
 
 def offer_line(offer: Offer) -> str:

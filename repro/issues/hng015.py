@@ -62,7 +62,8 @@ def constructor_raised(mitigation: str) -> None:
 
     class Worker:
         def __init__(self, rank: int) -> None:
-            import_module("torch.distributed")  # before it says that it came: it takes long
+            if mitigation != "meet_after":
+                import_module("torch.distributed")  # before it says that it came: it takes long
             (came / str(rank)).touch()
             self.rank = rank
             if rank == one:

@@ -6,7 +6,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from diagnostics.report.plans import Step
-from diagnostics.report.remedies import Advice, Explain, SetOption, SetVariables, Uninstall, Unset
+from diagnostics.report.remedies import Advice, Explain, Run, SetOption, SetVariables, Uninstall, Unset
 from diagnostics.report.wording import one_line
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from diagnostics.report.remedies import Action
 
 MOST_SEEN = 200
+# Commands that change nothing.
+_LOOKING = {"ps", "df", "du", "ls", "nvidia-smi", "free"}
 
 
 def steps(found: list[Finding], environment: Environment) -> list[Step]:
@@ -75,6 +77,9 @@ def _variables(found: list[Finding], environment: Environment) -> Step:
 def _step(finding: Finding) -> Step:
     actions = _actions(finding)
     removes = any(isinstance(action, Uninstall) for action in actions)
+    # Something that is only looked at has nothing to put back.
+    commands = tuple(action for action in actions if not isinstance(action, Advice | SetOption | Explain))
+    looks = all(isinstance(action, Run) and action.words[0] in _LOOKING for action in commands)
     kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
     return Step(
         kind="repair" if removes else kind,
@@ -84,8 +89,8 @@ def _step(finding: Finding) -> Step:
         why=tuple(reasons(finding)),
         known_by=finding.known_by,
         cost="not known",
-        undo=(Advice("put back what was there before"),),
-        commands=tuple(action for action in actions if not isinstance(action, Advice | SetOption | Explain)),
+        undo=(Advice("put back what was there before"),) if not (commands and looks) else (),
+        commands=commands,
         text=tuple(action for action in actions if isinstance(action, Advice | SetOption)),
     )
 

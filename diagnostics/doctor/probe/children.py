@@ -7,7 +7,6 @@ outlives it is found by a mark in its environment and ended, also after an inter
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -155,7 +154,7 @@ class Children:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(given.text(path, given.LIST))
+        document = given.parsed(given.text(path, given.LIST))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -49,7 +49,7 @@ def read(path: Path) -> dict[str, Any]:
         StoreError: It can't be read, or no kit writes one like that.
     """
     try:
-        value: Any = json.loads(given.read(path, LARGEST).decode("utf-8"))
+        value: Any = given.parsed(given.read(path, LARGEST).decode("utf-8"))
     except OSError as error:
         raise StoreError(f"{path}: can't be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):

@@ -100,7 +100,7 @@ def event_of(line: str) -> Event:
     if len(line) > LONGEST_LINE:
         raise NotTakenError("longer than any event is")
     try:
-        value: Any = json.loads(line)
+        value: Any = given.parsed(line)
     except (ValueError, RecursionError):
         raise NotTakenError("no JSON") from None
     wrong = problem(value, _SHAPE) or _wrong(value)
@@ -149,7 +149,7 @@ def _is_fact(what: str, *parts: str) -> bool:
         return names_a_package(*parts)
     if what == "document":
         try:
-            return isinstance(json.loads(parts[0]), dict)
+            return isinstance(given.parsed(parts[0]), dict)
         except (ValueError, RecursionError):
             return False
     return what != "lock" or bool(_COUNTED.fullmatch(" ".join(parts)))

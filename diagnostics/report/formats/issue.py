@@ -11,7 +11,7 @@ from diagnostics.report.paper import Paper
 from diagnostics.report.wording import lines_of, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import TextIO
 
     from diagnostics.report.remedies import Remedy
@@ -50,6 +50,8 @@ def render(document: Mapping[str, Any], stream: TextIO, remedy: Remedy | None = 
     _section(paper, "Where", [_where(claim) for claim in document["affected"]])
     if document["signature"]:
         _section(paper, "How it looks in a log", [f"/{one}/" for one in document["signature"]["any"]])
+    if document.get("audit"):
+        _section(paper, "What audit calls it", [", ".join(document["audit"])])
     if document["triggers"]:
         _section(paper, "How it comes about", [_trigger(one) for one in document["triggers"]])
     paper.print()
@@ -115,10 +117,17 @@ def _mitigation(paper: Paper, mitigation: Mapping[str, Any]) -> None:
         lines.append(f"helped against: {', '.join(mitigation['helps'])}")
     if mitigation["fails"]:
         lines.append(f"did not help against: {', '.join(mitigation['fails'])}")
-    lines += [f"{SHOWN[name]}: {edit}" for name, edit in mitigation["edits"]]
+    lines += [f"{framework}: {edit}" for framework, edit in edits_of(mitigation)]
     lines.append(f"cost: {mitigation['cost']}")
     for line in lines:
         paper.print(line, indent=6)
+
+
+def edits_of(mitigation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The edits of a mitigation, each under its framework, with the releases that have its words where not all do."""
+    bounds = mitigation["bounds"] or [{"versions": ""}] * len(mitigation["edits"])
+    for (name, edit), bound in zip(mitigation["edits"], bounds, strict=True):
+        yield f"{SHOWN[name]} {bound['versions']}".rstrip(), edit
 
 
 def _verdict(mitigation: Mapping[str, Any]) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.frameworks import SHOWN
+from diagnostics.report.formats.issue import edits_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +89,7 @@ def _mitigation(mitigation: Mapping[str, Any]) -> str:
         lines.append(prose(mitigation["note"]))
     told = [("Helped against", helps), ("Did not help against", fails)]
     facts = [f"- {what}: {', '.join(f'`{name}`' for name in names)}" for what, names in told if names]
-    facts += [f"- {SHOWN[name]}: {prose(str(edit))}" for name, edit in mitigation["edits"]]
+    facts += [f"- {framework}: {prose(edit)}" for framework, edit in edits_of(mitigation)]
     facts.append(f"- cost: {prose(mitigation['cost'])}")
     return "\n\n".join([*lines, "\n".join(facts)])
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # What of a step is there to be copied, and how such a line begins.
 _COPIED = {"$": "$ ", "undo": "undo: "}
+# So many steps have an empty line before each, on a screen.
+_ROOMY = 4
 # What a title is left at least.
 _LEAST = 20
 
@@ -32,7 +34,8 @@ def as_json(plan: Plan) -> str:
 def head(plan: Plan) -> list[str]:
     """What the plan is for, and the sum of it."""
     packages = ", ".join(f"{name} {version}" for name, version in plan.subject["packages"].items())
-    marks = f" ({', '.join(plan.marks)})" if plan.marks else " (nothing says so)"
+    # One sign of it is enough to read; the document has all.
+    marks = f" ({plan.marks[0]})" if plan.marks else " (nothing says so)"
     told = [
         f"fix plan: Python {plan.subject['python']} in {plan.subject['prefix']}",
         packages or "none of the packages it knows is installed",
@@ -108,8 +111,10 @@ def terminal(plan: Plan, stream: TextIO, *, verbose: bool = False) -> None:
 
 def _in_short(paper: Paper, plan: Plan) -> None:
     """Of each step what it is, what to do, and how it is undone; of all else how much there is."""
+    # Of many steps the first would scroll off the screen.
+    dense = paper.is_terminal and len(plan.steps) > _ROOMY
     for number, step in enumerate(plan.steps, start=1):
-        _step_head(paper, number, step, crop=paper.is_terminal)
+        _step_head(paper, number, step, crop=paper.is_terminal, close=dense and number > 1)
         commands = [wording.command_of(action) for action in step.commands]
         for command in commands:
             write_lines(paper, command_lines(paper, command, 3))
@@ -130,10 +135,10 @@ def _in_short(paper: Paper, plan: Plan) -> None:
         paper.print(redact(line), style="dim")
 
 
-def _step_head(paper: Paper, number: int, step: Step, *, crop: bool = False) -> None:
+def _step_head(paper: Paper, number: int, step: Step, *, crop: bool = False, close: bool = False) -> None:
     codes = f"  {' '.join(step.codes)}" if step.codes else ""
     need = (f"{step.need}: ", STYLES[step.severity])
-    told = [(f"\n{number}. ", ""), need, (step.title, ""), (codes, "dim")]
+    told = [(f"{'' if close else chr(10)}{number}. ", ""), need, (step.title, ""), (codes, "dim")]
     # A long title gives way to the codes, by which more is to be had.
     room = paper.width - sum(len(text) for text, _ in told if text != step.title) + 1
     told[2] = (shorten(step.title, max(room, _LEAST), placeholder=" …") if crop else step.title, "")

@@ -182,8 +182,15 @@ def _subject(report: Report) -> list[str]:
         kinds = [
             f"{plan['framework']} {'server' if plan['role'] == 'serve' else 'run'}" for plan in file["plans"]
         ]
-        lines.append(f"{file['file']}: {', '.join(kinds) or 'nothing that it knows'}")
+        lines.append(f"{file['file']}: {', '.join(kinds) or _nothing(report, file['file'])}")
     return [*lines, f"judged for {packages}" if packages else "judged for no release in particular"]
+
+
+def _nothing(report: Report, file: str) -> str:
+    """Why nothing in a file was judged, and where to look instead."""
+    named = {f"reading {file}", "reading the command"}
+    reasons = [check.reason for check in report.checks if check.check in named and check.outcome == "skipped"]
+    return reasons[0] if reasons else "nothing that it knows"
 
 
 def _summary(report: Report) -> str:

@@ -36,7 +36,9 @@ def render(report: Report, stream: TextIO, *, verbose: bool = False) -> None:
     named = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
     verdict = subject["verdict"]
     head = redact(f"triage: {named}, {number(subject['lines'], 'line')}: ")
-    paper.print([(head, ""), (verdict.replace("_", " "), _STYLES[verdict])])
+    # A log that holds something which is no text was not empty.
+    unread = verdict == "empty" and any(check.outcome == "crashed" for check in report.checks)
+    paper.print([(head, ""), ("not read" if unread else verdict.replace("_", " "), _STYLES[verdict])])
     packages = ", ".join(f"{name} {version}" for name, version in subject["packages"].items())
     if packages:
         paper.print(f"installed, says the log: {packages}")
