@@ -47,6 +47,7 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subproces
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON"))}
         environment |= {
             "PYTHONPATH": stage,
+            "TMPDIR": stage,  # a program that ends by os._exit removes nothing
             "VLLM_USE_V1": "0",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",

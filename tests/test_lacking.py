@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from grpo_core.__main__ import _not_installed
+from grpo_core.show.causes import not_installed
 from tests.documents import ROOT
 
 # Runs a program where modules can't be had, as if they had never been installed.
@@ -144,5 +144,5 @@ def test_a_module_that_another_package_misses_is_named():
     """Transformers raises an error of its own without a name, from the one that has it."""
     error = ModuleNotFoundError("Could not import module 'LlamaConfig'.")
     error.__cause__ = ModuleNotFoundError("No module named 'safetensors'", name="safetensors")
-    assert _not_installed(error) == "safetensors is not installed here: pip install 'grpo-doctor[train]'"
-    assert _not_installed(ModuleNotFoundError("of nothing")) == ""
+    assert not_installed(error) == "safetensors is not installed here: pip install 'grpo-doctor[train]'"
+    assert not_installed(ModuleNotFoundError("of nothing")) == ""

@@ -1,13 +1,16 @@
 """What an entry claims stands on what was recorded: options in wheels, attempts at repros."""
 
 import json
+import re
 from importlib import import_module
 
 import pytest
+from packaging.version import Version
 
 from diagnostics.catalogue import loader
 from diagnostics.catalogue.model import Bound
 from diagnostics.catalogue.releases import within
+from diagnostics.lint.rules.options import GONE
 from diagnostics.matrix.sweep import edits
 from repro.issues import REPROS
 from tests.repro import record
@@ -91,6 +94,45 @@ def test_an_option_of_vllm_alone_stands_behind_its_own_command():
             if f"--{option.replace('_', '-')}" in text:
                 known = any(edits.releases_with(INDEX[package], option) for package in own)
                 assert known or "vllm serve" in text, (code, name, framework, option)
+
+
+# What an edit tells somebody to start, and the first release of its framework whose trainer has or talks to it: read in
+# trl/scripts/vllm_serve.py, trl/generation/vllm_client.py and swift/cli/main.py.
+COMMANDS = {
+    ("trl", "trl vllm-serve "): "0.16.0",
+    ("trl", "vllm serve "): "1.11.0",
+    ("ms-swift", "swift rollout "): "3.4.0",
+}
+
+
+def test_a_server_is_named_for_releases_that_know_it():
+    """An edit that starts one holds no release before it; a word about a server that runs is for all of them."""
+    for code, name, framework, text, bound in edits.each_edit():
+        for (whose, command), first in COMMANDS.items():
+            starts = framework == whose and re.search(rf"(?:^|then |start |[=;,] ?|\d ){command}", text)
+            if starts:
+                early = [one for one in INDEX[whose]["releases"] if Version(one) < Version(first)]
+                assert bound.versions, (code, name, text)
+                assert not [one for one in early if within(one, bound.versions)], (code, name, text)
+
+
+def test_a_variable_of_vllm_that_is_gone_is_told_with_its_last_release():
+    """Beside a framework's name nothing else says for which vLLM it is; to take it away harms none."""
+    for code, name, framework, text, _bound in edits.each_edit():
+        for variable in re.findall(r"(?<!unset )\bVLLM_[A-Z0-9_]+", text) if framework != "vllm" else ():
+            _first, _, last = INDEX["vllm"]["options"][variable].partition("-")
+            assert f"up to {last}" in text or not last, (code, name, framework, variable)
+
+
+def test_what_lint_calls_gone_is_gone():
+    """No release that it names has the option; those before the option's first are no matter."""
+    for framework, table in GONE.items():
+        for option, (releases, _instead) in table.items():
+            have = edits.releases_with(INDEX[framework], option)
+            assert have, option
+            assert not [one for one in have if within(one, releases)], option
+            gap = [one for one in INDEX[framework]["releases"] if Version(one) > Version(have[-1])]
+            assert releases.startswith("<") or all(within(one, releases) for one in gap), option
 
 
 def test_entries_do_not_share_a_source_that_nobody_can_look_up():

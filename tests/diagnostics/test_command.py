@@ -127,3 +127,13 @@ def test_a_closed_pipe_is_no_error():
         shell=True, capture_output=True, text=True, timeout=500, check=False, cwd=Path(__file__).parent,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
+
+
+def test_an_older_python_is_told_which_it_takes(monkeypatch, capsys):
+    """An installer heeds it; a checkout is started by any, and ended in a traceback."""
+    monkeypatch.setattr("diagnostics.__main__.OLDEST", (9, 1))
+    assert main(["triage", "run.log"]) == 2
+    out, err = capsys.readouterr()
+
+    assert out == ""
+    assert "needs Python 9.1 or newer; this is 3." in err

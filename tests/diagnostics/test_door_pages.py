@@ -1,6 +1,7 @@
 """Pages of a hang and of an audit: whatever stands in their documents is text there, and never a part of the page."""
 
 import json
+import random
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from diagnostics.hang.read import files
 from diagnostics.hang.show import document
 from diagnostics.hang.show import page as of_hang
 from diagnostics.report.audits import page as of_audit
+from tests import hostile_pages
 from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
 from tests.diagnostics.test_door_out import terminal
 
@@ -92,6 +94,20 @@ def test_an_audit_s_page_is_the_same_whatever_its_words(words):
     plain = Page(of_audit.text(with_words(audited, harmless(words))))
     assert page.elements == plain.elements
     assert page.links == []
+
+
+def test_no_text_at_random_gets_out_of_a_page():
+    """No element or attribute that a page of letters lacks, and no link; each time other words in all places."""
+    numbers = random.Random(0)
+    audited = audit_document.document(audit(RIGHT, HOT, LATER, ALONE))
+    hangs = [hang_of(path) for path in HANGS]
+    for place in range(40):
+        words = hostile_pages.words(numbers)
+        for page, found in ((of_hang, hangs[place % len(hangs)]), (of_audit, audited)):
+            made, links = hostile_pages.elements(shown(page.text(with_words(found, words))))
+            plain, _ = hostile_pages.elements(page.text(with_words(found, hostile_pages.harmless(words))))
+            assert made <= plain, (words, made - plain)
+            assert links == set()
 
 
 @pytest.mark.parametrize("words", SAMPLES)

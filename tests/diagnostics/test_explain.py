@@ -59,7 +59,11 @@ def test_a_line_of_a_log_is_known_by_what_it_says(explain):
     )
 
 
-@pytest.mark.parametrize(("words", "code"), [("stale weights", "SYN001"), ("zero rollout workers", "RAY001")])
+@pytest.mark.parametrize(("words", "code"), [
+    ("stale weights", "SYN024"), ("zero rollout workers", "RAY001"), ("weights not updated in vllm", "SYN024"),
+    ("reward stays zero", "REW004"), ("completions always hit max length", "CFG127"),
+    ("deadlock between ranks", "HNG001"),
+])  # fmt: skip
 def test_words_find_what_is_near(explain, words, code):
     """In one argument or several; that it may not be it is said."""
     for asked in ([words], words.split()):
@@ -124,7 +128,7 @@ def test_what_is_not_asked_for_is_not_loaded():
         "print([name for name in sys.modules if name.startswith('diagnostics.') or name in ('rich', 're2', 'yaml')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = {"diagnostics.__main__", "diagnostics.door", "diagnostics.programs"}
+    loaded = {f"diagnostics.{name}" for name in ("__main__", "door", "interrupts", "programs")}
     assert set(re.findall(r"'([^']+)'", done.stdout)) <= loaded
 
 

@@ -1,5 +1,6 @@
 """doctor --fix-plan: all findings made into one plan."""
 
+import io
 import json
 import shlex
 import sys
@@ -176,7 +177,7 @@ def test_no_step_undoes_another(tmp_path):
     (newer,) = [one for one in plan.steps if "NUM024" in one.codes]
     assert newer.commands == ()
     (said,) = map(edit_of, newer.text)
-    assert said == "It asks for trl>=1.16.0 (there it is 0.26.2): this, or the versions above."
+    assert said == "It asks for trl>=1.11.0 (there it is 0.26.2): this, or the versions above."
 
 
 def test_what_ran_with_both_comes_before_what_was_only_imported(environment):
@@ -695,3 +696,31 @@ def test_without_an_installer_to_ask_nothing_was_tried(environment, monkeypatch)
     """And that is said."""
     monkeypatch.setenv("PATH", "/no/such/folder")
     assert resolving.resolved(Install(("numpy<2",)), facts.collect(environment.prefix, {}))[0] is None
+
+
+def many_steps(number):
+    """A plan of as many warnings, each with a command to look."""
+    looks = Remedy.of("Look.", Run(("ps", "-e"), piped=(("head",),)))
+    found = tuple(
+        replace(finding(f"ENV95{each}", Severity.WARNING), remedy=looks) for each in range(number - 1)
+    )
+    report = Report(
+        "doctor",
+        {"packages": {}, "python": "3.11", "prefix": "p"},
+        (CheckResult("a", "findings", "", found),),
+    )
+    return fix_plan(report, facts.collect(Path(sys.prefix), {}), TABLE)
+
+
+@pytest.mark.parametrize(("number", "empty"), [(4, 5), (6, 2)])
+def test_a_plan_of_many_steps_is_closed_up_on_a_screen(number, empty, monkeypatch):
+    """Its first lines are the ones that count, and they scrolled off; what only looks has nothing to put back."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    plan = many_steps(number)
+    assert len(plan.steps) == number
+    out = io.StringIO()
+    render.terminal(plan, out)
+    lines = out.getvalue().splitlines()
+
+    assert sum(not line for line in lines) == empty
+    assert not any("undo" in line for line in lines)

@@ -7,10 +7,12 @@ import json
 import lzma
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from diagnostics import __main__ as program
 from diagnostics import given
 from diagnostics.doctor.fleet import nodes
 from diagnostics.facts import clusters, collection, compat, configs, environment, extensions
+from diagnostics.hang.read import ReadError, files
+from diagnostics.lint import project
 from diagnostics.matrix import __main__ as matrix
 from diagnostics.nodes import answer, cluster, hosts
 from tests.diagnostics.environments import Maker
@@ -616,3 +620,67 @@ def test_what_was_never_written_of_a_log_takes_no_time(tmp_path, before):
         file.seek(100 << 30)
         file.write(failure + b"OSError: [Errno 98] Address already in use\n")
     assert program.main(["triage", str(path)]) == 1
+
+
+# Own documents, what a program of ours printed, a text within a text of a bounded length.
+_PARSES_ITSELF = {
+    "given.py", "facts/gpus.py", "nodes/cluster.py", "nodes/program.py", "audit/recorded/readers/trackers.py",
+    "audit/running/probing.py", "lint/commands.py", "lint/sources/json_file.py", "lint/known.py", "processes.py",
+    "hang/read/files.py", "triage/reading/envelopes.py",
+}  # fmt: skip
+
+
+def test_documents_of_others_are_parsed_behind_one_door():
+    """Whoever calls `json` itself reads what is ours or short; the matrix reads what it or a cell wrote."""
+    folder = Path(given.__file__).parent
+    found = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if re.search(r"\bjson\.loads?\(|JSONDecoder\(", path.read_text(encoding="utf-8"))
+    }
+    assert {path for path in found if not path.startswith("matrix/")} <= _PARSES_ITSELF
+    assert "matrix/records/taken_in.py" not in found
+    assert "matrix/records/gpu_runs.py" not in found
+
+
+@pytest.mark.parametrize(("part", "times"), [("[],", 1_500_000), ('{"a":1},', 400_000)])
+def test_a_document_of_too_many_values_is_refused_before_it_is_parsed(part, times, monkeypatch):
+    """Three bytes of it make a list of seventy; what it would take is known by its signs."""
+    document = f"[{part * times}0]"
+    monkeypatch.setattr(given, "MOST_TAKEN", given.MIB * 100)
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it was parsed"))
+    for each in (document, document.encode()):
+        with pytest.raises(given.TooMuchError):
+            given.parsed(each)
+
+
+def test_documents_as_large_as_there_are_of_honest_ones_are_parsed():
+    """A hundred thousand steps of thirty figures each, as a trainer's state has them."""
+    signs = 100_000 * (240 + 30 * (64 + 64))
+    assert signs < given.MOST_TAKEN
+    assert given.parsed("[" * 500 + "]" * 500)
+
+
+@pytest.mark.parametrize("sign", ["[", '{"a":'])
+def test_a_document_that_is_nested_too_deep_is_none(sign):
+    """As one error that all who read expect."""
+    with pytest.raises(ValueError, match="nested too deep"):
+        given.parsed(sign * 200_000)
+
+
+def test_a_key_of_many_parts_takes_no_time(tmp_path, monkeypatch):
+    """50,000 of them took a minute in a lock beside what is linted."""
+    text = "a" + ".a" * 50_000 + "=1\n"
+    with pytest.raises(given.TooMuchError):
+        given.parsed_toml(text)
+    (tmp_path / "uv.lock").write_text(f"[[package]]\nname = 'vllm'\n{text}")
+    monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("it was parsed"))
+    assert not project.of(tmp_path).pins
+
+
+def test_lists_in_a_dump_for_hang_are_counted(tmp_path):
+    """256 kB, packed, that took gigabytes."""
+    path = tmp_path / "dump.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b"[]," * 4_500_000 + b"[]]", 1))
+    with pytest.raises(ReadError, match="more values than any document has"):
+        files.read([str(path)])

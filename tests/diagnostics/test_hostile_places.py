@@ -4,12 +4,14 @@ import os
 import re
 import shlex
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from diagnostics.__main__ import main
+from diagnostics.facts import collection, environment
 from diagnostics.lint import project
 from diagnostics.nodes import hosts, reach
 from diagnostics.report.output import FORMATS
@@ -191,3 +193,13 @@ def test_doctor_answers_in_a_folder_that_was_deleted(environment, tmp_path, caps
     gone.rmdir()
     assert main(["doctor", "--prefix", str(environment.prefix)]) != 2
     assert "fault of its own" not in capsys.readouterr().err
+
+
+def test_a_number_of_thousands_of_digits_that_another_machine_tells_is_none():
+    """It has the form of a release, and Python reads no such number: it ended a check."""
+    digits = "9" * 5000
+    package = environment.Package("a", "1.0", "a-1.0.dist-info", "pip", (), f">={digits}")
+    seen = collection.collect(None)
+    seen = replace(seen, environment=replace(seen.environment, python=digits, packages={"a": package}))
+    told = collection.from_json(seen.to_json()).environment
+    assert (told.python, told.packages) == ("", {})

@@ -171,3 +171,31 @@ def test_its_width_is_the_terminals(monkeypatch, environment, width, looked_at):
 
 def raises(*_):
     raise OSError
+
+
+@pytest.mark.parametrize(
+    ("started", "told"),
+    [
+        ("/opt/env/bin/grpo-doctor", "then: grpo-doctor triage LOG"),
+        ("/src/diagnostics/__main__.py", "then: python -m diagnostics triage LOG"),
+    ],
+)
+def test_a_command_that_is_told_is_the_one_that_was_typed(monkeypatch, started, told):
+    """`python -m diagnostics` is nothing where the program was installed for itself."""
+    monkeypatch.setattr("sys.argv", [started, "triage"])
+    out = io.StringIO()
+    paper = Paper(out, width=80)
+    paper.print([("then: ", "bold"), ("python -m diagnostics triage LOG", "")])
+    paper.print("python -m diagnostics.matrix show")
+
+    assert out.getvalue() == f"{told}\npython -m diagnostics.matrix show\n"
+
+
+def test_a_stream_that_takes_ascii_alone_gets_marks_that_are_told_apart():
+    """Two marks that both came out as a question mark would say nothing."""
+    raw = io.BytesIO()
+    paper = Paper(io.TextIOWrapper(raw, encoding="ascii"), width=8)
+    paper.print("✔ held, ✘ failed", whole=True)
+    paper.print("a line too long é", crop=True)
+
+    assert raw.getvalue().decode() == "+ held, x failed\na line ~\n"

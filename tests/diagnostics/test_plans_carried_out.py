@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix.build.uv import UvMissingError, find_uv
-from tests.diagnostics.programs import real_cases
-from tests.diagnostics.programs.doctor_real import Made, doctor, ending
-from tests.diagnostics.programs.plans_real import plan, typed
+from tests.diagnostics.programs import doctor_real, plans_real, real_cases
+from tests.diagnostics.programs.doctor_real import Case, Made, Seen, doctor, ending
+from tests.diagnostics.programs.plans_real import CRASHED, Tried, plan, typed
 
 PACKAGES = {
     "numpy": ("2.0.0", ()),
@@ -106,3 +106,35 @@ def test_what_a_plan_prints_mends(place, name):
     assert said == ""
     assert ending(place.prefix, RUN, environ, place.working) == ""
     assert f" {code}" not in doctor(place).stdout.replace("explain", "")
+
+
+TRIED = Case("broken", "small", lambda _: None, ("ENV012",))
+NAMED = [("ENV012", "error")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        (("", []), None, plans_real.ABSENT),
+        (("ImportError", NAMED), None, plans_real.FAILED),
+        (("ImportError", NAMED), ("ImportError", NAMED), plans_real.STILL),
+        (("ImportError", NAMED), ("", NAMED), plans_real.AGAIN),
+        (("ImportError", NAMED), ("", []), plans_real.SOUND),
+        (("ImportError", [("CRASH", "KeyError: 'x'")]), None, CRASHED),
+        (("ImportError", NAMED), ("", [("CRASH", "KeyError: 'x'")]), CRASHED),
+    ],
+)
+def test_each_way_that_a_plan_can_come_out(before, after, outcome):
+    """A doctor that crashed while looking again is no success, though all imports again."""
+    seen = [None if each is None else Seen(TRIED, each[0], 1, each[1]) for each in (before, after)]
+    assert Tried(TRIED, seen[0], ("true",), (), "", seen[1]).outcome == outcome
+
+
+def test_a_doctor_that_prints_no_document_has_crashed(tmp_path, monkeypatch):
+    """Its last words stand in the place of findings, and the plan's table says that it crashed."""
+    crash = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nKeyError: 'x'")
+    monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
+    seen = doctor_real._doctor(TRIED, Made(tmp_path, {}, str(tmp_path)), "ImportError")
+    assert seen.findings == [("CRASH", "Traceback\nKeyError: 'x'")]
+    told = plans_real.row(Tried(TRIED, seen))
+    assert (told["outcome"], told["found"]) == (CRASHED, "CRASH Traceback\nKeyError: 'x'")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.__main__ import main
 from diagnostics.doctor import examine
 from diagnostics.facts import compat, environment, search_path
 from diagnostics.facts.modules import Modules
@@ -180,3 +181,33 @@ def test_a_module_is_found_as_python_finds_it(tmp_path):
     assert [modules.find(name) for name in ("one", "two", "three")] == [
         str(tmp_path / "b" / "one"), str(tmp_path / "b" / "two.py"), ""
     ]  # fmt: skip
+
+
+HOSTILE = (
+    "import os; os.system('touch ran')\nimport\tos; os.system('touch ran')\n/proc/self/environ\n\x1b[2J\x1b]0;x\x07/x\n"
+    f"{'../' * 50_000}etc\n{'x' * 200_000}\nn\0l\n::error::said\n"
+)
+
+
+def test_path_files_of_others_run_nothing_and_say_little(made, monkeypatch, tmp_path, capsys):
+    """A line of 200 kB was shown on as many screens; what is code is Python's to run, and was asked for by nobody."""
+    (made.site / "evil.pth").write_text(HOSTILE)
+    monkeypatch.chdir(tmp_path)
+    for form in ("terminal", "json", "markdown", "github"):
+        main(["doctor", "--prefix", str(made.prefix), "--format", form])
+        said = "".join(capsys.readouterr())
+        assert len(said) < 60_000
+        assert not {"\x1b]", "\x07", "\0"} & set(said)
+        assert "\n::error::said" not in said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_list_of_editable_modules_that_is_no_list(made):
+    """Nested without end, or as long as memory: not judged, or the first of it."""
+    for number, text in enumerate(["(" * 100_000, f"MAPPING = {dict.fromkeys(map(str, range(5000)), '/x')}"]):
+        finder = f"__editable___a{number}_finder"
+        (made.site / f"{finder}.py").write_text(text)
+        (made.site / f"a{number}.pth").write_text(f"import {finder}; {finder}.install()\n")
+    found = environment.collect(made.prefix, {}).search
+    assert len(found.editable) == 1000
+    assert [Path(place).name for place, _ in found.unread] == ["__editable___a0_finder.py"]

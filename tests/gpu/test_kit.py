@@ -180,3 +180,17 @@ def test_a_kit_that_is_not_whole_is_refused(kit, tmp_path, damage):
     with pytest.raises(run_kit.KitError, match=r"is missing|copy it again|no list of parts"):
         run_kit.joined(tmp_path / "box", tmp_path / "work")
     assert not (tmp_path / "work" / "source").exists()
+
+
+def test_what_a_kit_says_of_its_machine_does_nothing_and_tells_no_secret(tmp_path, capsys):
+    """A name of a GPU with a token and a terminal's command in it, as merge prints it."""
+    token = f"hf_{'aB3' * 11}x"
+    (tmp_path / "gpu.json").write_text(
+        changed(["machine", "seen"], [f"H100 {token}\x1b]0;x\x07\n::error::no"])
+    )
+    assert matrix.main(["merge", "--store", str(tmp_path / "store"), str(tmp_path / "gpu.json")]) == 0
+    said = "".join(capsys.readouterr())
+    assert "H100" in said
+    assert token not in said
+    assert not {"\x1b", "\x07"} & set(said)
+    assert "\n::error" not in said

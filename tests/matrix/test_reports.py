@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -22,6 +23,7 @@ from diagnostics.matrix.report import json as as_json
 from diagnostics.matrix.report.changes import changes
 from diagnostics.matrix.report.publish import compat, verdict
 from diagnostics.matrix.run.board import Question, board
+from tests import hostile_pages
 
 HOSTILE = "<script>alert(1)</script> {{ 7*7 }} | `x` [a](b) \"'&"
 
@@ -117,6 +119,28 @@ def test_the_page_fetches_and_runs_nothing(make):
     assert all(link.startswith("#") for link in page.links)
     assert "{{ 7*7 }}" in text
     assert "49" not in re.findall(r"\b49\b", text.replace(script, ""))
+
+
+def test_no_text_at_random_gets_out_of_the_page(make):
+    """No element or attribute that a page of letters lacks, and no link but within it; other words each time."""
+
+    def page(words):
+        answer = Answer(
+            Outcome.FAIL, words, BY_NAME["import"].evidence, codes=(words,), details=(words, words), excerpt=3 * words,
+            grids=(Grid(words, (words, "b"), ((words, words),)),), ran_with=((words, words),), log=words,
+        )  # fmt: skip
+        made = make(
+            {"resolve": "pass", "install": "pass", "import": answer}, ("resolve", "install", "import")
+        )
+        return hostile_pages.elements(html.render(made, words, published=Compat()))
+
+    numbers = random.Random(0)
+    plain, _ = page("letters alone")
+    for _ in range(12):
+        words = hostile_pages.words(numbers)
+        made, links = page(words)
+        assert made <= plain, (words, made - plain)
+        assert all(link.startswith("#") for link in links)
 
 
 def test_every_verdict_opens(make):

@@ -47,10 +47,11 @@ def test_the_work_counts_what_agrees():
 
 
 @pytest.mark.vllm
-def test_the_real_engine_shows_it_and_the_mitigation_helps():
-    """NUM001: no log-prob of the bare run is the trainer's; with the mitigation each is."""
-    arguments = ["NUM001", "--mitigation", "processed_logprobs", "--timeout", "250", "--json"]
+@pytest.mark.parametrize(("code", "mitigation"), [("NUM001", "processed_logprobs"), ("SYN025", "all_names")])
+def test_the_real_engine_shows_it_and_the_mitigation_helps(code, mitigation):
+    """No log-prob of the bare run is the trainer's; with the mitigation each is."""
+    arguments = [code, "--mitigation", mitigation, "--timeout", "250", "--json"]
     found = json.loads(run_in_cell(CELL, "-m", "repro", "run", *arguments, timeout_s=550).stdout)
-    bare, helped = found["codes"]["NUM001"]["attempts"]
+    bare, helped = found["codes"][code]["attempts"]
     assert (bare["outcome"], bare["finished"]) == ("reproduced", 0)
     assert (helped["outcome"], helped["finished"]) == ("mitigated", helped["expected"])

@@ -1,0 +1,72 @@
+"""What is written to break out of a page, put together at random, and a page's elements as two parsers see them."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from html.parser import HTMLParser
+
+# Ends of whatever a text may stand in, what would act behind them, and what a parser may stumble over.
+ATOMS = (
+    "</script>", "</SCRIPT\t>", "<script>alert(1)</script>", "<!--", "-->", "--!>", "<![CDATA[", "]]>", "<?x ?>",
+    "</title>", "</style>", "</textarea>", "</noscript>", "</svg>", "</pre>", "</main>", "</a>", "</td></tr></table>",
+    "<svg/onload=alert(1)>", "<img src=x onerror=alert(1)>", "<a href=javascript:alert(1)>", "<base href=//x>",
+    "<meta http-equiv=refresh content=0;url=//x>", "<form action=//x>", "<iframe srcdoc='<b>'>",
+    "<math><mi//xlink:href=x>",
+    "<style>@import '//x';", "<link rel=stylesheet href=//x>", "<template>", "<plaintext>",
+    "<animate onbegin=alert(1)>",
+    "'", '"', "`", "=", ">", "<", "/", "&", "&#39;", "&quot;", "&lt;", "&#x3c;", "&#60", "&NewLine;", "&apos",
+    "\\u003c",
+    "' onload='alert(1)", '" onclick="alert(1)', " autofocus onfocus=alert(1) ", "javascript:alert(1)",
+    "data:text/html,<b>",
+    "java\tscript:", "url(//x)", "expression(1)", "}*{background:url(//x)}", "{{ 7*7 }}", "{% raw %}", "${7*7}",
+    "\\", "%3c",
+    "\0", "\u2028", "\u2029", "\x85", "\r", "\n", "\t", "\f", "\x1b]0;x\x07", "\u202e", "\u2066", "\u200b", "\ufeff",
+    "\ufffe", "\U000e0041", "\uff1c", "\u02c2", "e\u0301", "\U0001f600", " ", "x", "0",
+)  # fmt: skip
+
+
+def words(numbers: random.Random) -> str:
+    """One text."""
+    return "".join(numbers.choices(ATOMS, k=numbers.randrange(1, 9)))
+
+
+def harmless(text: str) -> str:
+    """As long and broken at the same places, of letters alone."""
+    return "".join(letter if letter.isspace() else "x" for letter in text)
+
+
+class _Seen(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[str, tuple[str, ...]]] = set()
+        self.leads: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.add((tag, tuple(sorted({name for name, _ in attrs}))))
+        self.leads |= {
+            value or "" for name, value in attrs if name in {"href", "src", "action", "xlink:href"}
+        }
+
+    def handle_comment(self, data: str) -> None:
+        self.found.add(("<!--", ()))
+
+    def handle_pi(self, data: str) -> None:
+        self.found.add(("<?", ()))
+
+    def unknown_decl(self, data: str) -> None:
+        self.found.add(("<![", ()))
+
+
+def elements(page: str) -> tuple[set[tuple[str, tuple[str, ...]]], set[str]]:
+    """The elements with the names of their attributes, and where they lead; by lxml, too, where it is."""
+    seen = _Seen()
+    seen.feed(page)
+    seen.close()
+    if importlib.util.find_spec("lxml") is not None:
+        from lxml import html
+
+        for one in html.document_fromstring(page.encode()).iter():
+            name = one.tag if isinstance(one.tag, str) else "<!--"
+            seen.found.add((name, tuple(sorted(one.attrib))))
+    return seen.found, seen.leads
