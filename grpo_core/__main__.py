@@ -45,15 +45,14 @@ def main(arguments: list[str]) -> int:
         return 0
     with _stdout_for_the_answer() as answer:
         try:
-            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-            if rest[:1] in (["replay"], ["check"]):
-                from grpo_core.records.commands import check_command, replay_command
+            with _interruptible():
+                if rest[:1] in (["replay"], ["check"]):
+                    from grpo_core.records.commands import check_command, replay_command
 
-                told = {"replay": replay_command, "check": check_command}[rest[0]]
-                return told(rest[1:], flags, lambda text: answer(_visible(text)))
-            command, config = _understood(rest)
-            return command(config, flags, answer)
+                    told = {"replay": replay_command, "check": check_command}[rest[0]]
+                    return told(rest[1:], flags, lambda text: answer(_visible(text)))
+                command, config = _understood(rest)
+                return command(config, flags, answer)
         except (ConfigError, RecordError) as error:
             code, outcome, text = 2, "error", str(error)
         except KeyboardInterrupt:
@@ -69,6 +68,19 @@ def main(arguments: list[str]) -> int:
         if "--json" in flags:
             answer(json.dumps({"outcome": outcome, "error": text}))
         return code
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """In it Ctrl-C is KeyboardInterrupt; after it, as before, it ends the process as the signal does."""
+    untaken = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if untaken:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if untaken:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _visible(text: str) -> str:

@@ -28,7 +28,7 @@ from repro.base import INCOMPLETE
 from repro.drivers import imports
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
     from repro.base import Attempt, Repro
@@ -56,9 +56,7 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     options.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     answer = _keep_stdout()
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        with waiting.waits():
+        with _interruptible(), waiting.waits():
             repros: Mapping[str, Repro] = importlib.import_module(registry).REPROS
             text, code = options.command(options, repros, registry)
     except UsageError as error:
@@ -77,6 +75,19 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:
         out.write(render.visible(text) + "\n")
     return int(code)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """In it Ctrl-C is KeyboardInterrupt; after it, as before, it ends the process as the signal does."""
+    untaken = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if untaken:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if untaken:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -52,10 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str] | None) -> int:
     """One command, its words on the way through the door."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _stop)
     try:
         with interrupts.Taken():
-            code: int = options.command(options)
+            before = signal.signal(signal.SIGTERM, _stop)
+            try:
+                code: int = options.command(options)
+            finally:
+                signal.signal(signal.SIGTERM, before)
     except (TableError, StoreError, UvMissingError, WheelError, DispatchError) as error:
         print(f"matrix: {error}", file=sys.stderr)
         code = 2
