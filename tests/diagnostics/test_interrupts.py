@@ -81,7 +81,7 @@ def test_what_is_ignored_stays_ignored():
     assert "SCH001" in done.stdout
 
 
-# Runs a program as `python -m` does and counts its calls from where Ctrl-C is untaken on; at one the kernel sends it the signal.
+# Runs a program as `python -m` does, counts its calls from where Ctrl-C is untaken on, and sends it the signal at one.
 COUNTED = """
 import _signal, atexit, runpy, signal, sys
 
