@@ -103,13 +103,18 @@ def model(folder: Path, **options: Any) -> Any:
         options: More for transformers.
 
     Raises:
-        AuditError: There is no whole model, or it makes nothing of it.
+        AuditError: There is no whole model, it makes nothing of it, or weights are in no file: transformers draws these
+            at random and only logs that.
     """
     config(folder)
     if (folder / "adapter_config.json").exists():
         raise AuditError(f"{folder}: an adapter: expected a whole model")
     _counted_first(folder)
-    return _loaded("AutoModelForCausalLM", folder, "transformers does not load it", options)
+    wrong = "transformers does not load it"
+    made, told = _loaded("AutoModelForCausalLM", folder, wrong, {**options, "output_loading_info": True})
+    if lacking := sorted({name for name, _ in made.named_parameters()} & {*told["missing_keys"]}):
+        raise AuditError(f"{folder}: {len(lacking)} of its weights are in no file there, {lacking[0]} first")
+    return made
 
 
 def _counted_first(folder: Path) -> None:

@@ -87,18 +87,20 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     """A causal language model in float32, in evaluation mode (there is no dropout in what follows).
 
     Raises:
-        ConfigError: Nothing loadable there, or a model whose log-probs `grpo_core.learn.logprobs` would get wrong.
+        ConfigError: Nothing loadable there, weights that are in no file (transformers draws them at random), or a model
+            whose log-probs `grpo_core.learn.logprobs` would get wrong.
     """
     _no_progress_bars()
-    wrong = f"model.path = {str(folder)!r}: not a transformers checkpoint"
-    model = loaded("AutoModelForCausalLM", folder, wrong)
+    where = f"model.path = {str(folder)!r}:"
+    wrong = f"{where} not a transformers checkpoint"
+    model, told = loaded("AutoModelForCausalLM", folder, wrong, output_loading_info=True)
+    if lacking := sorted({name for name, _ in model.named_parameters()} & {*told["missing_keys"]}):
+        raise ConfigError(f"{wrong}: {len(lacking)} of its weights are in no file there, {lacking[0]} first")
     head = model.get_output_embeddings()
     odd = [name for name in ("final_logit_softcapping", "logit_scale") if getattr(model.config, name, None)]
     if head is None or getattr(head, "bias", None) is not None or odd:
-        raise ConfigError(
-            f"model.path = {str(folder)!r}: expected an output layer that is one matrix, "
-            f"found {', '.join(odd) or 'a bias or no such layer'}"
-        )
+        found = ", ".join(odd) or "a bias or no such layer"
+        raise ConfigError(f"{where} expected an output layer that is one matrix, found {found}")
     model = model.float().to(device).eval()
     # A file's memory begins anywhere, and rounding depends on where: in a mode that wakes its engine up, and so has new
     # memory, products would have other last digits than in one that does not.

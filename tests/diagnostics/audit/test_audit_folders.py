@@ -55,6 +55,29 @@ def test_a_name_that_is_no_folder_is_asked_of_nobody(name, load, asked, monkeypa
 
 
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_that_are_in_no_file_are_told(load, tied, tmp_path):
+    """Transformers draws them at random: a run would train from these, an audit tell a sound engine to be wrong."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    safetensors = pytest.importorskip("safetensors.torch")
+    sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    made = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**sizes, num_attention_heads=1, tie_word_embeddings=tied)
+    )
+    made.save_pretrained(tmp_path)
+    held = load(tmp_path).state_dict()
+    assert all(torch.equal(held[name], value) for name, value in made.state_dict().items())
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.load_file(path)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    safetensors.save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(
+        (AuditError, ConfigError), match=r"1 of its weights are in no file there, \S*1\.mlp\.up_proj"
+    ):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 def test_an_adapter_asks_nobody_for_its_base(load, asked, tmp_path):
     """Whatever its settings call it."""
     model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
