@@ -18,7 +18,29 @@ _IN = re.compile(r"`([\w.]+)`(?: \(`([^`\s]+\.pyx?)`\))?")
 _PLACE = re.compile(r"^(?P<path>[^\s:]+\.(?:pyx?|dll|so[.\d]*|cpp|c))(?::(?P<line>\d+))?$")
 _FEWEST = 3
 # What stands in a library whoever called it.
-_TELLING = ("device", "collective", "rendezvous", "lock")
+_TELLING = ("device", "collective", "rendezvous", "lock", "ring_read")
+
+
+# What somebody says of a call in a sentence, before or behind its name.
+_STUCK = (
+    r"(?:block(?:s|ed|ing)|stuck|hung|hang(?:s|ing)|wedged|spin(?:s|ning)|wait(?:s|ing)|parked|deadlocks"
+    r"|never returns)"
+)
+_SENTENCES = (
+    re.compile(rf"(?i)\b{_STUCK}\b[^.\n`]{{0,60}}`(?P<call>[\w:.~]{{3,80}})(?:\(\))?`"),
+    re.compile(rf"(?i)`(?P<call>[\w:.~]{{3,80}})(?:\(\))?`[^.\n`]{{0,20}}\b{_STUCK}\b"),
+    re.compile(rf"(?i)\b(?P<call>[a-z]\w{{0,60}}_\w{{1,60}})\(\)[^.\n`]{{0,30}}\b{_STUCK}\b"),
+)
+
+
+def said(text: str) -> list[Process]:
+    """The one process of which a sentence says in what it stands; none where that call need not wait."""
+    for sentence in _SENTENCES:
+        for match in sentence.finditer(text):
+            stack = (StackFrame(NATIVE, re.split(r"[.:]", match["call"])[-1]),)
+            if _tells(stack):
+                return [Process(1, threads=(Thread(1, "MainThread", stack, samples=1, stem=1),))]
+    return []
 
 
 def read(text: str) -> list[Process]:
