@@ -143,7 +143,9 @@ _NATIVE: tuple[tuple[str, str, str], ...] = (
      r"|cu(Event|Stream|Ctx)Destroy\w*|rt(Stream|Device|Event)Synchronize\w*|synStreamSynchronize|hsa_signal_wait\w*"
      r"|(rocr::)?core::\w*Signal::Wait\w*|amd::(Monitor|Semaphore|HostQueue|Event|Command)::\w*[Ww]ait\w*|(tsl|xla)::.*(BlockUntilReady|Await)\w*"
      r"|.*waitUntilCompleted\]?|.*(_local_scalar_dense|CUDAStream::synchronize|device_synchronize).*"),
-    ("collective", r"\[native\]", r"all_gather|all_reduce|reduce_scatter|gather_object|broadcast_object_list|barrier"),
+    ("collective", r"\[native\]", r"all_gather\w*|all_?reduce\w*|reduce_scatter\w*|gather_object|broadcast_object_list"
+     r"|barrier|all_to_all\w*|destroy_process_group|wait_for_everyone"),
+    ("rendezvous", r"\[native\]", r"init_process_group|new_group|init_device_mesh"),
     ("ring_read", r"\[native\]", r"get_response|_wait_for_response"),
     ("device", r"lib(cuda|cudart|hsa-runtime64|amdhip64|ascendcl)\.so.*", r".*"),
     # Who asked for a future in native code; its maker is elsewhere.

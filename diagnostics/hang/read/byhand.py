@@ -26,21 +26,35 @@ _STUCK = (
     r"(?:block(?:s|ed|ing)|stuck|hung|hang(?:s|ing)|wedged|spin(?:s|ning)|wait(?:s|ing)|parked|deadlocks"
     r"|never returns)"
 )
+# What looks like a call's name; what is denied is no wait.
+_NAMES = re.compile(r"`(?P<quoted>[\w:.~]{3,80})(?:\(\))?`|\b(?P<called>[A-Za-z_][\w:.~]{2,80})\(\)")
 _SENTENCES = (
-    re.compile(rf"(?i)\b{_STUCK}\b[^.\n`]{{0,60}}`(?P<call>[\w:.~]{{3,80}})(?:\(\))?`"),
+    re.compile(rf"(?i)(?<!not )(?<!never )(?<!n't )\b{_STUCK}\b(?P<behind>[^\n;]{{1,90}})"),
     re.compile(rf"(?i)`(?P<call>[\w:.~]{{3,80}})(?:\(\))?`[^.\n`]{{0,20}}\b{_STUCK}\b"),
     re.compile(rf"(?i)\b(?P<call>[a-z]\w{{0,60}}_\w{{1,60}})\(\)[^.\n`]{{0,30}}\b{_STUCK}\b"),
+)
+# What somebody says of a hang is short.
+_MOST = 65536
+_KERNEL = re.compile(
+    r"(?i)\bkernel (?:that )?(?:never (?:returns|ends|finishes|completes)|does not (?:return|end)|spins forever)"
 )
 
 
 def said(text: str) -> list[Process]:
     """The one process of which a sentence says in what it stands; none where that call need not wait."""
     for sentence in _SENTENCES:
-        for match in sentence.finditer(text):
-            stack = (StackFrame(NATIVE, re.split(r"[.:]", match["call"])[-1]),)
-            if _tells(stack):
-                return [Process(1, threads=(Thread(1, "MainThread", stack, samples=1, stem=1),))]
-    return []
+        for match in sentence.finditer(text, 0, _MOST):
+            told = match.groupdict()
+            behind = [one["quoted"] or one["called"] for one in _NAMES.finditer(told.get("behind", ""))]
+            for name in [told["call"]] if "call" in told else behind:
+                stack = (StackFrame(NATIVE, re.split(r"[.:]", name.rstrip(".:"))[-1]),)
+                if _tells(stack):
+                    return _one(stack)
+    return _one((StackFrame(NATIVE, "cudaDeviceSynchronize"),)) if _KERNEL.search(text, 0, _MOST) else []
+
+
+def _one(stack: tuple[StackFrame, ...]) -> list[Process]:
+    return [Process(1, threads=(Thread(1, "MainThread", stack, samples=1, stem=len(stack)),))]
 
 
 def read(text: str) -> list[Process]:

@@ -121,7 +121,9 @@ def _told(text: str, name: str) -> Snapshot | None:
         return words  # frames of who ended it
     if found and found.processes:
         return found
-    return _pasted(text, name) or words or logged.read(text) or found or _sentences(text)
+    others = [_pasted(text, name) or words, logged.read(text), found]
+    told_of = next((one for one in others if one and (one.processes or one.collectives)), None)
+    return told_of or _sentences(text) or next((one for one in others if one), None)
 
 
 def _sentences(text: str) -> Snapshot | None:

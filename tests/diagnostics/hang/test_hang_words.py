@@ -149,6 +149,14 @@ CASES = {
     "an answer of a worker, said in a sentence": (
         "The engine blocks in `Executor.get_response()` waiting for a result that never arrives.\n",
         "lost_message", "HNG016"),
+    "a call without quotes, said in a sentence": (
+        "Symptom: the process hangs indefinitely during destroy_process_group() or at its exit.\n", "absent", "HNG002"),
+    "a kernel, said in a sentence, beside who noticed": (
+        "The custom kernel never returns on this device.\n"
+        "INFO [shm_broadcast.py:705] No available shared memory broadcast block found in 60 seconds.\n", "device", ""),
+    "a trace of calls, by vLLM": (
+        "2024-07-16 13:56:37.43 Call to wait_until_ready in /w/vllm/distributed/shm_broadcast.py:284 "
+        "from create in /w/vllm/distributed/shm_broadcast.py:489\n", "lost_message", "HNG016"),
     "a stack of Python that computes, and a native one that waits": (
         'Thread 71 (active): "MainThread"\n    ctc_loss (torch/nn/functional.py:3086)\n    <module> (train.py:11)\n'
         "And native:\n#0  0x7f1 in clock_gettime () from /lib64/libcuda.so.1\n"
@@ -253,6 +261,11 @@ SILENT = {
         "Using blocking ray.get inside async actor. This blocks the event loop.\nstep 1\nstep 2\nstep 3\n"
     ),
     "locks of many files": "".join(f"Falling back to SoftFileLock for /m/{n}.lock\n" for n in range(4)),
+    "a call that a sentence denies": "With this change the job is not stuck in `all_reduce` any more.\n",
+    "a trace of calls that came back": (
+        "Call to wait_until_ready in /w/vllm/shm_broadcast.py:284 from create in /w/vllm/shm_broadcast.py:489\n"
+        "Return from wait_until_ready in /w/vllm/shm_broadcast.py:299 to create in /w/vllm/shm_broadcast.py:489\n"
+    ),
     "a call that a sentence praises": "We call `dist.all_reduce` here, and `queue.get` is what it should be.\n",
     "a server of files that answers again": (
         "nfs: server data not responding, still trying\n" * 2 + "nfs: server data OK\n"
