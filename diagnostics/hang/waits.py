@@ -216,7 +216,7 @@ def _idle(thread: Thread) -> str:
     """Whether a thread only waits for work: `loop` or `idle`; empty if not."""
     for frame in thread.frames:
         if any(names.match(frame.function) and path.match(frame.path) for path, names in frames.IDLES):
-            if frames.BESIDE.match(frame.path) and _asked(thread):
+            if frames.BESIDE.match(frame.path) and calls.unwatched(thread) and _asked(thread):
                 return ""
             asked = [f.function for f in thread.frames[: thread.frames.index(frame)]]
             if "asyncio" in frame.path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from diagnostics.hang import waits
 from diagnostics.hang.judge import sentences
 from diagnostics.hang.judge.verdict import HANG, UNKNOWN
-from diagnostics.hang.snapshot import DIED, FAILED, NOTICED, OWES, WATCHED
+from diagnostics.hang.snapshot import DIED, FAILED, NOTICED, OWES, SAID, WATCHED
 
 if TYPE_CHECKING:
     from diagnostics.hang.judge.verdict import HangVerdict
@@ -61,7 +61,9 @@ def told(index: Index, verdict: HangVerdict) -> HangVerdict:
     if died := _died(index, verdict):
         return died
     if verdict.outcome == HANG:
-        return replace(verdict, certainty="hypothesis") if index.snapshot.source == NOTICED else verdict
+        return (
+            replace(verdict, certainty="hypothesis") if index.snapshot.source in (NOTICED, SAID) else verdict
+        )
     found = {key: kind for key, stand in index.stands.items() if (kind := _kind(index, stand))}
     if not found or (verdict.outcome != UNKNOWN and "step" not in found.values()):
         return verdict

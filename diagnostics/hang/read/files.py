@@ -35,7 +35,7 @@ from diagnostics.hang.read import (
     told,
     tracebacks,
 )
-from diagnostics.hang.snapshot import DIED, NOTICED, WATCHED, Process, Snapshot
+from diagnostics.hang.snapshot import DIED, NOTICED, SAID, WATCHED, Process, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ def _told(text: str, name: str) -> Snapshot | None:
 
 def _sentences(text: str) -> Snapshot | None:
     found = byhand.said(text)
-    return _roled(found, "what somebody says of it") if found else None
+    return _roled(found, SAID) if found else None
 
 
 def _with_dead(text: str, name: str, found: Snapshot | None) -> Snapshot:

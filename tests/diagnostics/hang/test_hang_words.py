@@ -207,6 +207,21 @@ def test_a_cause_that_words_tell(name: str, told: Callable[[str], HangVerdict]) 
     assert (verdict.outcome, verdict.cause, verdict.code) == (HANG, cause, code)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL's guess of a mismatch",
+        "what somebody says of two collectives",
+        "a call that never comes back, said in a sentence",
+        "an answer of a worker, said in a sentence",
+        "an engine that makes no token",
+    ],
+)
+def test_what_is_only_said_is_a_hypothesis(name: str, told: Callable[[str], HangVerdict]) -> None:
+    """Nothing of it was seen."""
+    assert told(CASES[name][0]).certainty == "hypothesis"
+
+
 NOTHING = {
     "a crash, and nobody waits": (
         "Traceback (most recent call last):\n"
