@@ -35,9 +35,29 @@ _SENTENCES = (
 )
 # What somebody says of a hang is short.
 _MOST = 65536
-_KERNEL = re.compile(
-    r"(?i)\bkernel (?:that )?(?:never (?:returns|ends|finishes|completes)|does not (?:return|end)|spins forever)"
+_LOCKS = r"[^\n]{0,60}?(?:lock|mutex|\bGIL)\b"
+# Sentences that name no call, and one that stands for what they say.
+_TOLD = (
+    (
+        r"\bkernel (?:that )?(?:never (?:returns|ends|finishes|completes)|does not (?:return|end)|spins forever)",
+        "cudaDeviceSynchronize",
+    ),
+    # Who did not come, or who came alone; nobody is named by it.
+    (
+        r"\branks? \d[\d/, -]{0,20}(?:and \d+ )?(?:never|did not|do not|does not|don't|doesn't|didn't) "
+        r"(?:reach|enter|arrive|join|call|come|print|participate)",
+        "all_reduce",
+    ),
+    (
+        r"\bonly (?:the )?(?:rank \d+|main process)\b[^.\n]{0,20}(?:calls|reaches|enters|hits|executes|runs|saves)"
+        r"\b[^.\n]{0,60}(?:barrier|all_?gather|all_?reduce|broadcast|collective|state_dict)",
+        "all_reduce",
+    ),
+    # One lock is held, another wanted.
+    (rf"\bhold(?:s|ing)\b{_LOCKS}[^\x00]{{0,300}}?\bwait(?:s|ing) (?:for|on){_LOCKS}", "acquire"),
+    (rf"\bwait(?:s|ing) (?:for|on){_LOCKS}[^\x00]{{0,300}}?\bhold(?:s|ing)\b{_LOCKS}", "acquire"),
 )
+_WORDS = tuple((re.compile(f"(?i){pattern}"), name) for pattern, name in _TOLD)
 
 
 def said(text: str) -> list[Process]:
@@ -50,7 +70,8 @@ def said(text: str) -> list[Process]:
                 stack = (StackFrame(NATIVE, re.split(r"[.:]", name.rstrip(".:"))[-1]),)
                 if _tells(stack):
                     return _one(stack)
-    return _one((StackFrame(NATIVE, "cudaDeviceSynchronize"),)) if _KERNEL.search(text, 0, _MOST) else []
+    name = next((name for pattern, name in _WORDS if pattern.search(text, 0, _MOST)), "")
+    return _one((StackFrame(NATIVE, name),)) if name else []
 
 
 def _one(stack: tuple[StackFrame, ...]) -> list[Process]:

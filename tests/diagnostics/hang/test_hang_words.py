@@ -154,6 +154,13 @@ CASES = {
     "a kernel, said in a sentence, beside who noticed": (
         "The custom kernel never returns on this device.\n"
         "INFO [shm_broadcast.py:705] No available shared memory broadcast block found in 60 seconds.\n", "device", ""),
+    "ranks that did not come, said in a sentence": (
+        "Rank 0 hangs in the step. Ranks 1 and 2 never print their line, so nothing goes on.\n", "absent", "HNG002"),
+    "a rank that came alone, said in a sentence": (
+        "The others leave the function early, so only rank 0 hits the barrier.\n", "absent", "HNG002"),
+    "two locks, said in sentences": (
+        "generate holds model.reader_lock\npause keeps the request\npost_process waits for writer_lock\n",
+        "lock", "HNG006"),
     "a trace of calls, by vLLM": (
         "2024-07-16 13:56:37.43 Call to wait_until_ready in /w/vllm/distributed/shm_broadcast.py:284 "
         "from create in /w/vllm/distributed/shm_broadcast.py:489\n", "lost_message", "HNG016"),
@@ -276,6 +283,8 @@ SILENT = {
         "Using blocking ray.get inside async actor. This blocks the event loop.\nstep 1\nstep 2\nstep 3\n"
     ),
     "locks of many files": "".join(f"Falling back to SoftFileLock for /m/{n}.lock\n" for n in range(4)),
+    "a lock alone, said in a sentence": "Each worker holds the lock while it writes, and gives it back.\n",
+    "a rank that does its part alone": "Only rank 0 prints the table; a metric is logged once.\n",
     "a call that a sentence denies": "With this change the job is not stuck in `all_reduce` any more.\n",
     "a trace of calls that came back": (
         "Call to wait_until_ready in /w/vllm/shm_broadcast.py:284 from create in /w/vllm/shm_broadcast.py:489\n"
