@@ -59,7 +59,7 @@ _WORDS: tuple[tuple[str, StackFrame | None, str], ...] = (
     (r"Barrier timed out\. Id: \[Init\]|cluster registration failed", _STORE, "JAX's words"),
     (r"DEADLINE_EXCEEDED: Barrier timed out", None, "JAX's words"),
     # `ray list actors`.
-    (r"(?m)^\s*\d+\s+[0-9a-f]{32}\s+\S+\s+PENDING_CREATION\b", _RAY, "ray list actors"),
+    (r"(?m)^[^\S\n]*\d+\s+[0-9a-f]{32}\s+\S+\s+PENDING_CREATION\b", _RAY, "ray list actors"),
     # `ray status`: something is asked for, and no node is on its way.
     (
         r"\(no pending nodes\)(?s:.){0,2000}?\d\+? pending (?:placement groups|tasks/actors)",
