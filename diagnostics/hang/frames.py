@@ -33,6 +33,9 @@ MACHINERY = re.compile(
     # Below what Python calls in C, where a reader of stacks shows that.
     r"|(?:^|.*/)(?:lib(?:c|pthread|zmq|stdc\+\+|python[\d.]*)(?:-[\d.]+)?\.so[.\d]*|python[\d.]*)$"
 )
+# Libraries that serve beside a program: in their own threads they rest, in one of the program's it waits for them.
+_BESIDE = r"(?:wandb|sentry_sdk|tensorboard|opentelemetry)/.*"
+BESIDE = re.compile(rf"(?:^|.*/){_BESIDE}")
 # A thread whose first frame outside machinery is one of these has nothing to do, and nobody waits for that to change.
 _IDLE: tuple[tuple[str, str], ...] = (
     (r"concurrent/futures/(thread|process)\.py", r"_worker|_process_worker|wait_result_broken_or_wakeup|run"),
@@ -40,7 +43,11 @@ _IDLE: tuple[tuple[str, str], ...] = (
         r"(?:multiprocess|multiprocessing|billiard)/pool\.py",
         r"worker|_handle_(?:tasks|results|workers)|_wait_for_updates",
     ),
-    (r"multiprocessing/(forkserver|resource_tracker|resource_sharer|managers)\.py", r".*"),
+    (
+        r"multiprocessing/(forkserver|resource_tracker|resource_sharer|managers)\.py",
+        # Not who asks one of these.
+        r"(?!(?:_callmethod|_connect|_create|_incref|dispatch|detach|get_connection)$).*",
+    ),
     (r"vllm/v1/engine/core\.py", r"_process_input_queue|process_input_sockets|process_output_sockets"),
     (r"vllm/v1/engine/(core_client|utils)\.py", r"monitor_engine_cores|monitor_engine_liveness|_run"),
     (
@@ -52,7 +59,7 @@ _IDLE: tuple[tuple[str, str], ...] = (
         r"_worker_loop|do_one_step|_pin_memory_loop",
     ),
     (
-        r"tqdm/_monitor\.py|wandb/.*|sentry_sdk/.*|tensorboard/.*|opentelemetry/.*|ray/_private/.*",
+        rf"tqdm/_monitor\.py|{_BESIDE}|ray/_private/.*",
         r"(?!get|get_objects|wait$).*",
     ),
     (r"torch/_inductor/compile_worker/.*|torch/_inductor/async_compile\.py", r".*"),

@@ -17,7 +17,9 @@ NATIVE = "[native]"
 # The path of a frame of a rank whose number is not said.
 UNNAMED = "PyTorch's check"
 # Roles of what a text says to have died or failed, and of which nothing was seen.
-DIED, FAILED = "dead process", "failed device"
+DIED, FAILED, OWES = "dead process", "failed device", "serving engine"
+# Who noticed that something stands, and says no more: a guess is what it says of others.
+NOTICED, SAID = "words of who noticed", "what somebody says of it"
 # At the end of a source: a dump that a server took of itself, since its step stood.
 WATCHED = "under a watchdog's words"
 # A thread that could run for more than this share of the time it was watched is busy.

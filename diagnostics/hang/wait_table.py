@@ -39,6 +39,9 @@ _FRAMEWORKS: tuple[tuple[str, str, str], ...] = (
     ("rendezvous", r"vllm/distributed/utils\.py", r"create|__post_init__"),
     ("collective", r"vllm/distributed/utils\.py", r"barrier|broadcast_obj|all_gather_obj|recv_obj|send_obj"
      r"|broadcast"),
+    ("rendezvous", r"(openrlhf|verl|slime|miles|areal|roll|nemo_rl|skyrl\w*|swift|trl|sglang|open_instruct)/.*\.py",
+     r"_?init_(custom_|extra_)?process_group|init_weights?_update_(group|communicator)|init_collective_group"),
+    ("connect", r"(trl/(extras|generation)/|swift/.*)vllm_client\.py", r"_?check_server|_?wait_for_server"),
     ("rendezvous", r"pynccl\w*\.py", r"__init__|ncclCommInitRank\w*|ncclGetUniqueId"),
     ("rendezvous", r"deep_ep/\w+\.py|nvshmem/.*", r"__init__|init\w*"),
     ("collective", r"(pynccl\w*|custom_all_reduce|cuda_communicator|symm_mem|quick_all_reduce)\.py", r".*"),
@@ -74,7 +77,7 @@ _PYTHON: tuple[tuple[str, str, str], ...] = (
      r"acquire|_poll_until_acquired|_acquire|__enter__|wait|lock|WeakFileLock"),
     ("data_loader", r"torch/utils/data/dataloader\.py", r"_try_get_data|_get_data"),
     ("future", r"concurrent/futures/_base\.py", r"result|wait|exception|as_completed"),
-    ("future", r"anyio/from_thread\.py|asgiref/sync\.py", r"run|run_sync|__call__"),
+    ("future", r"anyio/from_thread\.py|asgiref/sync\.py|fsspec/asyn\.py", r"run|run_sync|__call__|(maybe_)?sync"),
     ("pool", rf"{_PROCESSES}/pool\.py", r"get|wait|next|join"),
     ("pool", r"joblib/parallel\.py", r"_?retrieve|get_result"),
     ("processes_queue", rf"{_PROCESSES}/queues?\.py", r"get"),
@@ -91,11 +94,13 @@ _PYTHON: tuple[tuple[str, str, str], ...] = (
      r"|stream|_receive_response_headers|_receive_event|handle_request|send|_error_catcher"),
     ("rpc", r"grpc/_channel\.py|xmlrpc/client\.py|rpyc/.*", r"_?blocking|result|_?next|__next__|__call__|wait|request"
      r"|serve|_wait\w*"),
-    ("connect", r"socket\.py|urllib3/util/connection\.py", r"create_connection"),
+    ("connect", r"socket\.py|urllib3/util/connection\.py", r"create_connection|getaddrinfo|gethostbyname"),
+    ("connect", r"ssl\.py", r"do_handshake"),
+    ("socket", r"(redis|psycopg2?|pymysql|pymongo|kafka|pika|paramiko)/.*\.py", r"_?(read|recv|receive|wait)\w*"),
     ("pipe", rf"{_PROCESSES}/connection\.py", r"_recv|recv|recv_bytes|_poll|poll|wait|_recv_bytes"),
     ("pipe_full", rf"{_PROCESSES}/connection\.py", r"_send|send|send_bytes|_send_bytes"),
     ("queue_full", r"queue\.py", r"put"),
-    ("queue", r"queue\.py", r"get"),
+    ("queue", r"queue\.py", r"get|join"),
     # What only calls what was compiled is no compiler.
     ("compile", r"torch/_dynamo/(?!eval_frame|external_utils|utils|decorators).*"
      r"|torch/_inductor/(?!runtime/|utils\.|output_code\.|cudagraph|codecache\.).*"
@@ -121,6 +126,10 @@ _PYTHON: tuple[tuple[str, str, str], ...] = (
 _NATIVE: tuple[tuple[str, str, str], ...] = (
     ("device", r"torch/(cuda|npu|xpu|hpu|musa|mps)/(__init__|streams|graphs|memory)\.py|torch/accelerator/\w+\.py"
      r"|torch_npu/npu/\w+\.py", r"synchronize|wait|replay|empty_cache|capture_end|__exit__"),
+    ("device", r"jax/(_src/)?\w+\.py|torch_xla/core/xla_model\.py", r"block_until_ready|_value|wait_for_tokens"
+     r"|effects_barrier|wait_device_ops|mark_step"),
+    ("collective", r"jax/experimental/multihost_utils\.py", r"sync_global_devices|broadcast_one_to_all"
+     r"|process_allgather|assert_equal"),
     ("rendezvous", r".*", r".*(ncclCommInit|bootstrap(Init|Recv|Send|AllGather|Net)|ncclTransportP2p|initTransportsRank"
      r"|NCCLComm::create|getNCCLComm|initNCCLComm|broadcastUniqueNCCLID).*"),
     ("collective", r".*", r".*(gloo::|ncclGroupEnd|ncclAll|ncclBroadcast|ncclSend|ncclRecv|c10d::Work"
@@ -130,9 +139,17 @@ _NATIVE: tuple[tuple[str, str, str], ...] = (
     ("rendezvous", r".*", r".*(c10d::TCPStore|TCPStore::|TCPClient|c10d::PrefixStore).*"),
     ("device", r".*", r"(cuda|hip|musa)\w*(Synchronize|Memcpy|EventQuery|GraphLaunch|LaunchKernel)\w*"
      r"|cu(Stream|Event|Ctx)Synchronize\w*|cu(Memcpy|LaunchKernel|GraphLaunch|MemFree)\w*|aclrtSynchronize\w*"
+     r"|(cuda|hip)(Free|(Event|Stream|Graph|GraphExec)Destroy|HostUnregister|DeviceReset)\w*"
+     r"|cu(Event|Stream|Ctx)Destroy\w*|rt(Stream|Device|Event)Synchronize\w*|synStreamSynchronize|hsa_signal_wait\w*"
+     r"|(rocr::)?core::\w*Signal::Wait\w*|amd::(Monitor|Semaphore|HostQueue|Event|Command)::\w*[Ww]ait\w*|(tsl|xla)::.*(BlockUntilReady|Await)\w*"
      r"|.*waitUntilCompleted\]?|.*(_local_scalar_dense|CUDAStream::synchronize|device_synchronize).*"),
-    ("collective", r"\[native\]", r"all_gather|all_reduce|reduce_scatter|gather_object|broadcast_object_list|barrier"),
+    ("collective", r"\[native\]", r"all_gather\w*|all_?reduce\w*|reduce_scatter\w*|gather_object|broadcast_object_list"
+     r"|barrier|all_to_all\w*|destroy_process_group|wait_for_everyone"),
+    ("rendezvous", r"\[native\]", r"init_process_group|new_group|init_device_mesh"),
+    ("ring_read", r"\[native\]", r"get_response|_wait_for_response"),
     ("device", r"lib(cuda|cudart|hsa-runtime64|amdhip64|ascendcl)\.so.*", r".*"),
+    # Who asked for a future in native code; its maker is elsewhere.
+    ("future", r".*", r".*(std::\S*future\S*::(wait|get)|c10::ivalue::Future::wai|arrow::\S*Future\S*::Wait).*"),
     # A lock of Python's in C: what is named so has let go of the interpreter.
     ("lock", r".*", r"acquire_timed|lock_PyThread_acquire_lock|rlock_acquire|PyThread_acquire_lock_timed"
      r"|take_gil|PyEval_(Acquire|Restore)Thread|PyGILState_Ensure|_?PyCOND_(TIMED)?WAIT\w*"),
@@ -143,7 +160,7 @@ _NATIVE: tuple[tuple[str, str, str], ...] = (
      r"|_pthread_mutex_firstfit_lock_\w+"
      r"|(.*::)?SpinLock::(Slow)?Lock|AbslInternalSpinLockDelay\w*|RtlEnterCriticalSection|RtlpEnterCriticalSection\w*|(Rtl)?AcquireSRWLock\w+"
      # Short, and under a lock that is inlined: who is seen there waits for it.
-     r"|__internal_atexit|__new_exitfn|PyThread_acquire_lock"),
+     r"|__internal_atexit|__cxa_atexit|__new_exitfn|PyThread_acquire_lock"),
     # Threads of a native pool: a fork has none of them.
     ("threads", r".*", r"gomp_(team_(end|start|barrier\w*)|barrier\w*|simple_barrier\w*)|GOMP_(parallel\w*|barrier)"
      r"|__kmp\w*(barrier|join|fork|suspend|wait)\w*|exec_blas\w*|blas_thread_\w+"),

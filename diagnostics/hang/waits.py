@@ -95,6 +95,8 @@ _MEETS = ("rendezvous", "collective")
 # Waits of native code that are one only where somebody else asked for it.
 _OF_PYTHON = ("device", "threads")
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
+# What only a program calls, not a driver's own thread.
+_CALLED = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed")
 _UNNAMED = ("??", "start_thread", "clone", "clone3")
 _PYTHON = re.compile(r"\.pyx? |\b_?Py(?:Eval|Object|Run|C?Function|Thread|UFunc|Array)|\bPy_")
 
@@ -190,6 +192,8 @@ def _of_library(thread: Thread, kind: str) -> bool:
     """Whether it is a driver's own thread, or one of a native pool: these rest so."""
     if kind == "threads":
         return not any(_PYTHON.search(f"{f.path} {f.function}") for f in thread.frames)
+    if any(_CALLED.fullmatch(frame.function) for frame in thread.frames):
+        return False
     return all(_DRIVER.search(f.path) or f.function in _UNNAMED for f in thread.frames)
 
 
@@ -212,6 +216,8 @@ def _idle(thread: Thread) -> str:
     """Whether a thread only waits for work: `loop` or `idle`; empty if not."""
     for frame in thread.frames:
         if any(names.match(frame.function) and path.match(frame.path) for path, names in frames.IDLES):
+            if frames.BESIDE.match(frame.path) and calls.unwatched(thread) and _asked(thread):
+                return ""
             asked = [f.function for f in thread.frames[: thread.frames.index(frame)]]
             if "asyncio" in frame.path:
                 return "loop"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.hang import waits
 from diagnostics.hang.judge.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING
-from diagnostics.hang.snapshot import DIED, FAILED, UNNAMED
+from diagnostics.hang.snapshot import DIED, FAILED, OWES, UNNAMED
 
 if TYPE_CHECKING:
     from diagnostics.hang.judge.verdict import HangVerdict
@@ -66,6 +66,7 @@ def _what(index: Index, verdict: HangVerdict) -> str:
 _TOLD = {
     DIED: "died, by what the text says",
     FAILED: "does not answer its driver any more, by what the text says",
+    OWES: "makes no token for the requests that it has, by what its log says",
 }
 # Where a cause says more than what its process is in.
 _SAID = {

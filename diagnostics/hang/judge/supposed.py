@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from diagnostics.hang import waits
 from diagnostics.hang.judge import sentences
 from diagnostics.hang.judge.verdict import HANG, UNKNOWN
-from diagnostics.hang.snapshot import DIED, FAILED, WATCHED
+from diagnostics.hang.snapshot import DIED, FAILED, NOTICED, OWES, SAID, WATCHED
 
 if TYPE_CHECKING:
     from diagnostics.hang.judge.verdict import HangVerdict
@@ -41,7 +41,7 @@ _SHARED = re.compile(
 )
 # Roles of what failed by the words of a log, and of which class that is; what others may be in then; causes that say
 # no more than that these wait.
-TOLD = {DIED: "dead", FAILED: "device"}
+TOLD = {DIED: "dead", FAILED: "device", OWES: "lost_answer"}
 _ON_OTHERS = (
     "collective", "rendezvous", "ray", "ring_read", "ring_write", "queue", "processes_queue", "pipe", "future", "pool",
     "data_loader", "socket", "http", "rpc", "child", "join", "device", "event",
@@ -61,7 +61,9 @@ def told(index: Index, verdict: HangVerdict) -> HangVerdict:
     if died := _died(index, verdict):
         return died
     if verdict.outcome == HANG:
-        return verdict
+        return (
+            replace(verdict, certainty="hypothesis") if index.snapshot.source in (NOTICED, SAID) else verdict
+        )
     found = {key: kind for key, stand in index.stands.items() if (kind := _kind(index, stand))}
     if not found or (verdict.outcome != UNKNOWN and "step" not in found.values()):
         return verdict
@@ -77,8 +79,9 @@ def _died(index: Index, verdict: HangVerdict) -> HangVerdict | None:
     """The verdict where a log says that a process died, and others wait for what they do not say."""
     dead = tuple(key for key, stand in index.stands.items() if stand.process.role in TOLD)
     waiting = tuple(key for key, stand in index.stands.items() if stand.kind in _ON_OTHERS)
-    # A device that its driver gave up holds up whoever works on it; of a process that died that is not known.
-    lost = dead and all(stand.process.role == FAILED for stand in index.stands.values())
+    # A device that its driver gave up holds up whoever works on it, an engine whoever asked it; of a process that died
+    # that is not known.
+    lost = dead and all(stand.process.role in (FAILED, OWES) for stand in index.stands.values())
     if (
         not dead
         or not (waiting or lost)

@@ -17,16 +17,24 @@ _DIED = re.compile(
     r"|terminated abruptly|was killed by signal)"
     r"|Segmentation fault(?: \(core dumped\))|Bus error \(core dumped\)"
     r"|terminated (?:with|by) signal (?:SIG)?(?:KILL|SEGV|BUS)|signal 9 \(Killed\)"
+    r"|[Ss]ignal (?:7|9|11) \(SIG(?:KILL|SEGV|BUS)\) received by PID (?P<got>\d+)"
+    r"|exit[ _]?code ?[:=] ?-(?:7|9|11)\b|[Uu]nexpected bus error encountered in worker"
+    r"|[Cc]hild process \[?(?P<child>\d+)\]? died|\b[Pp]roc \S+ died unexpectedly"
+    r"|has been marked dead because|DUE TO NODE FAILURE"
+    r"|srun: error: \S+: tasks? [\d,-]+: (?:Killed|Segmentation fault|Bus error)"
 )
 _NUMBER = re.compile(r"(?i)\bworker pid:? ?(\d+)")
 # A device that the driver itself gave up.
 _FAILED = re.compile(
     r"NVRM: Xid \([^)]*\): (?:48|62|64|74|79|94|95|119|120|140)\b"
-    r"|fallen off the bus|GPU is lost|Unable to determine the device handle|uncorrectable (?:NVLink|ECC) error"
+    r"|fallen off the bus|GPU is lost|RmInitAdapter failed|rm_init_adapter failed"
+    r"|amdgpu[^\n]{0,80}(?:ring \S+ timeout|GPU reset)"
+    r"|Unable to determine the device handle|uncorrectable (?:NVLink|ECC) error"
 )
 # The first line of what only noticed.
 _NOTICED = re.compile(
-    r"Watchdog caught collective|watchdog got stuck|Timeout at NCCL work|collective timeout|Timed out waiting"
+    r"Watchdog caught collective|watchdog got stuck|No available shared memory broadcast block|"
+    r"Timeout at NCCL work|collective timeout|Timed out waiting"
 )
 # A rank's own error, line by line under its mark.
 _TAGGED = re.compile(r"(?m)^\s*\[(?:rank)?(\d+)\]: ?(.*)$")
@@ -50,6 +58,8 @@ def read(text: str) -> list[Process]:
         told = (
             match["pid"]
             or match["worker"]
+            or match["got"]
+            or match["child"]
             or ((near := _NUMBER.search(text, match.end(), match.end() + 400)) and near[1])
         )
         found.setdefault(int(told) if told else -1 - number, None)
@@ -59,7 +69,8 @@ def read(text: str) -> list[Process]:
         found = {-1 - rank: rank for rank in _raised(text[:end])}
     if not found and _FAILED.search(text):
         return [Process(-1, role=FAILED, python=False)]
-    return [Process(pid, rank=rank, state="Z", role=DIED) for pid, rank in list(found.items())[:1]]
+    named = sorted(found.items(), key=lambda item: item[0] < 0)  # a number is told sooner or later
+    return [Process(pid, rank=rank, state="Z", role=DIED) for pid, rank in named[:1]]
 
 
 def closed(text: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
-from diagnostics.hang import roles
+from diagnostics.hang import frames, roles
 from diagnostics.hang.read import (
     ReadError,
     apple,
@@ -28,13 +28,14 @@ from diagnostics.hang.read import (
     pasted,
     prefixes,
     pyspy,
+    ranks,
     recorder,
     served,
     several,
     told,
     tracebacks,
 )
-from diagnostics.hang.snapshot import DIED, WATCHED, Process, Snapshot
+from diagnostics.hang.snapshot import DIED, NOTICED, SAID, WATCHED, Process, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +51,8 @@ _TRIES = 20
 # A server that found its own step to stand.
 _WATCHDOG = re.compile(r"(?i)watchdog[ _]timeout|Pyspy dump for PID")
 _LONGEST = 1000
+# Who only noticed that something stands: others do, while one is dead.
+_NOTICES = (NOTICED, "NCCL watchdog")
 _NONE = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
 
 
@@ -107,7 +110,25 @@ def _told(text: str, name: str) -> Snapshot | None:
     words = told.read(text)
     if words is not None and told.decides(words):
         return words
-    return _stacks(text) or _pasted(text, name) or words or logged.read(text)
+    found = _stacks(text)
+    if (
+        found
+        and words
+        and words.processes
+        and words.source == "NCCL watchdog"
+        and not _tells(found.processes)
+    ):
+        return words  # frames of who ended it
+    if found and found.processes:
+        return found
+    others = [_pasted(text, name) or words, logged.read(text), found]
+    told_of = next((one for one in others if one and (one.processes or one.collectives)), None)
+    return told_of or _sentences(text) or next((one for one in others if one), None)
+
+
+def _sentences(text: str) -> Snapshot | None:
+    found = byhand.said(text)
+    return _roled(found, SAID) if found else None
 
 
 def _with_dead(text: str, name: str, found: Snapshot | None) -> Snapshot:
@@ -116,6 +137,8 @@ def _with_dead(text: str, name: str, found: Snapshot | None) -> Snapshot:
     if found is None and not dead:
         raise ReadError(f"{name}: {_NONE}")
     found = found or Snapshot(source="a log")
+    if dead and not found.processes and found.source in _NOTICES:
+        found = replace(found, processes=(ranks.unnamed(1, "one"),))
     seen = {process.pid for process in found.processes}
     if any(process.state in ("Z", "X") for process in found.processes):
         return found
@@ -137,8 +160,7 @@ def _stacks(text: str) -> Snapshot | None:
     """Stacks, and what else tells of processes; None if there are none."""
     text = apple.as_lldb(pasted.untagged(prefixes.stripped(text)))
     if pyspy.is_text(text):
-        watched = f" {WATCHED}" if _WATCHDOG.search(text) else ""
-        return _roled(pyspy.from_text(text), f"py-spy text{watched}")
+        return _spied_text(text)
     if found := kernels.slept(text):
         return _roled(found, "/proc's stacks")
     if found := _in_any_notation(text):
@@ -150,6 +172,16 @@ def _stacks(text: str) -> Snapshot | None:
     if found := pyspy.bare(text):
         return _roled(found, "py-spy text")
     return _processes(text)
+
+
+def _spied_text(text: str) -> Snapshot:
+    """py-spy's, or the native stacks beside them, where these alone say what is waited for."""
+    spied = pyspy.from_text(text)
+    native = [] if _tells(spied) else tracebacks.from_text(text)
+    if _tells(native):
+        return _roled(native, "stacks")
+    watched = f" {WATCHED}" if _WATCHDOG.search(text) else ""
+    return _roled(spied, f"py-spy text{watched}")
 
 
 def _processes(text: str) -> Snapshot | None:
@@ -171,6 +203,12 @@ def _in_any_notation(text: str) -> list[Process]:
         return []
     known, found = tracebacks.from_text(text), tracebacks.from_text(text, loose=True)
     return found if 2 * _size(found) > 3 * _size(known) else []
+
+
+def _tells(found: Sequence[Process]) -> bool:
+    """Whether a frame says of a process what it waits for."""
+    seen = [frame for process in found for thread in process.threads for frame in thread.frames]
+    return any(frames.kinds(frame.path, frame.function) for frame in seen)
 
 
 def _size(found: list[Process]) -> int:

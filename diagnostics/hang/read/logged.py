@@ -4,23 +4,50 @@ from __future__ import annotations
 
 import re
 
-from diagnostics.hang.read import deaths, ranks
-from diagnostics.hang.snapshot import Process, Snapshot, StackFrame, Thread
+from diagnostics.hang.read import deaths, engines, ranks
+from diagnostics.hang.snapshot import NOTICED, Process, Snapshot, StackFrame, Thread
 
 _STORE = StackFrame("torch/distributed/rendezvous.py", "rendezvous")
 _RAY = StackFrame("ray/_private/worker.py", "get")
+_DEVICE = StackFrame("torch_npu/npu/utils.py", "synchronize")
+_RING = StackFrame("vllm/distributed/device_communicators/shm_broadcast.py", "dequeue")
 # Each with what it is that waits; None: a rank in a collective, of which neither's name is said.
 _WORDS: tuple[tuple[str, StackFrame | None, str], ...] = (
     # Ascend's collectives.
-    (r"wait execution of the Notify register times out|notify wait time ?out|EI0002", None, "HCCL's words"),
+    (
+        r"wait execution of the Notify register times out|notify wait time ?out|EI0002"
+        r"|An exception occurs during the execution on some NPUs in the cluster",
+        None,
+        "HCCL's words",
+    ),
+    (
+        r"(?i)stream sync(?:hronize)? time ?out|SynchronizeDeviceWithTimeout"
+        r"|all tasks in the specified stream are not completed",
+        _DEVICE,
+        "the words of CANN",
+    ),
     (r"EI0006|Getting socket times out", _STORE, "HCCL's words"),
     (r"gloo/transport/\w+/\w+\.(?:cc|h):\d+\] Timed out waiting \d+ms", None, "gloo's words"),
     (
-        r"client socket has timed out after \d+\s?ms while trying to connect to"
+        r"client socket has timed out after \d+\s?m?s while trying to connect to"
         r"|waitForInput: (?:poll for )?socket [^\n]*(?:likely a timeout|timed out after)",
         _STORE,
         "c10d's words",
     ),
+    (
+        r"RendezvousConnectionError|RendezvousTimeoutError|wait timeout after \d+ms, keys:|Timeout waiting for key:",
+        _STORE,
+        "c10d's words",
+    ),
+    # NCCL's, before it has a communicator.
+    (
+        r"NCCL \w+ [^\n]{0,60}Call to connect returned|Call to connect failed ?:"
+        r"|socketPollConnect: connect(?:ing)? [^\n]{0,200}(?:timed out|refused|No route)",
+        _STORE,
+        "NCCL's log",
+    ),
+    # vLLM's engine, of a worker that gave no answer.
+    (r"RPC call to \w+ timed out", _RING, "vLLM's words"),
     (
         r"(?:actor or task|resource request)\b[^\n]{0,200} cannot (?:currently )?be scheduled"
         r"|because no nodes are available|No available node types can fulfill"
@@ -32,7 +59,7 @@ _WORDS: tuple[tuple[str, StackFrame | None, str], ...] = (
     (r"Barrier timed out\. Id: \[Init\]|cluster registration failed", _STORE, "JAX's words"),
     (r"DEADLINE_EXCEEDED: Barrier timed out", None, "JAX's words"),
     # `ray list actors`.
-    (r"(?m)^\s*\d+\s+[0-9a-f]{32}\s+\S+\s+PENDING_CREATION\b", _RAY, "ray list actors"),
+    (r"(?m)^[^\S\n]*\d+\s+[0-9a-f]{32}\s+\S+\s+PENDING_CREATION\b", _RAY, "ray list actors"),
     # `ray status`: something is asked for, and no node is on its way.
     (
         r"\(no pending nodes\)(?s:.){0,2000}?\d\+? pending (?:placement groups|tasks/actors)",
@@ -42,7 +69,8 @@ _WORDS: tuple[tuple[str, StackFrame | None, str], ...] = (
 )
 # Words of who noticed that something stands, and says no more.
 _NOTICED = re.compile(
-    r"Watchdog timeout \(self\.watchdog_timeout=|No available shared memory broadcast block found"
+    r"[Ww]atchdog timeout \(self\.watchdog_timeout=|No available shared memory broadcast block found"
+    r"|Scheduler debug info:|Waiting for \d+ [^\n]{0,20}?core engine proc"
 )
 _TABLE = tuple((re.compile(pattern), frame, source) for pattern, frame, source in _WORDS)
 # The kernel's: a task that slept where no signal reaches it, and a server of files that does not answer.
@@ -61,6 +89,22 @@ _FEWEST = 2
 _WAITS = re.compile(
     r"(?i)\bwait(?:ing|s|ed)?\b|\bstill\b|no available|not (?:yet )?(?:ready|respond)|retry|heartbeat|pending"
 )
+# Of a server that does not listen: who asks it again says so, line by line, until it does.
+_NOT_UP = re.compile(
+    r"(?i)(?:\bnot (?:yet )?(?:up|ready|reachable|available|listening)\b|connection refused"
+    r"|(?:failed|unable|could not|cannot|can't) (?:to )?(?:connect|reach))[^\n]{0,200}?(?:retry|again|attempt|waiting)"
+)
+_CAME_UP = re.compile(r"(?i)\b(?:is (?:now )?(?:up|ready)|connected|succe\w+|200 OK|healthy)\b|\d%|it/s")
+_NOISE = 2
+# A loop that a call holds up: Ray's warning, as the last word; what asyncio says of a step in its debug mode.
+_BLOCKS = re.compile(r"Using blocking ray\.(?:get|wait) inside async")
+_STEP = re.compile(r"Executing <(?:Task|Handle|TimerHandle)\b[^\n]{0,300}? took (\d+)\.\d+ seconds")
+_LONG_S = 60
+_BLOCKED_LOOP = (
+    _RAY,
+    StackFrame("asyncio/events.py", "_run"),
+    StackFrame("asyncio/base_events.py", "_run_once"),
+)
 _DIGITS = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 _OFTEN = 3
 
@@ -70,7 +114,10 @@ def read(text: str) -> Snapshot | None:
     return (
         _apart(text)
         or _of_kernel(text)
+        or engines.read(text)
         or _said(text)
+        or _not_up(text)
+        or _loop_blocked(text)
         or _begun(text)
         or (Snapshot((ranks.unnamed(1, "one"),), source="NCCL's log") if deaths.closed(text) else None)
         or _again(text)
@@ -84,9 +131,32 @@ def _said(text: str) -> Snapshot | None:
             continue
         if frame is None:
             return Snapshot((ranks.unnamed(1, "one"),), source=source)
-        return Snapshot(
-            (Process(1, threads=(Thread(1, "MainThread", (frame,), samples=1, stem=1),)),), source=source
-        )
+        return _main(source, frame)
+    return None
+
+
+def _main(source: str, *stack: StackFrame) -> Snapshot:
+    """One process, whose main thread stands in these frames."""
+    thread = Thread(1, "MainThread", stack, samples=1, stem=len(stack))
+    return Snapshot((Process(1, threads=(thread,)),), source=source)
+
+
+def _not_up(text: str) -> Snapshot | None:
+    """Who asks a server that is not up, where that is how a log ends."""
+    lines = [line for line in text.splitlines() if line.strip(" `.")]
+    asked = [number for number, line in enumerate(lines) if _NOT_UP.search(line)]
+    if len(asked) < _OFTEN or len(lines) - 1 - asked[-1] > _NOISE:
+        return None
+    after = "\n".join(lines[asked[-1] + 1 :])
+    return None if _CAME_UP.search(after) else _main("a log", StackFrame("socket.py", "create_connection"))
+
+
+def _loop_blocked(text: str) -> Snapshot | None:
+    """A server's loop that a call holds up, by its own words."""
+    lines = [line for line in text.splitlines() if line.strip(" `")]
+    held = any(int(seconds) >= _LONG_S for seconds in _STEP.findall(text))
+    if held or any(_BLOCKS.search(line) for line in lines[-_NOISE:]):
+        return _main("a log", *_BLOCKED_LOOP)
     return None
 
 
@@ -129,7 +199,7 @@ def _apart(text: str) -> Snapshot | None:
 
 
 def _noticed(text: str) -> Snapshot | None:
-    return Snapshot(source="words of who noticed") if _NOTICED.search(text) else None
+    return Snapshot(source=NOTICED) if _NOTICED.search(text) else None
 
 
 def _again(text: str) -> Snapshot | None:

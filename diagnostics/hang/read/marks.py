@@ -25,7 +25,7 @@ C = re.compile(r'^\s*\(C\) File "([^"]*)", line (\d+), in (.+?)(?: \(([^)]*)\))?
 GDB_THREAD = re.compile(r'^\s*Thread (\d+) \((?:Thread 0x[0-9a-f]+ \()?LWP (\d+)\)?(?: "([^"]*)")?')
 # `info threads`: a line a thread, of each the innermost frame alone.
 GDB_INFO = re.compile(
-    r'^\*?\s*(\d+)\s+Thread 0x[0-9a-f]+ \(LWP (\d+)\)(?: "([^"]*)")?\s+(?:0x[0-9a-f]+ in )?(\S+) \('
+    r'^\*?\s*(\d+)\s+Thread 0x[0-9a-f]+ \(LWP (\d+)\)(?: "([^"]*)")?\s+(?:0x[0-9a-f]+ in )?([^\s(]+) ?\('
 )
 GDB_FRAME = re.compile(
     r"^\s*#\d+\s+(?:0x[0-9a-f]+ in )?(.+?) ?\((?:.*?)\)(?: from (\S+)| at (\S+?):(\d+)| at /?[\w.+-]+/\S*)?\s*$"
@@ -53,7 +53,7 @@ CLOSED = re.compile(
     r"(?i)connection (?:was )?(?:likely )?(?:reset|closed)|broken pipe|failed to recv|recvValue failed"
 )
 ERROR = re.compile(
-    r"^(?:\^C)?(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
+    r"^(?:\^C|\*\*)?(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
 )
 STOOD = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExit|Interrupted")
 # A lock that is asked for until it is given; errors that are of a wait all the same.

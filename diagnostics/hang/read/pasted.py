@@ -42,6 +42,8 @@ _WAITING = (
 )  # fmt: skip
 # `python -m trace --trace`: the module's file, its line, the source.
 _TRACED = re.compile(r"^([\w]+\.py)\((\d+)\): ")
+# vLLM's trace of functions: who was called, and from where.
+_CALL_TO = re.compile(r"\bCall to (\S+) in (\S+):(\d+)(?: from (\S+) in (\S+):(\d+))?")
 
 
 def bare(text: str) -> str:
@@ -96,6 +98,14 @@ def straced(text: str) -> list[Process]:
 
 def traced(text: str) -> list[Process]:
     """Where a trace of lines ends: what stands there is what it waits in."""
+    if called := list(_CALL_TO.finditer(text)):
+        # A call that has come back is told of in a line of its own.
+        last = called[-1]
+        if f"Return from {last[1]} " in text[last.end() :]:
+            return []
+        callers = ((last[1], last[2], last[3]), (last[4], last[5], last[6]))
+        stack = tuple(StackFrame(path, name, int(line)) for name, path, line in callers if name)
+        return [Process(1, threads=(Thread(1, "MainThread", stack, stem=len(stack), samples=1),))]
     lines = [match for match in map(_TRACED.match, text.splitlines()) if match]
     if not lines:
         return []

@@ -9,13 +9,18 @@ import re
 from dataclasses import replace
 
 from diagnostics.hang.read import ranks, watchdog
-from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
+from diagnostics.hang.snapshot import NOTICED, Collective, Process, Snapshot, StackFrame, Thread
 
 LOCK_WORDS = "a log's words on the lock of a file"
 # Said again and again while the lock of a file is not to be had, or once, as a log's last word.
 _FILE_LOCK = re.compile(
     r"(?i)(?:still )?waiting to acquire lock on|Lock \d+ not acquired on|Lock file exists in build directory"
+    r"|\bwaiting (?:for|on) (?:the )?(?:file |cache |build |package )?lock(?: file| on| at|:)"
+    r"|Blocking waiting for file lock"
 )
+# Said of every file, and again and again only of one that is not to be had.
+_SOFT_LOCK = re.compile(r"Falling back to SoftFileLock for (\S+)")
+_AGAIN = 3
 _LAST = 5
 _WENT_ON = re.compile(r"(?i)(?<!not )acquired on|\d%|\bdownload(?:ed|ing)\b")
 _RANKS = r"\{?\[?([\d, ]+)\]?\}?"
@@ -32,6 +37,13 @@ _FINGERPRINTS = re.compile(
 )
 _KIND = re.compile(r"OpType=(\w+)")
 _MISMATCHED = "Detected mismatch between collectives on ranks"
+# NCCL's own guess, and what somebody says of a check's words: who is in what is not to be had from it.
+_APART = re.compile(
+    r"may be caused by a collective mismatch around rank \d+"
+    r"|(?i:\brank \d+ (?:is|was) (?:in|at) (?:an? |the )?`?(?:\w+\.)?(?:barrier|all_?\w+|broadcast|reduce)\b`?"
+    r" while (?:the )?(?:others?|other ranks|rank)\b[^.\n]{0,60}\b"
+    r"(?:barrier|all_?reduce|all_?gather|broadcast|reduce\w*|gather)\b)"
+)
 _REACHED = re.compile(r"Rank (\d+) successfully reached monitoredBarrier")
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 _STORE = re.compile(
@@ -59,6 +71,8 @@ _WAITS = re.compile(r"Waiting in store based barrier to initialize process group
 _CAME = re.compile(r"Completed store-based barrier")
 _ENTRY = re.compile(r"['\"]profiling_name['\"]: *['\"](?:\w+:)?_?([a-z]\w*)")
 _MOST_RANKS = 1024
+# Where a terminal broke a line of PyTorch's: what goes on begins with no mark of a line of its own.
+_WRAPPED = re.compile(r"\n(?!\s|\[(?:rank\d|[EWIF][\d ]|\d)|frame #|Traceback|Exception|```|$)")
 
 
 def read(text: str) -> Snapshot | None:
@@ -68,10 +82,16 @@ def read(text: str) -> Snapshot | None:
         or _fingerprinted(text)
         or _barred(text)
         or _served(text)
-        or watchdog.read(text)
+        or _watched(text)
         or _excerpt(text)
         or _asked(text)
     )
+
+
+def _watched(text: str) -> Snapshot | None:
+    """What the watchdog says, in lines that a terminal may have broken."""
+    found = watchdog.read(text)
+    return found if found and found.processes else watchdog.read(_WRAPPED.sub("", text)) or found
 
 
 def decides(snapshot: Snapshot) -> bool:
@@ -115,7 +135,8 @@ def _fingerprinted(text: str) -> Snapshot | None:
         )
         return Snapshot(processes, collectives=told, source="TORCH_DISTRIBUTED_DEBUG")
     if _MISMATCHED not in text:
-        return None
+        both = (ranks.unnamed(1, "one"), ranks.unnamed(2, "another"))
+        return Snapshot(both, source=NOTICED) if _APART.search(text) else None
     # Cut after the first, or before it: whoever the others are, they are in something else.
     source = "TORCH_DISTRIBUTED_DEBUG"
     if not prints:
@@ -185,7 +206,8 @@ def _asked(text: str) -> Snapshot | None:
     locks = [match.end() for match in _FILE_LOCK.finditer(text)]
     after = text[locks[-1] :] if locks else ""
     last = len([line for line in after.splitlines() if line.strip()]) <= _LAST and not _WENT_ON.search(after)
-    if len(locks) > 1 or (locks and last):
+    soft = _SOFT_LOCK.findall(text)
+    if len(locks) > 1 or (locks and last) or (len(soft) >= _AGAIN and len(set(soft)) == 1):
         thread = Thread(1, "MainThread", (StackFrame("filelock/_api.py", "acquire"),), samples=1, stem=1)
         return Snapshot((Process(1, threads=(thread,)),), source=LOCK_WORDS)
     return Snapshot(source="Ray's words") if _NOT_LOCAL.search(text) else None

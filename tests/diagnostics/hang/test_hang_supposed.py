@@ -125,6 +125,44 @@ NAMED = {
         '  File "/usr/lib/python3.10/threading.py", line 318, in wait\n    saved_state = self._release_save()\n',
         "lock", "HNG006",
     ),
+    **{
+        name: (f'Thread 7 (idle): "MainThread"\n{stack}    step (train.py:9)\n    <module> (train.py:8)\n', cause, code)
+        for name, stack, cause, code in (
+            ("W&B, of a program that waits for it",
+             "    wait (threading.py:359)\n    get (wandb/sdk/mailbox/handle.py:9)\n    init (wandb/sdk/init.py:5)\n",
+             "lost_message", "HNG016"),
+            ("who asks a manager",
+             "    _recv (multiprocessing/connection.py:379)\n    recv (multiprocessing/connection.py:250)\n"
+             "    _callmethod (multiprocessing/managers.py:818)\n", "lost_message", "HNG016"),
+            ("who fetches a tensor's memory of another process",
+             "    _recv (multiprocessing/connection.py:379)\n    detach (multiprocessing/resource_sharer.py:57)\n"
+             "    rebuild_storage_fd (torch/multiprocessing/reductions.py:513)\n", "lost_message", "HNG016"),
+            ("a file of a bucket, after a fork",
+             "    wait (threading.py:355)\n    sync (fsspec/asyn.py:94)\n    wrapper (fsspec/asyn.py:118)\n",
+             "lost_message", "HNG016"),
+            ("a queue that is joined",
+             "    wait (threading.py:355)\n    join (queue.py:90)\n", "lost_message", "HNG016"),
+            ("an answer of Redis",
+             "    readinto (socket.py:706)\n    _read_from_socket (redis/_parsers/socket.py:65)\n",
+             "lost_message", "HNG016"),
+            ("a handshake", "    do_handshake (ssl.py:1382)\n    _create (ssl.py:1104)\n", "connect", ""),
+            ("a name that is not resolved", "    getaddrinfo (socket.py:962)\n", "connect", ""),
+            ("a client whose server is not up", "    check_server (trl/extras/vllm_client.py:129)\n", "connect", ""),
+            ("a group for weights", "    init_weights_update_group (verl/workers/rollout/engine.py:7)\n",
+             "rendezvous", "HNG015"),
+            ("an array of JAX's", "    _value (jax/_src/array.py:631)\n", "device", ""),
+            ("hosts of JAX's", "    sync_global_devices (jax/experimental/multihost_utils.py:9)\n", "absent", "HNG002"),
+        )
+    },
+    "a call that frees what a device uses": (
+        'Thread 7 (active): "MainThread"\n    cudaFree (libcudart.so.12)\n    cudaEventDestroy (libcudart.so.12)\n'
+        "    c10::cuda::release (libc10_cuda.so)\n    step (train.py:9)\n", "device", "",
+    ),
+    "a program that waits for its device's signal": (
+        "Thread 1 (LWP 71):\n"
+        "#0  0x7f1 in core::InterruptSignal::WaitRelaxed(int, long) () from /opt/libhsa-runtime64.so.1\n",
+        "device", "",
+    ),
     "a blocking read of a socket, by strace": (
         "$ strace python3 job.py\nioctl(4, FIONBIO, [0])                  = 0\nread(4, \n",
         "lost_message", "HNG016",
@@ -165,6 +203,13 @@ RESTS = {
     + "    PyThread_acquire_lock_timed (python3.12)\n    _shutdown (threading.py:1622)\n"
     'Thread 8 (idle): "tqdm_monitor"\n    PyThread_acquire_lock_timed (python3.12)\n    wait (threading.py:359)\n'
     "    run (tqdm/_monitor.py:69)\n    _bootstrap (threading.py:1030)\n",
+    "W&B's own thread": 'Thread 8 (idle): "Thread-3 (loop)"\n    wait (threading.py:359)\n'
+    "    loop (wandb/sdk/lib/retry.py:9)\n    run (threading.py:1012)\n    _bootstrap (threading.py:1030)\n",
+    "a manager's own process": 'Thread 8 (idle): "MainThread"\n    wait (threading.py:359)\n'
+    "    serve_forever (multiprocessing/managers.py:185)\n    _run_server (multiprocessing/managers.py:616)\n",
+    "a driver's own thread that waits for any signal": "#0  0x7f1 in ioctl () from /lib/libc.so.6\n"
+    "#1  0x7f2 in core::Signal::WaitAny () from /opt/libhsa-runtime64.so.1\n"
+    "#2  0x7f3 in start_thread () from /lib/libpthread.so.0\n",
     "compiled code that runs": 'Thread 7 (active): "MainThread"\n    forward (model.py:9)\n'
     "    _fn (torch/_dynamo/eval_frame.py:489)\n    __call__ (torch/_inductor/output_code.py:638)\n",
 }  # fmt: skip

@@ -46,6 +46,12 @@ def told(tmp_path: Path) -> Callable[[str], HangVerdict]:
     return of
 
 
+_FIGURES = (
+    "INFO 04-28 22:54:32 [loggers.py:257] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
+    "{made} tokens/s, Running: {runs} reqs, Waiting: {waits} reqs, GPU KV cache usage: 7.5%\n"
+)
+
+
 def _table(*rows: str) -> str:
     return "\n".join(("  PID STAT WCHAN                CMD", *rows)) + "\n"
 
@@ -85,6 +91,91 @@ CASES = {
         "#0  0x7f1 in syscall () from /lib64/libc.so.6\n"
         "#1  0x7f2 in __cxxabiv1::__cxa_guard_acquire (g=0x1 <guard variable for at::globalContext()::c>) at /opt/x\n",
         "lock", "HNG006"),
+    "a server that is not up": (
+        "10:00:01 - INFO - client - Server is not up yet. Retrying in 2.0 seconds...\n" * 3 + "Tra\n", "connect", ""),
+    "an engine that takes no request": (_FIGURES.format(made="0.0", runs=0, waits=12) * 4, "lost_answer", "HNG010"),
+    "an engine that makes no token": (_FIGURES.format(made="0.0", runs=2, waits=0) * 4, "lost_answer", "HNG010"),
+    "a lock that a file system does not give": (
+        "FileSystem does not appear to support flock. Falling back to SoftFileLock for /m/.gitignore.lock\n" * 3,
+        "file_lock", "HNG007"),
+    "the lock of a folder": ("Blocking waiting for file lock on build directory\n", "file_lock", "HNG007"),
+    "NCCL, that can't connect": (
+        "w:1:9 [0] NCCL INFO Call to connect returned Connection timed out, retrying\n", "rendezvous", "HNG015"),
+    "a store that can't be had": (
+        "[E socket.cpp:793] [c10d] The client socket has timed out after 60s while trying to connect to (n, 22).\n",
+        "rendezvous", "HNG015"),
+    "a key that nobody sets": (
+        "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /default_pg/0/cpu\n",
+        "rendezvous", "HNG015"),
+    "an engine's worker that gives no answer": (
+        "ERROR 05-31 08:15:01 [core.py:1110] TimeoutError: RPC call to sample_tokens timed out.\n",
+        "lost_message", "HNG016"),
+    "NCCL's guess of a mismatch": (
+        "NCCL WARN Your program may be hanging, this may be caused by a collective mismatch around rank 2.\n",
+        "mismatch", "HNG001"),
+    "what somebody says of two collectives": (
+        "It ends in a desync: rank 0 is in a barrier while the others have moved on to reduce.\n",
+        "mismatch", "HNG001"),
+    "what CANN says of its device": (
+        "EE1002: Stream synchronize timeout. rtDeviceSynchronize execute failed, reason=[stream sync timeout]\n",
+        "device", ""),
+    "HCCL's words, cut above": (
+        "Possible Cause: 1. An exception occurs during the execution on some NPUs in the cluster.\n",
+        "absent", "HNG002"),
+    "an adapter that can't be begun": ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)\n", "device", ""),
+    "a watchdog's line that a terminal broke": (
+        "[E ProcessGroupNCCL.cpp:916] [Rank 1] Watchdog caught collective opera\ntion timeout: WorkNCCL(SeqNum=4, "
+        "OpType=BROADCAST, Num\nelIn=112, NumelOut=112, Timeout(ms)=60000) ran for 60010 milliseconds\n",
+        "absent", "HNG002"),
+    "who died, and who noticed that something stands": (
+        "ERROR [core.py:5] Worker proc VllmWorker-1 died unexpectedly, shutting down executor.\n"
+        "INFO [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds.\n",
+        "dead", "HNG005"),
+    "a bus error of a worker, and an interrupt of who waits": (
+        "ERROR: Unexpected bus error encountered in worker.\nTraceback (most recent call last):\n"
+        '  File "train.py", line 52, in <module>\n    for batch in loader:\n'
+        '  File "/usr/lib/python3.10/multiprocessing/queues.py", line 343, in get\n    res = self._recv_bytes()\n'
+        "KeyboardInterrupt\n", "dead", "HNG005"),
+    "a step of a loop that took minutes": (
+        "WARNING:asyncio:Executing <Task pending name='T-1' coro=<serve()>> took 312.402 seconds\n",
+        "blocked_loop", "HNG009"),
+    "a call in an actor's loop, as the last word": (
+        "INFO: server up\nUsing blocking ray.get inside async actor. This blocks the event loop.\n",
+        "blocked_loop", "HNG009"),
+    "a call, said in a sentence": (
+        "py-spy shows the main thread blocked inside the driver in `cuEventSynchronize`.\n", "device", ""),
+    "a call that never comes back, said in a sentence": (
+        "The worker runs until its first decode, where `__cxa_atexit` blocks forever.\n", "lock", "HNG006"),
+    "an answer of a worker, said in a sentence": (
+        "The engine blocks in `Executor.get_response()` waiting for a result that never arrives.\n",
+        "lost_message", "HNG016"),
+    "a call without quotes, said in a sentence": (
+        "Symptom: the process hangs indefinitely during destroy_process_group() or at its exit.\n", "absent", "HNG002"),
+    "a kernel, said in a sentence, beside who noticed": (
+        "The custom kernel never returns on this device.\n"
+        "INFO [shm_broadcast.py:705] No available shared memory broadcast block found in 60 seconds.\n", "device", ""),
+    "ranks that did not come, said in a sentence": (
+        "Rank 0 hangs in the step. Ranks 1 and 2 never print their line, so nothing goes on.\n", "absent", "HNG002"),
+    "a rank that came alone, said in a sentence": (
+        "The others leave the function early, so only rank 0 hits the barrier.\n", "absent", "HNG002"),
+    "two locks, said in sentences": (
+        "generate holds model.reader_lock\npause keeps the request\npost_process waits for writer_lock\n",
+        "lock", "HNG006"),
+    "a trace of calls, by vLLM": (
+        "2024-07-16 13:56:37.43 Call to wait_until_ready in /w/vllm/distributed/shm_broadcast.py:284 "
+        "from create in /w/vllm/distributed/shm_broadcast.py:489\n", "lost_message", "HNG016"),
+    "a stack of Python that computes, and a native one that waits": (
+        'Thread 71 (active): "MainThread"\n    ctc_loss (torch/nn/functional.py:3086)\n    <module> (train.py:11)\n'
+        "And native:\n#0  0x7f1 in clock_gettime () from /lib64/libcuda.so.1\n"
+        "#1  0x7f2 in cudaStreamSynchronize () from /usr/lib/libcudart.so.12\n#2  0x7f3 in main ()\n", "device", ""),
+    "a device's signal, in a list of threads": (
+        '* 1    Thread 0x7f1 (LWP 71) "train" 0x7f2 in rocr::core::BusyWaitSignal::WaitRelaxed(hsa_signal_s, long) ()\n'
+        '  2    Thread 0x7f3 (LWP 72) "train" 0x7f4 in pthread_cond_wait () from /lib64/libpthread.so.0\n',
+        "device", ""),
+    "a future of native code": (
+        "Thread 1 (LWP 71):\n#0  0x7f1 in pthread_cond_wait () from /lib64/libpthread.so.0\n"
+        "#1  0x7f2 in c10::ivalue::Future::wait () from /usr/lib/libtorch_cpu.so\n#2  0x7f3 in main ()\n",
+        "lost_message", "HNG016"),
     "an actor that is only asked for": (
         " 1  1d571e700b7c4dd57b4b14cd01000000  Learner  PENDING_CREATION  01000000\n", "pending", "HNG016"),
     "ranks that began other collectives under one number": (
@@ -123,6 +214,21 @@ def test_a_cause_that_words_tell(name: str, told: Callable[[str], HangVerdict]) 
     assert (verdict.outcome, verdict.cause, verdict.code) == (HANG, cause, code)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL's guess of a mismatch",
+        "what somebody says of two collectives",
+        "a call that never comes back, said in a sentence",
+        "an answer of a worker, said in a sentence",
+        "an engine that makes no token",
+    ],
+)
+def test_what_is_only_said_is_a_hypothesis(name: str, told: Callable[[str], HangVerdict]) -> None:
+    """Nothing of it was seen."""
+    assert told(CASES[name][0]).certainty == "hypothesis"
+
+
 NOTHING = {
     "a crash, and nobody waits": (
         "Traceback (most recent call last):\n"
@@ -131,6 +237,18 @@ NOTHING = {
     ),
     "a log that says the same again and again": "".join(
         f"10:00:{second} Waiting for the engine to start\n" for second in (10, 20, 30)
+    ),
+    "an engine at work": _FIGURES.format(made="5.4", runs=1, waits=14) * 4,
+    "an engine at rest": _FIGURES.format(made="0.0", runs=0, waits=0) * 4,
+    "an engine in a long step": _FIGURES.format(made="0.0", runs=1, waits=0) * 3,
+    "an engine that goes on": _FIGURES.format(made="0.0", runs=1, waits=0) * 4
+    + _FIGURES.format(made="9.1", runs=1, waits=0),
+    "a server whose workers start": "DEBUG 18:08:15 [core_client.py:421] Waiting for 1 core engine proc\n",
+    "a crash, in a page's bold letters": (
+        "Traceback (most recent call last):\n"
+        '  File "/opt/lib/python3.10/queue.py", line 179, in get\n    self.not_empty.wait(remaining)\n'
+        '  File "torch/utils/data/_utils/signal_handling.py", line 66, in handler\n    _error_if_any_worker_fails()\n'
+        "**RuntimeError: DataLoader worker (pid 412) is killed by signal: Bus error.**\n"
     ),
     "a rank at another number, in a log that may be cut": (
         "[Rank 0] Running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=BROADCAST, TensorShape=[4])\n"
@@ -157,6 +275,22 @@ SILENT = {
         * 2
         + "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.\n"
     ),
+    "a server that came up": (
+        "Server is not up yet. Retrying in 2.0 seconds...\n" * 3 + "Server is up!\n  0%| | 0/1000\n"
+    ),
+    "a server that is asked twice": "Server is not up yet. Retrying in 2.0 seconds...\n" * 2,
+    "a warning of Ray's, and what went on": (
+        "Using blocking ray.get inside async actor. This blocks the event loop.\nstep 1\nstep 2\nstep 3\n"
+    ),
+    "locks of many files": "".join(f"Falling back to SoftFileLock for /m/{n}.lock\n" for n in range(4)),
+    "a lock alone, said in a sentence": "Each worker holds the lock while it writes, and gives it back.\n",
+    "a rank that does its part alone": "Only rank 0 prints the table; a metric is logged once.\n",
+    "a call that a sentence denies": "With this change the job is not stuck in `all_reduce` any more.\n",
+    "a trace of calls that came back": (
+        "Call to wait_until_ready in /w/vllm/shm_broadcast.py:284 from create in /w/vllm/shm_broadcast.py:489\n"
+        "Return from wait_until_ready in /w/vllm/shm_broadcast.py:299 to create in /w/vllm/shm_broadcast.py:489\n"
+    ),
+    "a call that a sentence praises": "We call `dist.all_reduce` here, and `queue.get` is what it should be.\n",
     "a server of files that answers again": (
         "nfs: server data not responding, still trying\n" * 2 + "nfs: server data OK\n"
     ),
