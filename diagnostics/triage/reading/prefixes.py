@@ -87,6 +87,8 @@ _STATED = (
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
 _IGNORED = ("Ignore import error", "Ignoring import error")
+# What is tried again has not failed yet.
+_AGAIN = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 
@@ -118,7 +120,11 @@ class Line:
     @property
     def harmless(self) -> bool:
         """A prefix says that it is no more than a warning, or the line itself that it is passed over."""
-        return (bool(self.level) and not self.error) or self.text.startswith(_IGNORED)
+        return (
+            (bool(self.level) and not self.error)
+            or self.text.startswith(_IGNORED)
+            or ("r" in self.text and not self.error and bool(_AGAIN.search(self.text)))
+        )
 
 
 def clean(raw: str) -> Line:
