@@ -31,8 +31,6 @@ _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
 _MOST_LOUD, _MOST_CUT = 4, 8
 _RUN, _SPACES = " " * 12, re.compile(r" {2,}")
 _BAR = re.compile(r"\d%\|")
-# Code that IPython or rich prints around the line that failed, with its number: no message of anything.
-_AROUND = re.compile(r"(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
 _RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
 _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
 
@@ -78,7 +76,9 @@ class Stages:
             if traceback.end == number:
                 self._tracebacks.keep(traceback)
                 self._box.begin(traceback, line)
-        if traceback and traceback.end != number and _AROUND.match(line.text.lstrip()):
+        if traceback and traceback.end != number and line.around:
+            return
+        if not traceback and line.printed:
             return
         matching = self._signatures.matching(line.text)
         if not matching and _RUN in line.text.strip():

@@ -87,8 +87,16 @@ _STATED = (
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
 _IGNORED = ("Ignore import error", "Ignoring import error")
+# Code that IPython or rich prints around the line that failed, with its number: no message of anything.
+_AROUND = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
 # What is tried again has not failed yet.
 _AGAIN = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
+# Prompts and completions, as trainers print some: what stands in them is nobody's failure.
+_SAMPLE = re.compile(
+    r"\s*(?:\[(?:prompt|response|ground_truth|question|Model Response)\]"
+    r"|(?:Completion|Prompt|Question|Solution string|Generated text|Model output)s?: )"
+    r"|(?![\w.]*(?:Error|Exception|Warning)\b).{0,400}(?:</?think>|</?answer>|<\|(?:im_start|im_end|eot_id|endoftext)\|>)"
+)
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 
@@ -123,8 +131,18 @@ class Line:
         return (
             (bool(self.level) and not self.error)
             or self.text.startswith(_IGNORED)
-            or ("r" in self.text and not self.error and bool(_AGAIN.search(self.text)))
+            or (not self.error and bool(_AGAIN.search(self.text)))
         )
+
+    @property
+    def around(self) -> bool:
+        """It has the shape of code around a line that failed."""
+        return bool(_AROUND.match(self.text))
+
+    @property
+    def printed(self) -> bool:
+        """It is a prompt or a completion that a trainer shows."""
+        return not self.error and bool(_SAMPLE.match(self.text))
 
 
 def clean(raw: str) -> Line:
