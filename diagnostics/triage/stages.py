@@ -76,9 +76,7 @@ class Stages:
             if traceback.end == number:
                 self._tracebacks.keep(traceback)
                 self._box.begin(traceback, line)
-        if traceback and traceback.end != number and line.around:
-            return
-        if not traceback and line.printed:
+        if (line.around and traceback.end != number) if traceback else line.printed:
             return
         matching = self._signatures.matching(line.text)
         if not matching and _RUN in line.text.strip():

@@ -111,7 +111,13 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
         state, candidates, followed = "known", [*roots, *broad][:MOST_CANDIDATES], rest
     elif broad and not _before(failures, broad, rest):
         state, candidates, followed = HYPOTHESIS, [], rest
-    elif rest and not broad and not _others(failures, rest) and not _alone(seen, rest) and not _better(rest, late):
+    elif (
+        rest
+        and not broad
+        and not _others(failures, rest)
+        and not _alone(seen, rest)
+        and not _better(rest, late)
+    ):
         state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
     else:
         state = _unresolved(seen, failures, late, excerpt=excerpt)

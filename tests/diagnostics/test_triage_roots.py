@@ -149,3 +149,18 @@ def test_a_printed_sample_is_nobodys_failure(judge, sample):
     assert (verdict.candidates, verdict.leads) == ((), ())
     verdict = judge(sample, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
     assert (verdict.state, verdict.leads) == ("unknown", ())
+
+
+def test_a_sample_of_many_lines_ends_with_what_it_was_worth(judge):
+    """What other processes print between its lines counts, and what comes after it."""
+    sample = [
+        "[prompt] user: mend this",
+        "ImportError: cannot import name 'x' from 'transformers'",
+        "[score] 0.0",
+    ]
+    failed = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    runner, worker = "(TaskRunner pid=7) ", "(WorkerDict pid=8) "
+    assert not judge(*(runner + line for line in sample)).candidates
+    between = judge(runner + sample[0], worker + failed, runner + sample[1])
+    after = judge(*(runner + line for line in sample), runner + failed)
+    assert [one.candidates[0].issue.code for one in (between, after)] == ["MEM007", "MEM007"]

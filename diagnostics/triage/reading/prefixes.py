@@ -135,6 +135,11 @@ class Line:
         )
 
     @property
+    def fine(self) -> bool:
+        """It speaks of no failure, whatever words are in it."""
+        return self.harmless or self.printed or self.around
+
+    @property
     def around(self) -> bool:
         """It has the shape of code around a line that failed."""
         return bool(_AROUND.match(self.text))
