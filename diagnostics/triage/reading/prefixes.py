@@ -92,11 +92,22 @@ _AROUND = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
 # What is tried again has not failed yet.
 _AGAIN = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
 # Prompts and completions, as trainers print some: what stands in them is nobody's failure.
-_SAMPLE = re.compile(
+_SHOWS = re.compile(
     r"\s*(?:\[(?:prompt|response|ground_truth|question|Model Response)\]"
     r"|(?:Completion|Prompt|Question|Solution string|Generated text|Model output)s?: )"
-    r"|(?![\w.]*(?:Error|Exception|Warning)\b).{0,400}(?:</?think>|</?answer>|<\|(?:im_start|im_end|eot_id|endoftext)\|>)"
 )
+_CHAT = (
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|endoftext|>",
+)
+_CHAT_WITHIN = 400
+_RAISED = re.compile(r"[\w.]*(?:Error|Exception|Warning)\b")
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 
@@ -147,7 +158,12 @@ class Line:
     @property
     def printed(self) -> bool:
         """It is a prompt or a completion that a trainer shows."""
-        return not self.error and bool(_SAMPLE.match(self.text))
+        if self.error:
+            return False
+        if _SHOWS.match(self.text):
+            return True
+        head = self.text[:_CHAT_WITHIN]
+        return "<" in head and any(mark in head for mark in _CHAT) and not _RAISED.match(head)
 
 
 def clean(raw: str) -> Line:
