@@ -128,7 +128,7 @@ def _lines(seen: Seen) -> Iterator[tuple[Hit, str]]:
             if facts.IGNORED in text:
                 ignored = _IGNORED
             if text:
-                level = "error" if line.error else "fine" if line.harmless or ignored else ""
+                level = "error" if line.error else "fine" if line.fine or ignored else ""
                 yield Hit(seen.source, number, text[:_SHOWN], line.rank or seen.rank, None), level
             # Its traceback ends with the exception, which is the first line that begins at the margin.
             begun = text and line.text[0] != " " and not text.startswith((HEADER, facts.IGNORED))

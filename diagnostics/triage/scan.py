@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _WINDOW = 4096
 # So much of its beginning is kept for the metrics.
 HEAD = 1 << 16
+# verl prints a prompt, what was answered, and then what it was worth; what is in between may be of many lines.
+_SAMPLE = re.compile(rb"(?:^|\n)([^\n]{0,80}?pid=[^\n]{1,60}?)\[(?:(prompt|response)|ground_truth|score)\]")
+_SAMPLE_BEFORE = 1 << 13
 _RANK_FILE = re.compile(
     r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)",
     re.IGNORECASE,
@@ -49,6 +52,7 @@ class _BlockWalk:
     def __init__(self, seen: Seen, rules: Rules) -> None:
         self._seen = seen
         self._number = 1
+        self._samples = False
         self._first_look = FirstLook(rules)
         self.stages = Stages(seen, rules, self._first_look)
 
@@ -56,6 +60,7 @@ class _BlockWalk:
         """Looks through a block: from anchor to anchor, and line by line while a traceback is open."""
         first = number = self._number
         position, size = 0, len(data)
+        self._samples = b"[prompt]" in data or b"[response]" in data
         while position < size:
             if self.stages.inside(number):
                 end = _line_end(data, position)
@@ -87,6 +92,8 @@ class _BlockWalk:
         ):
             self.stages.take(inner, number)
             return True
+        if self._samples and _in_sample(data, start, end):
+            return True
         raw = data[max(start, anchor - _WINDOW) : min(end, anchor + 2 * _WINDOW)]
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         if "\r" in text and len(parts := [part for part in text.split("\r") if part.strip()]) > 1:
@@ -104,6 +111,15 @@ class _BlockWalk:
         for index, text in wrapped.rejoined(lines):
             if self._first_look.search(text.encode(), 0):
                 self.stages.joined(text, lines[index], index + 1)
+
+
+def _in_sample(data: bytes, start: int, end: int) -> bool:
+    """Whether a line belongs to a sample that the same process began to print before it, and that has not ended."""
+    before = data[max(0, start - _SAMPLE_BEFORE) : start]
+    if b"[response]" not in before and b"[prompt]" not in before:
+        return False
+    begun = {match[1]: bool(match[2]) for match in _SAMPLE.finditer(before)}
+    return any(is_open and data.startswith(prefix, start, end) for prefix, is_open in begun.items())
 
 
 def _line_end(data: bytes, position: int) -> int:

@@ -76,16 +76,24 @@ class Stages:
             if traceback.end == number:
                 self._tracebacks.keep(traceback)
                 self._box.begin(traceback, line)
-        matching = self._signatures.matching(line.text)
-        if not matching and _RUN in line.text.strip():
-            # A terminal that was copied from pads what it broke.
-            matching = self._signatures.matching(_SPACES.sub(" ", line.text))
+        if not traceback and line.printed:
+            return
+        matching = self._matching(line.text)
+        if matching and traceback and traceback.end != number and line.around:
+            matching = []
         if matching:
             about = traceback or self._tracebacks.before(line, number)
             self._signatures.keep(matching, line, number, self._part, about)
         if self._said.take(line, number, inside=traceback is not None):
             # Of what Python ignored it printed no more than this.
             self._ignored.forget(line)
+
+    def _matching(self, text: str) -> list[int]:
+        matching = self._signatures.matching(text)
+        if not matching and _RUN in text.strip():
+            # A terminal that was copied from pads what it broke.
+            matching = self._signatures.matching(_SPACES.sub(" ", text))
+        return matching
 
     def joined(self, text: str, first: str, number: int) -> None:
         """Takes a line that was put together of several, the first of which has this number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -37,6 +38,10 @@ _ENDING = {
     "KeyboardInterrupt", "SystemExit", "CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError",
     "SignalException", "ChildFailedError",
 }  # fmt: skip
+
+
+# An exception as a line names it.
+_NAMED = re.compile(r"(?:\w+\.)*(\w+(?:Error|Exception)): ")
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,13 @@ def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagn
         state, candidates, followed = "known", [*roots, *broad][:MOST_CANDIDATES], rest
     elif broad and not _before(failures, broad, rest):
         state, candidates, followed = HYPOTHESIS, [], rest
-    elif rest and not broad and not _others(failures, rest) and not _better(rest, late):
+    elif (
+        rest
+        and not broad
+        and not _others(failures, rest)
+        and not _alone(seen, rest)
+        and not _better(rest, late)
+    ):
         state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
     else:
         state = _unresolved(seen, failures, late, excerpt=excerpt)
@@ -222,6 +233,16 @@ def _others(failures: Iterable[Traceback], wrappers: Iterable[Candidate]) -> boo
     """Whether a traceback is there that is neither a wrapper's own nor merely what ending processes print."""
     own = _own(wrappers)
     return any(not _follows(failure, own) for failure in failures)
+
+
+def _alone(seen: Iterable[Seen], wrappers: Iterable[Candidate]) -> bool:
+    """Whether a line outside any traceback names an exception that is not one of those that follow."""
+    own = {(hit.source, hit.line) for one in wrappers for hit in one.hits}
+    return any(
+        (hit.source, hit.line) not in own and (said := _NAMED.search(hit.text)) and said[1] not in _ENDING
+        for log in seen
+        for hit in log.errors
+    )
 
 
 def _before(failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]) -> bool:

@@ -103,3 +103,64 @@ def test_a_broad_line_after_another_failure_is_no_more_than_near(judge):
     """What failed first is what nobody described."""
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD)
     assert (verdict.state, verdict.near[0].code) == ("unknown", "NET012")
+
+
+def test_code_around_the_line_that_failed_is_no_message(judge):
+    """IPython prints it with its number; the line that failed has an arrow."""
+    verdict = judge(
+        "RuntimeError                              Traceback (most recent call last)",
+        "File /opt/run/cells.py:7, in load(path)",
+        "      5     return read(path)",
+        '      6 raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")',
+        "----> 7 check(path)",
+        "",
+        "RuntimeError: 78 main and 21 indexer specs are required",
+    )
+    assert (verdict.state, verdict.candidates, verdict.leads) == ("unknown", (), ())
+
+
+@pytest.mark.parametrize("again", ["Backing off judge(...) for 0.8s", "retrying in 2 seconds"])
+def test_what_is_tried_again_has_not_failed_yet(judge, again):
+    """What failed in the end is what nobody described."""
+    said = f"{again} (openai.RateLimitError: Error code: 429)"
+    verdict = judge(said, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    assert verdict.state in {"unknown", "hypothesis"}
+
+
+def test_an_exception_beside_a_wrapper_is_the_failure(judge):
+    """Also where a logger or Ray cut its traceback away."""
+    wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    verdict = judge("ERROR 01-31 10:00:00 [core.py:7] AssertionError: 78 main specs are required", wrapper)
+    assert verdict.state == "unknown"
+    assert judge(wrapper).state == "wrapper"
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "(TaskRunner pid=7) [prompt] user: what does CUDA out of memory. Tried to allocate 20.00 MiB mean?",
+        "Completion: it says ImportError: cannot import name 'x' from 'transformers'",
+        "So ModuleNotFoundError: No module named 'numpy' is raised.</think> Install it.",
+    ],
+)
+def test_a_printed_sample_is_nobodys_failure(judge, sample):
+    """Neither of a run that ended well nor beside a failure of another kind."""
+    verdict = judge(sample, "{'train_runtime': 77.0, 'train_loss': 0.07, 'epoch': 1.0}")
+    assert (verdict.candidates, verdict.leads) == ((), ())
+    verdict = judge(sample, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    assert (verdict.state, verdict.leads) == ("unknown", ())
+
+
+def test_a_sample_of_many_lines_ends_with_what_it_was_worth(judge):
+    """What other processes print between its lines counts, and what comes after it."""
+    sample = [
+        "[prompt] user: mend this",
+        "ImportError: cannot import name 'x' from 'transformers'",
+        "[score] 0.0",
+    ]
+    failed = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    runner, worker = "(TaskRunner pid=7) ", "(WorkerDict pid=8) "
+    assert not judge(*(runner + line for line in sample)).candidates
+    between = judge(runner + sample[0], worker + failed, runner + sample[1])
+    after = judge(*(runner + line for line in sample), runner + failed)
+    assert [one.candidates[0].issue.code for one in (between, after)] == ["MEM007", "MEM007"]

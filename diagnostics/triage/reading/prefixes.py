@@ -87,6 +87,27 @@ _STATED = (
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
 _IGNORED = ("Ignore import error", "Ignoring import error")
+# Code that IPython or rich prints around the line that failed, with its number: no message of anything.
+_AROUND = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
+# What is tried again has not failed yet.
+_AGAIN = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
+# Prompts and completions, as trainers print some: what stands in them is nobody's failure.
+_SHOWS = re.compile(
+    r"\s*(?:\[(?:prompt|response|ground_truth|question|Model Response)\]"
+    r"|(?:Completion|Prompt|Question|Solution string|Generated text|Model output)s?: )"
+)
+_CHAT = (
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|endoftext|>",
+)
+_CHAT_WITHIN = 400
+_RAISED = re.compile(r"[\w.]*(?:Error|Exception|Warning)\b")
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 
@@ -118,7 +139,31 @@ class Line:
     @property
     def harmless(self) -> bool:
         """A prefix says that it is no more than a warning, or the line itself that it is passed over."""
-        return (bool(self.level) and not self.error) or self.text.startswith(_IGNORED)
+        return (
+            (bool(self.level) and not self.error)
+            or self.text.startswith(_IGNORED)
+            or (not self.error and bool(_AGAIN.search(self.text)))
+        )
+
+    @property
+    def fine(self) -> bool:
+        """It speaks of no failure, whatever words are in it."""
+        return self.harmless or self.printed or self.around
+
+    @property
+    def around(self) -> bool:
+        """It has the shape of code around a line that failed."""
+        return bool(_AROUND.match(self.text))
+
+    @property
+    def printed(self) -> bool:
+        """It is a prompt or a completion that a trainer shows."""
+        if self.error:
+            return False
+        if _SHOWS.match(self.text):
+            return True
+        head = self.text[:_CHAT_WITHIN]
+        return "<" in head and any(mark in head for mark in _CHAT) and not _RAISED.match(head)
 
 
 def clean(raw: str) -> Line:
