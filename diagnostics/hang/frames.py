@@ -29,7 +29,7 @@ MACHINERY = re.compile(
     r"(?:^|.*/)(?:threading|queue|selectors|socket|ssl|contextlib|functools|_weakrefset)\.py$"
     r"|(?:^|.*/)(?:multiprocessing/(?:connection|queues|synchronize)|concurrent/futures/_base|c10d_logger"
     r"|shm_broadcast)\.py$"
-    r"|(?:^|.*/)(?:zmq|asyncio)/.*|(?:^|.*/)(?:select|_?socket|_?thread)module\.c(?:\.h)?$"
+    r"|(?:^|.*/)(?:zmq|asyncio|redis)/.*|(?:^|.*/)(?:select|_?socket|_?thread)module\.c(?:\.h)?$"
     # Below what Python calls in C, where a reader of stacks shows that.
     r"|(?:^|.*/)(?:lib(?:c|pthread|zmq|stdc\+\+|python[\d.]*)(?:-[\d.]+)?\.so[.\d]*|python[\d.]*)$"
 )
@@ -72,6 +72,8 @@ _IDLE: tuple[tuple[str, str], ...] = (
     (r"asyncio/(runners|base_events|unix_events)\.py", r"run|run_forever|run_until_complete"),
     (r"py_?spy|pydevd.*|debugpy/.*", r".*"),
     (r"prometheus_client/.*", r".*"),
+    # Who listens to whatever is published.
+    (r"redis/(asyncio/)?client\.py", r"listen|get_message|run"),
     (
         r"torch/distributed/elastic/.*",
         r"(?!(?:next_rendezvous|run|_?wait_\w+|synchronize|barrier|get_all)$).*",

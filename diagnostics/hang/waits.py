@@ -199,6 +199,9 @@ def _of_library(thread: Thread, kind: str) -> bool:
 
 def _refined(process: Process, thread: Thread, wait: Wait) -> Wait:
     """What else the system call says of a wait: of a pipe which end, of an event loop's select nothing."""
+    if wait.kind == "socket" and all(frames.MACHINERY.match(frame.path) for frame in thread.frames):
+        # A stack that was cut off before whoever asked: it may be a listener, at rest.
+        return Wait("unseen", wait.frame, place=wait.place)
     if wait.kind == "event" and any(
         frames.THREADING.match(f.path) and f.function == "join" for f in thread.frames
     ):

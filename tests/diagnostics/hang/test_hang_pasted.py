@@ -314,6 +314,12 @@ OPEN = {
     "Thread 0x7F14 (active)\n\t _get_next_task_from_local_scheduler (ray/worker.py:984)\n\t main_loop (ray/worker.py:1001)\n"  # noqa: E501
     "\t <module> (ray/workers/default_worker.py:99)\nThread 0x7F15 (active)\n\t recv (redis/_compat.py:71)\n"
     "\t _run (ray/import_thread.py:60)\n\t _bootstrap (threading.py:884)\n",
+    "a thread that listens to what is published": "Thread 0x7F16 (active)\n\t recv (redis/_compat.py:71)\n"
+    "\t read_response (redis/connection.py:633)\n\t parse_response (redis/client.py:2974)\n"
+    "\t listen (redis/client.py:3045)\n\t watch (events.py:60)\n\t _bootstrap (threading.py:884)\n",
+    "one of which the end is cut off": "Thread 0x7F15 (active)\n\t _flush (ray/profiling.py:97)\n"
+    "\t _bootstrap (threading.py:884)\nThread 0x7F16 (active)\n\t recv (redis/_compat.py:71)\n"
+    "\t readline (redis/connection.py:223)\n\t read_response (redis/co\n",
     "pool threads": 'Thread 0x7f27 (idle threadpool worker)\n\n  File "/usr/lib/python3.9/threading.py", line 930, in _bootstrap\n'  # noqa: E501
     '    self._bootstrap_inner()\n  File "/usr/lib/python3.9/concurrent/futures/thread.py", line 75, in _worker\n'
     "    work_item = work_queue.get(block=True)\n",
