@@ -96,7 +96,7 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "the longest word and the end token don't fit; raise sampling.max_tokens"),
         (("rollout.partial_tokens", "rollout.max_staleness", "train.iterations"),
          ahead and rollout.partial_tokens > 0 and rollout.max_staleness < 2 * train.updates,
-         "a completion that goes on under a later version is at least 2 * train.iterations versions old in the "
+         f"a completion that goes on under a later version is at least {2 * train.updates} versions old in the "
          "end; raise max_staleness to that, or set partial_tokens to 0"),
         (("data.max_prompt_tokens", "sampling.max_tokens", "model.max_length"),
          data.max_prompt_tokens + sampling.max_tokens > model.max_length,
@@ -118,7 +118,7 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "the lower bound of the weights must not be above the upper one"),
         (("loss.dual_clip",), 0 < loss.dual_clip <= 1, "expected a number above 1, or 0 for no bound"),
         (("rollout.max_staleness", "train.iterations"), ahead and 0 < rollout.max_staleness < train.updates,
-         "one step ahead is already train.iterations versions old; set max_staleness to at least that, or to 0"),
+         f"one step ahead is already {train.updates} versions old; set max_staleness to at least that, or to 0"),
         (("rollout.server", "rollout.port"), starts and rollout.server in ("vllm", "trl"),
          "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port"),
         (("rollout.host", "rollout.port"), starts and rollout.host not in LOOPBACK,

@@ -116,6 +116,29 @@ def test_a_server_is_named_for_releases_that_know_it():
                 assert not [one for one in early if within(one, bound.versions)], (code, name, text)
 
 
+# What somebody has who set nothing, read in TRL's GRPOConfig of 0.18.0 to 1.16.0, its scripts/vllm_serve.py and
+# swift/arguments of 4.6.0: who runs out of it has it already.
+DEFAULTS = {
+    "trl": r"vllm_gpu_memory_utilization=0\.3|(?:vllm_server_port=|--port )8000|vllm_group_port=51216",
+    "ms-swift": r"--(?:vllm_server_)?port 8000|--vllm_server_group_port 51216",
+}
+
+
+def test_a_smaller_share_and_another_port_are_not_those_that_one_has_anyway():
+    """A remedy that sets what is set already changes nothing, and reads as if it had been tried."""
+    for code, name, framework, text, _bound in edits.each_edit():
+        same = re.search(DEFAULTS.get(framework, r"(?!)"), text)
+        assert same is None, (code, name, framework, same)
+
+
+def test_a_launcher_of_one_process_is_one_that_sets_its_variables():
+    """`accelerate launch` of 1.15.0 sets RANK and its kind for several processes, and none of them for one."""
+    for code, _name, _framework, text, _bound in edits.each_edit():
+        signature = ISSUES[code].signature
+        if signature is not None and any("(?:RANK|" in pattern for pattern in signature.any):
+            assert "accelerate" not in text or "more than one process" in text, (code, text)
+
+
 def test_a_variable_of_vllm_that_is_gone_is_told_with_its_last_release():
     """Beside a framework's name nothing else says for which vLLM it is; to take it away harms none."""
     for code, name, framework, text, _bound in edits.each_edit():

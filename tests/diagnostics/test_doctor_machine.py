@@ -142,6 +142,22 @@ def test_what_is_said_of_a_machine(whole, changes, expected):
 
 
 @pytest.mark.parametrize(
+    ("changes", "left_out"),
+    [
+        (gpu(ecc_uncorrected=3), True),
+        (gpu(rows_pending=True), True),
+        (gpu(compute_mode="exclusive_process"), False),
+        (gpu(mig=True), False),
+    ],
+)
+def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(whole, changes, left_out):
+    """What is set can be set otherwise; the GPU is as good as any."""
+    (found,) = examine(whole, replace(GOOD, **changes)).findings
+    assert found.remedy.actions[0]
+    assert ("Leave it out" in str(found.remedy)) == left_out
+
+
+@pytest.mark.parametrize(
     ("environ", "expected"),
     [
         ({"CUDA_VISIBLE_DEVICES": "0,1"}, []),

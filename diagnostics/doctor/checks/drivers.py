@@ -190,6 +190,10 @@ def _needs_a_look(gpu: Gpu, troubles: list[str]) -> Finding:
     broken = bool(gpu.problem or gpu.ecc_uncorrected or gpu.rows_pending)
     shared = Run(("sudo", "nvidia-smi", "-i", str(gpu.index), "-c", "DEFAULT"))
     mode = [shared] * (gpu.compute_mode not in {"", "default"})
+    # A setting is no damage: with it the GPU is as good as any.
+    advice = ["Leave it out of the run until it is seen to."] * broken
+    advice += ["Let more than one process in."] * bool(mode)
+    advice += ["Give each part an engine of its own, or have MIG switched off."] * bool(gpu.mig)
     return finding(
         "ENV909",
         Severity.ERROR if broken or mode else Severity.INFO,
@@ -197,7 +201,7 @@ def _needs_a_look(gpu: Gpu, troubles: list[str]) -> Finding:
         detail="",
         evidence=tuple(Evidence(text, f"GPU {gpu.index} {gpu.name}, NVML") for text in troubles),
         remedy=Remedy.of(
-            "Leave it out of the run until it is seen to.",
+            " ".join(advice),
             Run(("nvidia-smi", "-q", "-i", str(gpu.index), "-d", "ECC,ROW_REMAPPER,COMPUTE")),
             *mode,
         ),

@@ -65,7 +65,7 @@ def _what(index: Index, verdict: HangVerdict) -> str:
 # What failed by the words of a text alone.
 _TOLD = {
     DIED: "died, by what the text says",
-    FAILED: "does not answer its driver any more, by what the text says",
+    FAILED: "has failed or lost what was on it, by what the driver says in the text",
     OWES: "makes no token for the requests that it has, by what its log says",
 }
 # Where a cause says more than what its process is in.
@@ -167,7 +167,8 @@ def together(index: Index, keys: tuple[str, ...]) -> str:
     stand, who = index.stands[keys[0]], _those(index, keys)
     return (
         f"Not known what holds it up: {who} are all in {_asked(stand)}; who is missing from it is not among them, "
-        "or they are in different groups, which Python's stacks do not tell."
+        "they are in different groups or bring different sizes, or a link or a device between them stands. Python's "
+        "stacks tell none of it."
     )
 
 

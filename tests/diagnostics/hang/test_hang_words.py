@@ -73,6 +73,8 @@ CASES = {
         "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n" + LATE, "device", ""),
     "a device that its driver gave up, and nothing beside": (
         "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error\n", "device", ""),
+    "a device that lost what was on it, and answers": (
+        "NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1). RST: No, D-RST: No\n" + LATE, "device", ""),
     "the lock of a file, as a log's last word": (
         "Fetching 5 files: 0%|\nStill waiting to acquire lock on /c/model.lock (elapsed: 10.0 seconds)...\n",
         "file_lock", "HNG007"),
@@ -227,6 +229,13 @@ def test_a_cause_that_words_tell(name: str, told: Callable[[str], HangVerdict]) 
 def test_what_is_only_said_is_a_hypothesis(name: str, told: Callable[[str], HangVerdict]) -> None:
     """Nothing of it was seen."""
     assert told(CASES[name][0]).certainty == "hypothesis"
+
+
+def test_a_device_that_answers_is_not_said_not_to(told: Callable[[str], HangVerdict]) -> None:
+    """Of contained errors the driver tells itself: what was on the device is lost, and it goes on."""
+    sentence = told(CASES["a device that lost what was on it, and answers"][0]).sentence
+    assert "failed or lost" in sentence
+    assert "answer" not in sentence
 
 
 NOTHING = {

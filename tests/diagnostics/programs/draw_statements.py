@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[3]
 _NAMES = re.compile(
     r"\b(?:vLLM|TRL|verl|swift|OpenRLHF|EasyR1|Ray|PyTorch|transformers|NCCL|Hydra|accelerate)\b|\d\.\d|_"
 )
+# A pattern for lines of a log is no statement.
+_PATTERN = re.compile(r"\(\?[:!=<P]|\[\^|\\[bdswS]")
 _END = re.compile(r"(?<=[.:;])\s+(?=[A-Z`])")
 _SHORT = 40
 # As a row of an earlier draw has it, which leaves off what is long.
@@ -77,7 +79,7 @@ def _printed(tree: ast.Module) -> Iterator[str]:
         else:
             continue
         for sentence in _END.split(" ".join(text.split())):
-            if sentence[:1].isupper() and sentence.count(" ") > _WORDS:
+            if sentence[:1].isupper() and sentence.count(" ") > _WORDS and not _PATTERN.search(sentence):
                 yield sentence
 
 
