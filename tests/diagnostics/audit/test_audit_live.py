@@ -27,7 +27,7 @@ def told(found):
     return {each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_nothing_wrong_is_clean_as_far_as_asked(trained, dtype):
     """In an engine of 16 bits, too, whose numbers are never the checkpoint's."""
     found = answers(trained, dtype=dtype)

@@ -37,7 +37,7 @@ def faults(rows, folder, checkpoint):
         {"temperature": 0.74, "top_k": 5},
         {"top_p": 0.91, "repetition_penalty": 1.21},
     ],
-    ids=lambda law: "-".join(law),
+    ids="-".join,
 )
 def test_both_of_two_laws_are_named_with_their_values(made, checkpoint, tmp_path, law):
     """As a server's are: nothing beside them is."""
