@@ -218,7 +218,7 @@ def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, t
         ),
         ("top-p in the engine's log-probs", "streams/nucleus", {"top_p": p}),
         ("top-k in the engine's log-probs", "streams/nucleus", {"top_k": drawn.randrange(4, 12)}),
-        ("a repetition penalty", "streams/repetition", {"repetition": drawn.uniform(1.08, 1.4)}),
+        ("a repetition penalty", "streams/repetition", {"repetition_penalty": drawn.uniform(1.08, 1.4)}),
         ("", "", {}),
         ("", "", {"temperature": hot, "trainer": hot}),
     )

@@ -64,13 +64,22 @@ TEXTS = (
 STREAMS = (
     Pair("log-probs: temperature, top-p", ("streams/temperature", "streams/nucleus"), ("temperature", "top_p")),
     Pair("log-probs: temperature, repetition penalty", ("streams/temperature", "streams/repetition"),
-         ("temperature", "repetition")),
-    Pair("log-probs: top-p, repetition penalty", ("streams/nucleus", "streams/repetition"), ("top_p", "repetition")),
+         ("temperature", "repetition_penalty")),
+    Pair("log-probs: top-p, repetition penalty", ("streams/nucleus", "streams/repetition"),
+         ("top_p", "repetition_penalty")),
     Pair("log-probs: temperature, copies", ("streams/temperature", "samples/identical"), ("temperature",), COPIES),
     Pair("log-probs: top-p, copies", ("streams/nucleus", "samples/identical"), ("top_p",), COPIES),
-    Pair("log-probs: repetition penalty, copies", ("streams/repetition", "samples/identical"), ("repetition",), COPIES),
+    Pair("log-probs: repetition penalty, copies", ("streams/repetition", "samples/identical"),
+         ("repetition_penalty",), COPIES),
     Pair("log-probs: temperature, rewards all the same", ("streams/temperature", "rewards/constant"), ("temperature",),
          SAME),
+)  # fmt: skip
+WEIGHED = tuple(
+    Pair(f"log-probs and weights: {', '.join(laws)}", tuple(f"sampling/{law}" for law in laws), laws)
+    for laws in (
+        ("temperature", "top_p"), ("temperature", "top_k"), ("temperature", "min_p"),
+        ("temperature", "repetition_penalty"), ("top_p", "repetition_penalty"), ("top_k", "repetition_penalty"),
+    )
 )  # fmt: skip
 TRUNCATED = Pair("truncation, rewards all the same", ("metrics/all_cut", "rewards/constant"), ())
 
@@ -97,8 +106,8 @@ class Table:
         }
         count["beside"] += bool(others)
         told = {each.name: each.value for answer in audit.answers for each in answer.estimates}
-        for name in ("temperature", "top_p", "top_k"):
-            if name in how and name in told and pair in TEXTS:
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
+            if name in how and name in told and pair in (*TEXTS, *WEIGHED):
                 self.off.setdefault(f"{pair.name}: {name}", []).append(abs(float(told[name]) - how[name]))
         print(pair.name, how, states, sorted(named), file=sys.stderr, flush=True)
 
@@ -107,7 +116,7 @@ class Table:
         print(f"| pair | runs | both named | of each: {', '.join(STATES)} | another beside |")
         print("|---|---|---|---|---|")
         for name, count in self.rows.items():
-            pair = next(each for each in (*TEXTS, *STREAMS, TRUNCATED) if each.name == name)
+            pair = next(each for each in (*TEXTS, *STREAMS, *WEIGHED, TRUNCATED) if each.name == name)
             each = "; ".join(
                 f"`{family}` {', '.join(str(count[f'{family} {state}']) for state in STATES)}"
                 for family in pair.families
@@ -146,7 +155,8 @@ def drawn_law(drawn: random.Random) -> dict[str, float]:
         "temperature": drawn.choice((drawn.uniform(0.6, 0.88), drawn.uniform(1.13, 1.3))),
         "top_p": round(drawn.uniform(0.85, 0.97), 4),
         "top_k": drawn.randrange(4, 14),
-        "repetition": drawn.uniform(1.1, 1.4),
+        "repetition_penalty": drawn.uniform(1.1, 1.4),
+        "min_p": drawn.uniform(0.02, 0.15),
     }
 
 
@@ -162,7 +172,7 @@ def of_model(table: Table, seed: int, folder: Path, only: str, *, toy: bool) -> 
     made = sampled.model(seed, drawn.choice((96, 300)), drawn.uniform(6, 30))
     checkpoint = sampled.saved(made, folder / f"model-{seed}")
     values = drawn_law(drawn)
-    for pair in (*TEXTS[: 1 if toy else None], *STREAMS[: 1 if toy else None]):
+    for pair in (one for each in (TEXTS, STREAMS, WEIGHED) for one in each[: 1 if toy else None]):
         if only not in pair.name:
             continue
         how = {name: values[name] for name in pair.how}
@@ -170,7 +180,9 @@ def of_model(table: Table, seed: int, folder: Path, only: str, *, toy: bool) -> 
         size = 4 if toy else 33 if texts else 16
         rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=size, **how)
         rows = pair.put(rows, seed) if pair.put else rows
-        if texts:
+        if pair in WEIGHED:
+            audit = audited(runs.as_prime(rows, folder / "pair"), checkpoint=checkpoint)
+        elif texts:
             place = runs.as_parquet(sampled.as_texts(rows), folder / "pair")
             audit = audited(place, checkpoint=checkpoint)
         else:

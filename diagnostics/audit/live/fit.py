@@ -112,10 +112,8 @@ def zoom(seen: Seen, start: Law, name: str, around: float | None = None) -> tupl
 
 def _points(low: float, high: float, scale: str, count: int) -> Iterator[float]:
     if scale == "whole":
-        step = max(1.0, (high - low) / count)
-        yield from sorted(
-            {round(low + step * place) for place in range(int((high - low) / step) + 1)} | {round(high)}
-        )
+        # Nearer to one another where they are few: 5 of 200 is as far from 10 as 50 is from 100.
+        yield from sorted({round(low * (high / low) ** (place / (count - 1))) for place in range(count)})
         return
     for place in range(count):
         share = place / (count - 1)

@@ -153,7 +153,7 @@ class Reference:
         model = copy.deepcopy(self._base if apart else whole)
         if self._state is not None:
             model.load_state_dict(self._state)
-        model = model.to(kind)
+        model = rounded(model, kind)
         if not native:
             model = model.to(torch.float32 if self.large else torch.float64)
         if apart:
@@ -186,6 +186,16 @@ class Reference:
 
     def _from_disk(self) -> Any:
         return folders.model(self.weights)
+
+
+def rounded(model: Any, kind: Any) -> Any:
+    """A model with its weights in a type; what is none, as the frequencies of positions, an engine keeps in 32 bits."""
+    kept = [(module, dict(module.named_buffers(recurse=False))) for module in model.modules()]
+    model = model.to(kind)
+    for module, buffers in kept:
+        for name, value in buffers.items():
+            setattr(module, name, value)
+    return model
 
 
 def step_of(folder: Path) -> int | None:

@@ -192,12 +192,12 @@ def _paired(
 
 def _law(seen: Seen, found: fit.Fitted, expected: Law, floor: float) -> list[ProbeAnswer]:
     count, times = len(seen.ids), found.residual / floor
+    slack = 12.0 if floor < 1e-4 else ALARM
     second = RunnerUp(*found.next_best) if found.next_best else None
     clean = ProbeAnswer(
-        "sampling", CLEAN, "P5", residual=found.residual, floor=floor, alarm=ALARM * floor, runner_up=second,
+        "sampling", CLEAN, "P5", residual=found.residual, floor=floor, alarm=slack * floor, runner_up=second,
         count=count, decisive=True,
     )  # fmt: skip
-    slack = 12.0 if floor < 1e-4 else ALARM
     if times > slack:
         biased = bias.biased(seen, found.law) or bias.biased(seen, expected)
         if biased is not None and seen.residual(biased) < 0.5 * found.residual:

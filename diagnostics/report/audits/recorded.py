@@ -112,7 +112,8 @@ FACTS: dict[str, str] = {
     "masked": "in the loss: {trained} tokens behind prompts, {prompted} of {prompts} of prompts, in"
     " {rows} of {count} samples",
     "streams": "engine less trainer: {size:.2g} on average, {median:.2g} in the middle, over {count} tokens",
-    "one_law": "one law is told of two streams; another beside it would not show: ask again when this one is mended",
+    "one_law": "one law is told of two streams; another beside it would not show: --checkpoint DIR of"
+    " these samples tells both, or ask again when this one is mended",
     "raised": "{error}",
     "reward_unlike": "now {now}, recorded {then}",
     "text_read": "{count} tokens of {rows} texts; {left_out} texts did not come back the same from their ids",

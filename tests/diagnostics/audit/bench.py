@@ -27,6 +27,7 @@ from diagnostics.audit.live import material
 from diagnostics.audit.live.asked import Asked, audit_server
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.endpoints import identified
+from diagnostics.audit.live.reference import rounded
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit import proxy, world
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
@@ -179,7 +180,7 @@ def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
     """A stand-in that does it."""
     for name in ("second", "stale_cache"):
         if model := getattr(case.wrong, name):
-            setattr(case.wrong, name, model.to(getattr(torch, dtype)))
+            setattr(case.wrong, name, rounded(model, getattr(torch, dtype)))
     with serving(Engine(folder / (case.folder or "checkpoint-300"), dtype, case.wrong, seed)) as url:
         yield url
 

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diagnostics.audit.live.endpoints import Drawn
 from diagnostics.audit.live.law import Law, Seen
+from diagnostics.audit.live.reference import rounded
 from tests.diagnostics.audit.cutting import CuttingLlama
 
 
@@ -189,8 +190,8 @@ class Engine:
 
 
 def loaded(folder: Path, dtype: str) -> Any:
-    """The model of a folder in a type."""
-    return AutoModelForCausalLM.from_pretrained(folder).to(getattr(torch, dtype)).eval()
+    """The model of a folder in a type, as an engine has it: the frequencies of positions stay in 32 bits."""
+    return rounded(AutoModelForCausalLM.from_pretrained(folder), getattr(torch, dtype)).eval()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import torch
 
 from diagnostics.__main__ import main
 from diagnostics.audit import document
+from diagnostics.audit.live import reference
 from diagnostics.audit.live.asked import Asked, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
@@ -27,7 +28,7 @@ def told(found):
     return {each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_nothing_wrong_is_clean_as_far_as_asked(trained, dtype):
     """In an engine of 16 bits, too, whose numbers are never the checkpoint's."""
     found = answers(trained, dtype=dtype)
@@ -55,6 +56,14 @@ def test_an_older_checkpoint_is_named(trained):
     """And nothing else, since the law is judged by the weights that the engine holds."""
     found = answers(trained, folder="checkpoint-110")
     assert told(found) == {"weights/version": "checkpoint-110"}
+
+
+def test_a_large_one_whose_version_explains_all_is_not_asked_again(trained, monkeypatch):
+    """A second look would take four times as long as the first, and tell the same."""
+    monkeypatch.setattr(reference, "_LARGE", 1000)
+    found = answers(trained, folder="checkpoint-20")
+    assert told(found) == {"weights/version": "checkpoint-20"}
+    assert found.tokens < 2000
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,18 @@ def model(seed=0, vocabulary=64, peak=20.0):
     return made
 
 
-def law(logits, ids, *, temperature=1.0, top_p=1.0, top_k=0, repetition=1.0):
+def law(logits, ids, *, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0):
     """Log-probs after a penalty, a temperature and a cut, in vLLM's order."""
-    if repetition != 1.0:
+    if repetition_penalty != 1.0:
         for row, seen in zip(logits, ids, strict=True):
             places = torch.tensor(sorted(set(seen)))
-            row[places] = torch.where(row[places] > 0, row[places] / repetition, row[places] * repetition)
+            row[places] = torch.where(
+                row[places] > 0, row[places] / repetition_penalty, row[places] * repetition_penalty
+            )
     logits = logits / temperature
+    if min_p:
+        chances = logits.softmax(-1)
+        logits = logits.masked_fill(chances < min_p * chances.max(-1, keepdim=True).values, -torch.inf)
     if top_k:
         least = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)

@@ -23,7 +23,7 @@ from diagnostics.audit.model import (
 from diagnostics.audit.recorded.questions import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from diagnostics.audit.recorded.rows import Recording, Remains, Row
 
@@ -34,6 +34,10 @@ _EXACT, _FLOOR = 2e-4, 0.006
 # Of a law that leaves a trace, and of a difference without any, whose arithmetic nobody knows: a bfloat16 engine of
 # another kernel than the trainer's may well come to half of it.
 _TRACE, _ALARM = 0.024, 0.05
+# What a law may be behind.
+_OF_LAWS = {
+    "streams", "streams/temperature", "streams/nucleus", "streams/repetition", "streams/unlike"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,24 @@ class Pair:
         return self.engine - self.trainer
 
 
-def ask(remains: Remains) -> Iterator[ProbeAnswer]:
-    """One answer a recording that has both streams."""
+def ask(
+    remains: Remains, fitted: Callable[[Recording], list[ProbeAnswer]] | None = None
+) -> Iterator[ProbeAnswer]:
+    """One answer a recording that has both streams, or one of each value that logits tell.
+
+    Args:
+        remains: What was read.
+        fitted: The faults of a recording by the weights that its samples are of; None: there are none.
+    """
     asked = False
     for recording in remains.recordings:
         rows = [row for row in recording.rows if row.tokens and row.tokens.engine and row.tokens.trainer]
         pairs = _pairs(rows)
         if len(pairs) >= _ENOUGH:
             asked = True
-            yield _judged(recording, rows, pairs)
+            told = _judged(recording, rows, pairs)
+            of_law = told.outcome != CLEAN and told.family in _OF_LAWS
+            yield from (fitted(recording) if fitted and of_law else []) or [told]
     if not asked:
         yield ProbeAnswer("streams", NOT_ASKED, PROBE, wanted=(Fact("want_both_streams"),))
 

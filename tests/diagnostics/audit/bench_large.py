@@ -1,0 +1,117 @@
+"""`python -m tests.diagnostics.audit.bench_large CELL_PYTHON`: what an audit of half a billion weights takes.
+
+A model of Qwen2.5-0.5B's shape with random weights and a peaked head, and another whose weights are 1 % off, are made
+in a temporary folder; a real `vllm serve` holds the first; `python -m diagnostics audit` is run with the first as its
+checkpoint (nothing is wrong) and with the second (the engine holds other weights). Prints a line of JSON an audit:
+seconds of the audit's own process, not of the server or its start, and the load of the machine beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from tests.diagnostics.audit import world
+from tests.servers import ROOT, free_port, serving, vllm_command
+
+# Qwen2.5-0.5B's config.json, and one that shows that this runs.
+SHAPE = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+         "num_attention_heads": 14, "num_key_value_heads": 2}  # fmt: skip
+TOY = {"vocab_size": 2048, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+       "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
+# Logits of a deviation of 7: of 151,936 the likeliest has a few tenths, as of a model that was trained.
+_PEAK, _APART = 7.0, 0.01
+NEWER, OLDER = "checkpoint-300", "checkpoint-280"
+
+
+def make(folder: Path, shape: dict[str, int]) -> None:
+    """Both checkpoints, in bfloat16, with a tokenizer that has every id."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        **shape, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=0, eos_token_id=1
+    )
+    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    with torch.no_grad():
+        rows = model.get_input_embeddings().weight
+        model.model.norm.weight.fill_(_PEAK / float(rows.float().std()) / config.hidden_size**0.5)
+    words = _words(shape["vocab_size"])
+    for name in (NEWER, OLDER):
+        model.save_pretrained(folder / name)
+        words.save_pretrained(folder / name)
+        with torch.no_grad():
+            for each in model.parameters():
+                if each.ndim > 1:
+                    each.add_(_APART * each.std() * torch.randn_like(each))
+
+
+def _words(size: int) -> PreTrainedTokenizerFast:
+    """The tiny world's, with ids that stand for nothing behind its own."""
+    made = world.tokenizer(world.corpus(), 384)
+    told = json.loads(made.backend_tokenizer.to_str())
+    known = told["model"]["vocab"]
+    known |= {f"<|{place}|>": place for place in range(len(known), size)}
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(told)), bos_token="<s>", eos_token="</s>"
+    )
+    whole.chat_template = world.TEMPLATE
+    return whole
+
+
+def audited(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str, Any]:
+    """One audit in a process of its own: what it says, and what it took."""
+    load, began = os.getloadavg(), time.monotonic()
+    command = [sys.executable, "-m", "diagnostics", "audit", f"--server={url}", f"--checkpoint={checkpoint}",
+               "--format=json", *more]  # fmt: skip
+    with out.open("w") as file:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file)
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    wall = time.monotonic() - began
+    told = json.loads(out.read_text(encoding="utf-8"))
+    return {
+        "checkpoint": checkpoint.name, "exit": process.returncode, "wall_s": round(wall, 1),
+        "cpu_s": round(used.ru_utime + used.ru_stime, 1), "peak_mib": used.ru_maxrss // 1024,
+        "load_before": [round(one, 1) for one in load], "load_after": [round(one, 1) for one in os.getloadavg()],
+        "tokens": told["tokens"], "outcome": told["outcome"], "sentence": told["sentence"],
+        "faults": [each["family"] for each in told["answers"] if each["outcome"] == "fault"],
+        "open": [each["family"] for each in told["answers"] if each["outcome"] == "not_decided"],
+        "off": {each["family"]: [each["residual"], each["floor"]] for each in told["answers"] if each["residual"]},
+    }  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Makes, serves, audits, deletes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("python", type=Path, help="of a cell that has vLLM")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="of the engine")
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--toy", action="store_true", help="so small that nothing is measured")
+    options, more = parser.parse_known_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), free_port()
+        make(folder, TOY if options.toy else SHAPE)
+        command = vllm_command(
+            options.python, folder / NEWER, port, f"--dtype={options.dtype}", "--served-model-name=policy"
+        )
+        variables = {"OMP_NUM_THREADS": str(os.cpu_count())}
+        with serving(command, folder / "log", variables=variables, timeout_s=1500):
+            for _ in range(options.times):
+                for one in (NEWER, OLDER):
+                    told = audited(f"http://127.0.0.1:{port}", folder / one, folder / "told", more)
+                    print(json.dumps(told), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
