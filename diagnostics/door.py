@@ -123,6 +123,18 @@ class Door:
         return getattr(self.inner, name)
 
 
+class _Errors(Door):
+    """The same for standard error, where a refusal repeats what it was given: without the secrets in it."""
+
+    def write(self, text: str) -> int:
+        """Writes a text."""
+        # Late: an answer without a refusal needs none of it.
+        from diagnostics.facts.secrets import mask
+
+        super().write(mask(text) if len(text) > 1 else text)
+        return len(text)
+
+
 class _Painted(Door):
     """The same for a console that paints: its text was made visible before the colours came to it."""
 
@@ -192,7 +204,8 @@ def opened() -> Iterator[None]:
     """Puts both standard streams behind doors; what Python says of an error that nobody caught passes one, too."""
     before = sys.stdout, sys.stderr
     # None where the stream was closed before we began.
-    sys.stdout, sys.stderr = (Door(behind(stream) or io.StringIO()) for stream in before)
+    out, errors = (behind(stream) or io.StringIO() for stream in before)
+    sys.stdout, sys.stderr = Door(out), _Errors(errors)
     try:
         yield
     except Exception:
@@ -208,6 +221,6 @@ def opened() -> Iterator[None]:
 def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     import traceback
 
-    stream = Door(behind(sys.stderr))
+    stream = _Errors(behind(sys.stderr))
     stream.writelines(traceback.format_exception(kind, error, trace))
     stream.flush()

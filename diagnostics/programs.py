@@ -64,12 +64,12 @@ def failed(error: Exception, program: str) -> int:
         import traceback
 
         traceback.print_exception(error)
-    from diagnostics.facts.secrets import mask
+    from diagnostics.facts.secrets import cut
 
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         print(f"{program}: {error.strerror}: the answer is not whole", file=sys.stderr)
         return 2
-    said = mask(" ".join(f"{type(error).__name__}: {error}".split())[:400])
+    said = cut(" ".join(f"{type(error).__name__}: {error}".split()), 400)
     print(f"{program}: failed, which is a fault of its own: {said} ({DEBUG}=1 shows where)", file=sys.stderr)
     return 2
 

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         from grpo_core.show.helps import help_of
 
         with _stdout_for_the_answer() as answer:
-            answer(_visible(help_of(rest)))
+            answer(help_of(rest))
         return 0
     with _stdout_for_the_answer() as answer:
         try:
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
                     from grpo_core.records.commands import check_command, replay_command
 
                     told = {"replay": replay_command, "check": check_command}[rest[0]]
-                    return told(rest[1:], flags, lambda text: answer(_visible(text)))
+                    return told(rest[1:], flags, answer)
                 command, config = _understood(rest)
                 return command(config, flags, answer)
         except (ConfigError, RecordError) as error:
@@ -160,7 +160,7 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
     def answer(text: str) -> None:
         # Whoever read it may be gone: `| head -1`.
         with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(kept), "wb") as out:
-            out.write((text + "\n").encode())
+            out.write((_visible(text) + "\n").encode())
 
     try:
         yield answer

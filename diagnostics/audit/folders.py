@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
 from diagnostics.audit.errors import AuditError
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The most layers that a model is known to have is a tenth of it; each is built before any weight is read.
 _MOST_LAYERS = 2000
+# Transformers writes a name for each before a model is counted.
+_MOST_LABELS = 1_000_000
 # A weight takes half a byte at least; what is not in the files is made up in memory.
 _LARGER = 8
 _SMALL = 64 * given.MIB
@@ -66,9 +69,11 @@ def _wrong(told: dict[str, Any], held: int) -> str:
         if _counted(name) and (
             isinstance(value, bool | float | str) or (isinstance(value, int) and value < 0)
         ):
-            return f"{name} = {str(value)[:40]}: expected a whole number"
+            return f"{name} = {cut(str(value), 40)}: expected a whole number"
+        if name == "num_labels" and isinstance(value, int) and value > _MOST_LABELS:
+            return f"{name} = {cut(str(value), 40)}: expected at most {_MOST_LABELS} labels"
         if "layer" in name and isinstance(value, int) and value > _MOST_LAYERS:
-            return f"{name} = {str(value)[:40]}: expected at most {_MOST_LAYERS} layers"
+            return f"{name} = {cut(str(value), 40)}: expected at most {_MOST_LAYERS} layers"
     for part in _parts(told):
         sizes = [part[name] for name in _SIZES if isinstance(part.get(name), int)]
         width = part.get("hidden_size") or part.get("n_embd") or part.get("d_model") or 1
@@ -132,7 +137,7 @@ def _counted_first(folder: Path) -> None:
         with _held(_MADE_S, _MADE_TAKES):
             numbers = _numbers(folder)
     except (Exception, MemoryError) as error:
-        why = " ".join(str(error).split())[:200] or type(error).__name__
+        why = cut(" ".join(str(error).split()), 200) or type(error).__name__
         raise AuditError(f"{wrong}transformers makes no model of it: {why}") from error
     if numbers > _LARGER * held + _SMALL:
         raise AuditError(f"{wrong}{numbers} numbers: the weights beside it are {held} bytes")
@@ -190,7 +195,7 @@ def _loaded(kind: str, folder: Path, wrong: str, options: dict[str, Any]) -> Any
         made = getattr(transformers, kind).from_pretrained
         return made(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
-        told = " ".join(str(error).split())[:200]
+        told = cut(" ".join(str(error).split()), 200)
         raise AuditError(f"{folder}: {wrong}: {told}") from error
 
 
@@ -206,7 +211,7 @@ def chat(words: Any, messages: list[dict[str, str]]) -> list[int]:
                 messages, add_generation_prompt=True, tokenize=True, return_dict=True
             )
     except (Exception, MemoryError) as error:
-        why = " ".join(str(error).split())[:200] or type(error).__name__
+        why = cut(" ".join(str(error).split()), 200) or type(error).__name__
         raise AuditError(f"its chat template: {why}") from error
     return list(told["input_ids"])
 

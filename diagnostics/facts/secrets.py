@@ -59,7 +59,8 @@ _HEADER = re.compile(
     r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|x-hub-signature(?:-256)?|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}"
     r"(?:b(?=['\"]))?\\?['\"]?)"
     r"(?!<secret>|[\w.]{1,48}\(b?['\"]|[|>][+-]?\n)[^\s'\"][^\n'\"]{0,4096}(?:''[^\n'\"]{0,512}){0,8}"
-    r"(?:\"[^\"\n]{0,512}\"[^\n'\"]{0,512}){0,32}",
+    # A quote that a name and its sign stand before is the next value's: without its name nothing takes that out.
+    r"(?:(?:\"[^\"\n]{0,512}\"|(?:(?<=[:=])|(?<=[:=] ))'[^'\n]{0,512}')[^\n'\"]{0,512}){0,32}",
     re.IGNORECASE,
 )
 _COOKIES = re.compile(r"(\bcookies\s{0,4}=\s{0,4}\{)(?!<secret>)[^}\n]{1,4096}", re.IGNORECASE)
@@ -100,6 +101,15 @@ def mask(text: str) -> str:
     'Authorization: <secret>'
     """
     return settled(CHANGES, text)
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text, masked before: half of a secret has no shape.
+
+    >>> cut("key " + "0a1b2c3d" * 5, 24)
+    'key <secret>'
+    """
+    return text if len(text) <= most else mask(text)[:most]
 
 
 def _issued(match: re.Match[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.facts.secrets import cut
+
 if TYPE_CHECKING:
     from diagnostics.report.findings import NotJudged
 
@@ -139,4 +141,4 @@ def shown(data: Any) -> str:
         return str(data).lower() if data is not None else "null"
     text = ",".join(map(str, data)) if isinstance(data, list) else str(data)
     text = " ".join(text.split())
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= 80 else cut(text, 77) + "..."

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import anchors
+from diagnostics.facts.secrets import cut, mask
 from diagnostics.triage import facts
 from diagnostics.triage.reading import wrapped
 from diagnostics.triage.reading.first_look import MOST_HITS
@@ -222,6 +223,7 @@ class _Signatures:
         """A line as evidence: of a long one the part that tells."""
         text = text.strip()
         if len(text) > _SHOWN:
+            text = mask(text)
             rule = self._rules.rules[index]
             places = [
                 place for one in anchors.required(rule.code, rule.pattern) if (place := text.find(one)) >= 0
@@ -271,10 +273,10 @@ class _Said:
         if line.harmless or not _is_fatal(line.text):
             if line.error and len(seen.loud) < _MOST_LOUD:
                 seen.loud.append(
-                    Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None)
+                    Hit(seen.source, number, cut(line.text.strip(), _SHOWN), line.rank or seen.rank, None)
                 )
             return False
-        self._error(Hit(seen.source, number, line.text.strip()[:_SHOWN], line.rank or seen.rank, None))
+        self._error(Hit(seen.source, number, cut(line.text.strip(), _SHOWN), line.rank or seen.rank, None))
         return True
 
     def cut_off(self, unfinished: list[Traceback], headless: list[Traceback]) -> None:

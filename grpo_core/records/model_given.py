@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _CONFIG, _TOKENIZER = 4 << 20, 128 << 20
 # Ten times what any known model has; each is an object of Python's before a weight is read.
 _MOST = 2000
+# Transformers writes a name for each before a model is counted.
+_LABELS = 1_000_000
 # A number takes a bit at least; what is not in the files is made up in memory.
 _A_BYTE, _SMALL = 8, 64 << 20
 # An honest model is made without its weights in a second, once its code is loaded, be it over a slow network; a
@@ -76,8 +78,9 @@ def _files(folder: Path) -> None:
     told = json.loads(given.read(folder / "config.json"))
     for part in (told, *told.values()):
         for name, value in part.items() if isinstance(part, dict) else ():
-            if ("layer" in name or "expert" in name) and isinstance(value, int) and value > _MOST:
-                raise ValueError(f"{name} = {str(value)[:40]}: expected at most {_MOST}")
+            size = _LABELS if name == "num_labels" else _MOST if "layer" in name or "expert" in name else 0
+            if size and isinstance(value, int) and value > size:
+                raise ValueError(f"{name} = {str(value)[:40]}: expected at most {size}")
 
 
 def _numbers(folder: str, kind: str) -> int:

@@ -236,6 +236,19 @@ def test_what_is_said_on_standard_error_acts_neither(tmp_path, monkeypatch, caps
     assert err or "--group" in arguments or "near it by words" in out
 
 
+@pytest.mark.parametrize(
+    "words", [["triage", "{}"], ["lint", "--format", "{}"], ["hang", "--from", "{}"], ["{}"]]
+)
+def test_a_refusal_repeats_no_secret(capsys, words):
+    """A path or a word that holds one is named without it."""
+    secret = "hf_" + "aB3dE5gH7j" * 3
+    with contextlib.suppress(SystemExit):
+        command.main([word.format(f"a {secret} b") for word in words])
+    told = capsys.readouterr().err
+    assert "<secret>" in told
+    assert secret not in told
+
+
 def test_an_error_that_nobody_caught_is_told_through_the_door(monkeypatch, capsys):
     """Python prints it when the command is gone."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)

@@ -135,6 +135,15 @@ def test_no_command_lets_one_out(environment, tmp_path, monkeypatch, capsys, too
         assert parts_in(out + err, secret) == []
 
 
+def test_what_a_header_takes_along_leaves_no_value_bare():
+    """All behind it went up to a quote, the name of a password too, and the password in the quotes stayed."""
+    for text in (
+        "authorization: Hawk id=7 db_password: '{}'",
+        "authorization: Hawk id=7, password='{}', n=1",
+    ):
+        assert "correcthorse" not in mask(text.format("correcthorse"))
+
+
 def found_by(detector, text):
     return {secret.secret_value for line in text.splitlines() for secret in detector.scan_line(line)}
 

@@ -38,6 +38,7 @@ LARGE = {
     "a head of gigabytes": {"head_dim": 10**8},
     "a word": {"hidden_size": "64"},
     "less than none": {"hidden_size": -1},
+    "a name for each of many labels": {"num_labels": 10**8},
     "no settings": None,
 }
 

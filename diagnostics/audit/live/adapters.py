@@ -11,6 +11,7 @@ from typing import Any
 
 from diagnostics import given
 from diagnostics.audit.errors import AuditError
+from diagnostics.facts.secrets import cut
 
 SETTINGS = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
@@ -63,7 +64,7 @@ class Adapter:
         try:
             tensors = load_file(path)
         except Exception as error:
-            raise AuditError(f"{path}: {' '.join(str(error).split())[:200]}") from error
+            raise AuditError(f"{path}: {cut(' '.join(str(error).split()), 200)}") from error
         made = {}
         for name, tensor in tensors.items():
             if name.endswith(".lora_B.weight"):

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from diagnostics import given
 from diagnostics.audit.errors import AuditError, NotAskedError
+from diagnostics.facts.secrets import cut
 
 _MOST_BYTES = 1 << 26
 # Where a server's own key stands, as its users set it.
@@ -134,4 +135,4 @@ def _said(value: Any) -> str:
     told = value
     for key in ("error", "message", "detail"):
         told = told.get(key, told) if isinstance(told, dict) else told
-    return " ".join(str(told).split())[:300]
+    return cut(" ".join(str(told).split()), 300)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.errors import NotAskedError
 from diagnostics.audit.model import Estimate, Fact, ProbeAnswer, RunnerUp
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,7 @@ class Probe:
             raise NotAskedError(f"{self.server}: {error}") from error
         if done.returncode not in (0, 1, 3) or not done.stdout.strip():
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise NotAskedError(said[-1][:300])
+            raise NotAskedError(cut(said[-1], 300))
         return understood(json.loads(done.stdout))
 
 

@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnostics.hang.plain import whole_words
 from diagnostics.hang.snapshot import Descriptor
 
 # Names of the variables that are read of a process's environment; no other is looked at.
@@ -83,7 +84,7 @@ def uid(pid: int) -> int | None:
 def title(pid: int) -> str:
     """Its command line, or its name where it has none."""
     line = " ".join(read(pid, "cmdline").replace("\0", " ").split())
-    return line[:400] or read(pid, "comm").strip()
+    return whole_words(line, 400) or read(pid, "comm").strip()
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
+from diagnostics.facts.secrets import cut
 from diagnostics.hang import frames, roles
 from diagnostics.hang.read import (
     ReadError,
@@ -91,7 +92,7 @@ def _understood(name: str, data: bytes) -> Snapshot:
     except ReadError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise ReadError(f"{name}: broken: {type(error).__name__}: {str(error)[:120]}") from None
+        raise ReadError(f"{name}: broken: {type(error).__name__}: {cut(str(error), 120)}") from None
 
 
 def _one(name: str, data: bytes) -> Snapshot:
@@ -99,8 +100,11 @@ def _one(name: str, data: bytes) -> Snapshot:
         return _recorded(name, recorder.flight_recorder(data, name))
     if data[:_LONGEST].lstrip()[:1] in (b"{", b"["):
         _bounded(data, name)  # before it becomes a text, which takes as long as all else
-    text = pasted.bare(data.decode("utf-8", errors="replace"))
-    document = _json(text, name)
+    whole = data.decode("utf-8", errors="replace")
+    # As it is, first: what a bundle quotes may look like a page's escapes.
+    document = _json(whole, name)
+    text = pasted.bare(whole) if document is None else ""
+    document = _json(text, name) if document is None else document
     if document is not None:
         return _document(document, name)
     return _with_dead(text, name, _told(text, name))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.facts.secrets import cut
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -120,7 +122,9 @@ class _Reading:
         )
 
     def named_above(self) -> None:
-        raise PickledError(f"it names {'.'.join(str(part)[:200] for part in self.stack[-2:])}; {_NOT_RUN}")
+        raise PickledError(
+            f"it names {'.'.join(cut(str(part), 200) for part in self.stack[-2:])}; {_NOT_RUN}"
+        )
 
 
 def _outside(_: _Reading) -> None:

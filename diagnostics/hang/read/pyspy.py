@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.hang.plain import whole_words
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 _PROCESS = re.compile(r"^\s*Process (\d+): ?(.*)$")
@@ -42,7 +43,7 @@ def threads(document: Any) -> dict[int, tuple[Thread, ...]]:
         found.setdefault(int(item["pid"]), []).append(
             Thread(
                 tid=int(item.get("os_thread_id") or item.get("thread_id") or 0),
-                name=str(item.get("thread_name") or "")[:80],
+                name=whole_words(str(item.get("thread_name") or ""), 80),
                 frames=frames,
                 stem=len(frames),
                 samples=1,

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from diagnostics import given
+from diagnostics.facts.secrets import cut
 from diagnostics.hang.read import ReadError, pickled, served
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 
@@ -32,7 +33,7 @@ def flight_recorder(data: bytes, name: str) -> tuple[Process, Collective] | None
     try:
         document = pickled.load(data)
     except pickled.PickledError as error:
-        raise ReadError(f"{name}: no flight recorder's pickle: {str(error)[:120]}") from None
+        raise ReadError(f"{name}: no flight recorder's pickle: {cut(str(error), 120)}") from None
     if not is_recorder(document):
         raise ReadError(f"{name}: a pickle, but not of PyTorch's flight recorder")
     return of_document(document, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.facts.secrets import cut
 from diagnostics.hang.frames import called
 from diagnostics.hang.read import marks, notations, whole
 from diagnostics.hang.read.pyspy import BEGINNINGS, RANK, last
@@ -73,7 +74,7 @@ class _Dump:
             self._caused()
         elif marks.THREAD.match(line):
             self._thread(
-                0, "MainThread" if marks.FIRST.search(line) else line.strip("*=#- \t")[:80], reverse=None
+                0, "MainThread" if marks.FIRST.search(line) else cut(line.strip("*=#- \t"), 80), reverse=None
             )
         elif self.thread is not None and self.thread["drawn"] and line[:1].strip():
             self.thread = None

@@ -6,6 +6,7 @@ import json
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.facts.secrets import mask
 from diagnostics.frameworks import SHOWN
 from diagnostics.report.paper import Paper
 from diagnostics.report.wording import lines_of, one_line
@@ -77,7 +78,7 @@ def render_found(
     every = list(explained)
     codes = ", ".join(document["code"] for document, _ in every)
     told = f"printed by {codes}" if found_by == "printed" else "no code; near it by words"
-    paper.print(f"{shorten(text, _LONG, placeholder=' …')}: {told}", style="bold", whole=True)
+    paper.print(f"{shorten(mask(text), _LONG, placeholder=' …')}: {told}", style="bold", whole=True)
     for document, remedy in every:
         paper.print()
         paper.print(

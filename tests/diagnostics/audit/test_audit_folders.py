@@ -110,6 +110,7 @@ HOSTILE = {
     "a part of a layer": {"num_hidden_layers": 0.5},
     "a word": {"hidden_size": "64"},
     "more ids than weights": {"vocab_size": 10**8},
+    "a name for each of many labels": {"num_labels": 10**8},
 }
 
 

@@ -306,6 +306,14 @@ def test_a_bundle_has_nothing_personal_and_its_ends_still_meet(tmp_path):
     assert (kept.sockets[0].local, kept.sockets[0].remote) == (kept.sockets[1].remote, kept.sockets[1].local)
 
 
+def test_a_bundle_is_read_as_it_is_whatever_it_quotes(tmp_path):
+    """What looked like a page's escapes was undone, and it was a document no more."""
+    bundle.write(
+        Snapshot((Process(1, title='python -c "&lt;&quot;x"', role="trainer"),)), tmp_path / "b.json"
+    )
+    assert files.read([str(tmp_path / "b.json")]).processes[0].title == 'python -c "&lt;&quot;x"'
+
+
 def test_a_bundle_holds_nothing_that_acts(tmp_path):
     """It is looked at with `cat`, and uploaded by jobs: what a process calls itself is spelled out in it."""
     called = "a\x9b2J\x1b]52;c;x\x07\u202e\x85##[error]b\U000e0041"

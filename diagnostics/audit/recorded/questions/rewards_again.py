@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.audit.errors import AuditError
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, Fact, ProbeAnswer
 from diagnostics.audit.recorded.readers import plain
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -121,7 +122,7 @@ def _called(reward: Callable[..., Any], rows: Sequence[Row]) -> tuple[list[float
             made = [reward(row.completion) for row in rows]
         told = [plain.number(value if value is None else float(value)) for value in made]
     except Exception as error:  # noqa: BLE001 - it is the user's code, and what it raises is the answer
-        return [], f"{type(error).__name__}: {error}"[:200]
+        return [], cut(f"{type(error).__name__}: {error}", 200)
     if len(told) != len(rows):
         return [], f"{len(told)} rewards for {len(rows)} completions"
     return told, ""

@@ -21,6 +21,7 @@ from diagnostics.audit.model import (
     RunnerUp,
 )
 from diagnostics.audit.recorded.rows import Unread
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ def ask(
             more = computed.places(folder, rows, left, _LONGEST)
         except Exception as error:  # noqa: BLE001 - a checkpoint can fail to load in as many ways as there are models
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            unread.append(Unread(str(folder), f"{type(error).__name__}: {first}"[:200]))
+            unread.append(Unread(str(folder), cut(f"{type(error).__name__}: {first}", 200)))
             continue
         found = more if found is None else found.joined(more)
     if found is None or found.count < _ENOUGH:

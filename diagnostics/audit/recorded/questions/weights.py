@@ -17,6 +17,7 @@ from diagnostics import given
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, Estimate, Fact, ProbeAnswer
 from diagnostics.audit.recorded.readers import safetensors
 from diagnostics.audit.recorded.rows import Unread
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def ask(remains: Remains, unread: list[Unread]) -> Iterator[ProbeAnswer]:
         try:
             moved = _compared(before, after, left)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            unread.append(Unread(str(after.folder), str(error)[:200]))
+            unread.append(Unread(str(after.folder), cut(str(error), 200)))
             continue
         if moved.shares:
             found.append(moved)

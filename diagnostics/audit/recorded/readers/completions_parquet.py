@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import given
 from diagnostics.audit.recorded.readers import plain
 from diagnostics.audit.recorded.rows import Recording, Row, Unread
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ def read(paths: Sequence[Path], budget: plain.Budget, unread: list[Unread]) -> R
             found = _rows(path, budget)
         except Exception as error:  # noqa: BLE001 - pyarrow has errors of its own, which are no common class
             first = str(error).strip().splitlines()
-            unread.append(Unread(str(path), first[0][:200] if first else type(error).__name__))
+            unread.append(Unread(str(path), cut(first[0], 200) if first else type(error).__name__))
             continue
         files += 1
         rows += found

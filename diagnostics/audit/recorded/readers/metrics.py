@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import given
 from diagnostics.audit.recorded.readers import plain
 from diagnostics.audit.recorded.rows import Logged, Series, Unread
+from diagnostics.facts.secrets import cut
 from diagnostics.triage import metrics
 from diagnostics.triage.seen import Seen
 
@@ -32,7 +33,7 @@ def logged(values: Mapping[str, Any], place: str, step: int | None = None) -> Lo
     for name, value in values.items():
         made = _number(value)
         if made is not None and len(said) < 500:
-            said[str(name)[:200]] = made
+            said[cut(str(name), 200)] = made
     if step is None:
         step = next((plain.whole(values[name]) for name in _STEPS if name in values), None)
     meant: dict[str, float] = {}
@@ -62,7 +63,7 @@ def state(path: Path, unread: list[Unread]) -> Series | None:
         if not isinstance(history, list):
             raise TypeError("log_history is no list")
     except plain.UNREADABLE as error:
-        unread.append(Unread(str(path), f"{type(error).__name__}: {error}"[:200]))
+        unread.append(Unread(str(path), cut(f"{type(error).__name__}: {error}", 200)))
         return None
     rows = [
         row
@@ -100,7 +101,7 @@ def summary(path: Path, unread: list[Unread]) -> Series | None:
         document = given.parsed(given.read(path, plain.FILE))
         row = logged(document, path.name)
     except (*plain.UNREADABLE, AttributeError) as error:
-        unread.append(Unread(str(path), f"{type(error).__name__}: {error}"[:200]))
+        unread.append(Unread(str(path), cut(f"{type(error).__name__}: {error}", 200)))
         return None
     return Series(SUMMARY, (row,)) if row else None
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import given
 from diagnostics.audit.recorded.readers import metrics, plain, wire
 from diagnostics.audit.recorded.rows import Logged, Series, Unread
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ def events(path: Path, unread: list[Unread]) -> Series | None:
             if len(steps) > metrics.MOST:
                 raise ValueError("more steps than are read")
     except plain.UNREADABLE as error:
-        unread.append(Unread(str(path), str(error)[:200]))
+        unread.append(Unread(str(path), cut(str(error), 200)))
     return _series(EVENTS, path, steps)
 
 
@@ -124,7 +125,7 @@ def history(path: Path, unread: list[Unread]) -> Series | None:
             if len(steps) > metrics.MOST:
                 raise ValueError("more steps than are read")
     except plain.UNREADABLE as error:
-        unread.append(Unread(str(path), str(error)[:200]))
+        unread.append(Unread(str(path), cut(str(error), 200)))
     return _series(HISTORY, path, steps)
 
 
