@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError
 
@@ -87,20 +87,20 @@ def check_requests(
             raise EngineError(f"{prompt} has a token id outside of 0 to {vocabulary - 1}")
 
 
-def check_parameters(
-    given: Mapping[str, tuple[int, ...]], held: Mapping[str, tuple[int, ...]], engine: str
-) -> None:
-    """Compares the shapes of the parameters in an update, by name, to those an engine holds.
+def check_parameters(given: Mapping[str, Any], held: Mapping[str, tuple[int, ...]], engine: str) -> None:
+    """Compares the tensors of an update, by name, to the shapes that an engine holds.
 
     Raises:
-        EngineError: Names the first few that are missing, unknown or of another shape.
+        EngineError: Names the first few that are missing, unknown, of another shape, or of whole numbers, which would
+            be converted without a word.
     """
     wrong = [f"{name} is missing" for name in held if name not in given]
     wrong += [f"{name} is not in the model" for name in given if name not in held]
+    wrong += [f"{name} is of {value.dtype}" for name, value in given.items() if not value.is_floating_point()]
     wrong += [
-        f"{name} is {tuple(given[name])}, not {tuple(shape)}"
+        f"{name} is {tuple(given[name].shape)}, not {tuple(shape)}"
         for name, shape in held.items()
-        if name in given and tuple(given[name]) != tuple(shape)
+        if name in given and tuple(given[name].shape) != tuple(shape)
     ]
     if wrong:
         shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")

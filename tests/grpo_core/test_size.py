@@ -38,9 +38,9 @@ CORE = {
 # Of what a run in colocate mode has read when it ends, with the embedded engine, on the shipped task: called from
 # Python, and by its command, which reads settings, checks them and shows how far it is. 66 of the latter: what is given
 # twice is noted, a folder that is not there is told before torch, settings beside the core are looked for, and a step
-# that takes long says so. Of both, one leaves new memory unfilled, and eight ask for
+# that takes long says so. 10 spell out what a terminal would obey in the answer. Of both, one leaves new memory unfilled, and eight ask for
 # routing or say why there is none.
-RUN, COMMAND = 2000, 2536
+RUN, COMMAND = 2000, 2546
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
 # One of the probe's has the names of extras.
 CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 25}

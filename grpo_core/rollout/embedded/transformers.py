@@ -80,11 +80,10 @@ class TransformersEngine:
         self._aborted.set()
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copies all parameters by name; names and shapes are compared before anything is touched."""
+        """Copies all parameters by name; names, shapes and kinds are compared before anything is touched."""
         self._check_usable("update_weights")
         given, held = dict(tensors), dict(self._model.named_parameters())
-        expected, found = ({name: value.shape for name, value in side.items()} for side in (held, given))
-        check_parameters(found, expected, self.name)
+        check_parameters(given, {name: value.shape for name, value in held.items()}, self.name)
         with torch.no_grad():
             for name, value in held.items():
                 value.copy_(given[name])

@@ -162,7 +162,7 @@ class VllmEngine:
         if not self._capabilities.update:
             raise EngineError(f"vllm engine, update_weights: {self._capabilities.why_not['update']}")
         given = {name: tensor.detach() for name, tensor in tensors}
-        check_parameters({name: tuple(value.shape) for name, value in given.items()}, self._shapes, self.name)
+        check_parameters(given, self._shapes, self.name)
         with self._owned("update_weights") as llm:
             releases.load_weights(llm, given)
             # Until then log-probs match neither the old policy nor the new one.

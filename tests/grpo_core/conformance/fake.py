@@ -83,10 +83,7 @@ class FakeEngine:
         """Copies the three parameters; names and shapes are compared before anything is touched."""
         self._check_open("update_weights")
         given = dict(tensors)
-        expected, found = (
-            {name: value.shape for name, value in side.items()} for side in (self._held, given)
-        )
-        check_parameters(found, expected, self.name)
+        check_parameters(given, {name: value.shape for name, value in self._held.items()}, self.name)
         self._held = {name: given[name].detach().float().clone() for name in self._held}
         self._tables, self._version = {}, version
 

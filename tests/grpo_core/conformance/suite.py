@@ -398,9 +398,9 @@ def test_each_weight_update_arrives_whole(engine_case):
             assert held == fingerprint_like(held, engine_case.reference.tensors(), engine_case.version)
 
 
-@pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "torn"])
+@pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "kind", "torn"])
 def test_a_wrong_update_is_refused_and_changes_nothing(engine_case, fault):
-    """A parameter too few, too many, of another shape, or a source that fails half-way: the old weights are served."""
+    """A parameter too few, too many, of another shape or kind, or a source that fails half-way: all stays."""
     engine_case.needs("update")
     engine = engine_case.ready()
     held = engine.fingerprint()
@@ -416,6 +416,8 @@ def test_a_wrong_update_is_refused_and_changes_nothing(engine_case, fault):
         tensors["extra"] = torch.zeros(1)
     elif fault == "shape":
         tensors["lm_head.weight"] = torch.zeros(2, 2)
+    elif fault == "kind":
+        tensors["lm_head.weight"] = tensors["lm_head.weight"].int()
     source = torn() if fault == "torn" else tensors.items()
     expected, says = (
         ((EngineError, OSError), "the source failed") if fault == "torn" else (EngineError, "extra|lm_head")

@@ -141,7 +141,7 @@ class VllmServerEngine:
         given = {name: tensor.detach() for name, tensor in tensors}
         # vLLM only logs a parameter that did not come. Where its files can't be seen, the first update is the model.
         shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-        check_parameters(shapes, self._shapes or shapes, self.name)
+        check_parameters(given, self._shapes or shapes, self.name)
         mark, deadline = f"grpo-core: {version}-{secrets.token_hex(6)}", self._http.deadline()
         self._version, self._mark = -1, _UPDATING
         self._post("/pause?mode=wait", deadline=deadline)
