@@ -36,10 +36,10 @@ CORE = {
     "__main__.py": 147,
 }
 # Of what a run in colocate mode has read when it ends, with the embedded engine, on the shipped task: called from
-# Python, and by its command, which reads settings, checks them and shows how far it is. 66 of the latter: what is given
-# twice is noted, a folder that is not there is told before torch, settings beside the core are looked for, and a step
-# that takes long says so. 10 spell out what a terminal would obey in the answer. Of both, one leaves new memory unfilled, and eight ask for
-# routing or say why there is none.
+# Python, and by its command, which reads settings, checks them and shows how far it is. 76 of the latter: what is given
+# twice is noted, a folder that is not there is told before torch, settings beside the core are looked for, a step
+# that takes long says so, and what a terminal would obey is spelled out. Of both, one leaves new memory unfilled, and
+# eight ask for routing or say why there is none.
 RUN, COMMAND = 2000, 2546
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
 # One of the probe's has the names of extras.
