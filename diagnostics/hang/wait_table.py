@@ -39,7 +39,7 @@ _FRAMEWORKS: tuple[tuple[str, str, str], ...] = (
     ("rendezvous", r"vllm/distributed/utils\.py", r"create|__post_init__"),
     ("collective", r"vllm/distributed/utils\.py", r"barrier|broadcast_obj|all_gather_obj|recv_obj|send_obj"
      r"|broadcast"),
-    ("rendezvous", r"(openrlhf|verl|slime|miles|areal|roll|nemo_rl|skyrl\w*|swift|trl|sglang|open_instruct)/.*\.py",
+    ("rendezvous", r".*\.py",
      r"_?init_(custom_|extra_)?process_group|init_weights?_update_(group|communicator)|init_collective_group"),
     ("connect", r"(trl/(extras|generation)/|swift/.*)vllm_client\.py", r"_?check_server|_?wait_for_server"),
     ("rendezvous", r"pynccl\w*\.py", r"__init__|ncclCommInitRank\w*|ncclGetUniqueId"),
