@@ -11,6 +11,7 @@ from diagnostics.catalogue.loader import FOLDER
 from diagnostics.catalogue.model import Bound, ConfigRule
 from diagnostics.lint import rules
 from diagnostics.report.remedies import Advice, Install
+from diagnostics.triage.rules import Rules
 from repro.issues import REPROS
 
 SEEDS = ("CFG001", "CMP001", "RAY001", "SCH001", "SCH002")
@@ -31,6 +32,12 @@ def test_samples_match_and_near_misses_do_not(issues, code):
     """Each entry is checked against its own samples, and there are both kinds."""
     signatures.check(issues[code])
     assert {sample.matches for sample in issues[code].signature.samples} == {True, False}
+
+
+def test_no_pattern_escapes_what_means_itself(issues):
+    """RE2 lets a quote's backslash pass, ripgrep, which triage's speed is held against, refuses the whole list."""
+    patterns = (rule.pattern for rule in Rules(issues).rules)
+    assert [each for each in patterns if re.search(r"(?<!\\)(?:\\\\)*\\['\"]", each)] == []
 
 
 def test_no_sample_of_one_issue_is_taken_for_another(issues):
