@@ -68,6 +68,8 @@ _BEARER = re.compile(r"\b(bearer\s{1,4})(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}", re.
 _BASIC = re.compile(
     r"\b(Basic\s{1,4})(?=[^\s\d]{0,256}\d)(?=[^\sA-Z]{0,256}[A-Z])[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])"
 )
+# Of a signed request, where its header's name was cut off.
+_SIGNED = re.compile(r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])", re.IGNORECASE)
 _PRIVATE = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
     r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)"
@@ -84,8 +86,10 @@ _HOOK = re.compile(
     r"|/webhooks?(?:b2)?/"
     r"|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}"
 )
-# As `user:password@host`, without a scheme before it; a digest behind an image's tag is none.
-_LOGIN = re.compile(r"(?<![\w:/.+-])[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)")
+# As `user:password@host`, without a scheme before it, or with one taken for a path; a digest behind a tag is none.
+_LOGIN = re.compile(
+    r"(?:(?<![\w:/.+-])|(?<=:/))[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)"
+)
 # A line of a key without its head: long, and of all three kinds of letters.
 _LONG = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}")
 # What nobody could say; but names of C++ as compilers write them, hashes of files, folders of uv's cache.
@@ -180,6 +184,7 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         rf"\1{MASK}",
     ),
     (Sought(_COOKIES, starts=("cookies",)), rf"\1{MASK}"),
+    (Sought(_SIGNED, starts=("signature=",)), rf"\1{MASK}"),
     (
         Sought(
             _HOOK,
@@ -194,7 +199,7 @@ EACH: tuple[tuple[Sought, str | Callable[[re.Match[str]], str]], ...] = (
         Sought(
             _LOGIN,
             ((":",), ("@",)),
-            ends=(re.compile(r"@[^\s@/:'\"<>]{3,128}:[\w.+-]{1,64}(?![\w:/.+-])"),),
+            ends=(re.compile(r"@[^\s@/:'\"<>]{3,128}:[\w.+-]{1,64}(?:(?![\w:/.+-])|(?=/:))"),),
         ),
         f"{MASK}@",
     ),

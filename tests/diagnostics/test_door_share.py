@@ -32,6 +32,8 @@ SECRETS = {
     "basic": ("'Authorization': 'Basic {}'", issued("", 24) + "=="),
     "digest": ('Authorization: Digest username="ada", response="{}"', HEX),
     "other scheme": ("authorization: Hawk id={}", issued("", 20)),
+    "the end of it": ("20261122/y, SignedHeaders=host, Signature={}", HEX * 2),
+    "a scheme taken for a path": ("postgres:/ada:{}@db:5432/x", "hunter2four"),
     "aws4": ("Authorization: AWS4-HMAC-SHA256 Credential=x/20261122/y, Signature={}", HEX * 2),
     "x-api-key": ("x-api-key: {}", issued("", 20)),
     "hugging face": ("{}", issued("hf" + "_", 34)),

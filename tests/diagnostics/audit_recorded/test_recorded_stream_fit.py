@@ -33,8 +33,8 @@ def faults(rows, folder, checkpoint):
 @pytest.mark.parametrize(
     "law",
     [
-        {"temperature": 0.74, "top_p": 0.91},
-        {"temperature": 0.74, "top_k": 5},
+        pytest.param({"temperature": 0.74, "top_p": 0.91}, marks=pytest.mark.long),
+        pytest.param({"temperature": 0.74, "top_k": 5}, marks=pytest.mark.long),
         {"top_p": 0.91, "repetition_penalty": 1.21},
     ],
     ids="-".join,
