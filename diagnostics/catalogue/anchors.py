@@ -30,6 +30,8 @@ def literals(pattern: str) -> tuple[str, ...]:
     Example:
         >>> literals(r"actor (?:died|is gone): \d+")
         ('actor ',)
+        >>> literals(r"(?i:killed) by signal \d+")
+        (' by signal ',)
     """
     try:
         tree = _parser.parse(pattern)
@@ -53,7 +55,8 @@ def _options(tree: Any) -> list[tuple[str, ...]]:
             found.append((run,))
             run = ""
         if name == "SUBPATTERN":
-            found += _options(argument[-1])
+            # Of letters of either kind there is no one text.
+            found += [] if argument[1] & re.IGNORECASE else _options(argument[-1])
         elif name == "BRANCH":
             sides = [_best(_options(side)) for side in argument[1]]
             if all(sides):
