@@ -52,7 +52,7 @@ class _BlockWalk:
     def __init__(self, seen: Seen, rules: Rules) -> None:
         self._seen = seen
         self._number = 1
-        self._samples = False
+        self._samples: bool | None = None
         self._first_look = FirstLook(rules)
         self.stages = Stages(seen, rules, self._first_look)
 
@@ -60,7 +60,7 @@ class _BlockWalk:
         """Looks through a block: from anchor to anchor, and line by line while a traceback is open."""
         first = number = self._number
         position, size = 0, len(data)
-        self._samples = b"[prompt]" in data or b"[response]" in data
+        self._samples = None
         while position < size:
             if self.stages.inside(number):
                 end = _line_end(data, position)
@@ -92,6 +92,9 @@ class _BlockWalk:
         ):
             self.stages.take(inner, number)
             return True
+        if self._samples is None:
+            # Not before there is a line to look at: most blocks have none.
+            self._samples = b"[prompt]" in data or b"[response]" in data
         if self._samples and _in_sample(data, start, end):
             return True
         raw = data[max(start, anchor - _WINDOW) : min(end, anchor + 2 * _WINDOW)]

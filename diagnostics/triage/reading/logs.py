@@ -155,15 +155,18 @@ def _plain(raw: io.BufferedReader) -> Stream:
 
 
 def _blocks(stream: Stream) -> Iterator[bytes]:
-    rest = b""
+    rest = b""  # never a whole line
     while read := stream.read(BLOCK):
-        data = rest + read
-        end = data.rfind(b"\n") + 1
-        if not end and len(data) < LONGEST_LINE:
-            rest = data
-            continue
-        whole, rest = (data[:end], data[end:]) if end else (data, data[-_OVERLAP:])
-        yield whole
+        end = read.rfind(b"\n") + 1
+        if end:
+            yield b"".join((rest, memoryview(read)[:end]))
+            rest = read[end:]
+        elif len(rest) + len(read) < LONGEST_LINE:
+            rest += read
+        else:
+            whole = rest + read
+            rest = whole[-_OVERLAP:]
+            yield whole
     if rest:
         yield rest
 
