@@ -204,13 +204,18 @@ def test_impossible_requests_are_refused_by_name(changes, params, says):
 
 
 def test_other_parameters_are_refused_by_name():
-    """The first three; how many more there are is said."""
+    """The first three; how many more there are is said. So is one of whole numbers, which would be converted."""
     held = {"a": (1, 2), "b": (3,), "c": (4,)}
-    check_parameters(dict(reversed(held.items())), held, "x")
-    with pytest.raises(EngineError) as caught:
-        check_parameters({"a": (2, 1), "d": (5,), "e": (6,)}, held, "x")
-    says = "b is missing; c is missing; d is not in the model; and 2 more"
-    assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
+    given = {name: torch.zeros(shape) for name, shape in held.items()}
+    check_parameters(dict(reversed(given.items())), held, "x")
+    other = {"a": torch.zeros(2, 1), "d": torch.zeros(5), "e": torch.zeros(6)}
+    for wrong, says in (
+        (other, "b is missing; c is missing; d is not in the model; and 2 more"),
+        (given | {"b": given["b"].int()}, "b is of torch.int32"),
+    ):
+        with pytest.raises(EngineError) as caught:
+            check_parameters(wrong, held, "x")
+        assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
 
 
 ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, experts=True)
