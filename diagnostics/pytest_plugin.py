@@ -54,8 +54,8 @@ def _makereport(
         try:
             text, told = _look(item, call, report)
         except Exception as error:  # noqa: BLE001 - a fault of this plugin must not become one of the session
-            problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            text, told = f"warning: it could not look at this failure: {_line(problem)}", ""
+            problem = _line(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+            text, told = f"warning: it could not look at this failure: {problem}", ""
         report.sections.append((SECTION, text))
         if told:
             # Of the item for the report of its teardown, which JUnit reads; of the report for this one.

@@ -6,6 +6,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.facts.secrets import cut
 from diagnostics.lint import folders, known, project, reading, unjudged
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules import RULES
@@ -167,7 +168,7 @@ def _packages(plans: list[RunPlan], versions: Versions) -> dict[str, str]:
 
 
 def _plain(data: Any) -> Any:
-    return data if isinstance(data, str | int | float | bool | None) else str(data)[:200]
+    return data if isinstance(data, str | int | float | bool | None) else cut(str(data), 200)
 
 
 def _notes(plans: list[RunPlan]) -> tuple[str, ...]:

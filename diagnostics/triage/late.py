@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics.facts.secrets import cut
 from diagnostics.triage import nearest, symptoms
 from diagnostics.triage.endings import end_of
 from diagnostics.triage.leads import alike, asks, together
@@ -99,6 +100,6 @@ def _alike(seen: Iterable[Seen], near: Iterable[Issue], rules: Rules) -> Iterato
 
 def _raised(log: Seen) -> Iterator[Hit]:
     for one in [*log.failures[:_FIRST], *([log.last] if log.last else [])]:
-        yield Hit(log.source, one.end, f"{one.type}: {one.message}".rstrip(": ")[:400], one.rank, one)
+        yield Hit(log.source, one.end, cut(f"{one.type}: {one.message}".rstrip(": "), 400), one.rank, one)
     if not log.cut:
         yield from log.errors[:_FIRST]

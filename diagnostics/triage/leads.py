@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from diagnostics.catalogue import anchors
 from diagnostics.catalogue.model import CONFIRMATION
 from diagnostics.facts import late as re
+from diagnostics.facts.secrets import cut
 from diagnostics.triage import triggers
 from diagnostics.triage.seen import Hit
 from diagnostics.triage.tracebacks import short_path
@@ -215,7 +216,7 @@ def alike(issue: Issue, hit: Hit, line: str) -> Lead:
     return Lead(
         issue,
         "a message much like one that this issue shows by",
-        f"whether it says the same as: {line.strip()[:160]!r}",
+        f"whether it says the same as: {cut(line.strip(), 160)!r}",
         hit,
         alike=True,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalogue import model
 from diagnostics.catalogue.offers import remedy
+from diagnostics.facts.secrets import cut
 from diagnostics.report import wording
 from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
 from diagnostics.triage.leads import MOST_LEADS
@@ -65,7 +66,7 @@ def _not_judged(verdict: Diagnosis) -> Iterator[NotJudged]:
     elif verdict.state == "not_judged":
         for hit in late.failing[:3]:
             yield NotJudged(
-                "a line that speaks of a failure", f"no rule knows it: {hit.text[:160]}", "", place(hit)
+                "a line that speaks of a failure", f"no rule knows it: {cut(hit.text, 160)}", "", place(hit)
             )
         if late.symptoms:
             one = late.symptoms[0]
@@ -74,7 +75,7 @@ def _not_judged(verdict: Diagnosis) -> Iterator[NotJudged]:
             last = late.last[-1] if late.last else None
             yield NotJudged(
                 "how the run ended",
-                f"the log ends without an ending{f': {last.text[:160]}' if last else ''}",
+                f"the log ends without an ending{f': {cut(last.text, 160)}' if last else ''}",
                 "the log to its end, and the launcher's or the scheduler's; --excerpt if it is a part; if the run still"
                 " stands there: grpo-doctor hang",
                 place(last) if last else "",

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from diagnostics.facts.secrets import cut
 from diagnostics.report.remedies import Advice, Install, Unset
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def resolved(action: Install, environment: Environment, *, as_it_is: bool = Fals
         return None, type(error).__name__
     if done.returncode == 0:
         return True, ""
-    said = " ".join(done.stderr.split())[:400]
+    said = cut(" ".join(done.stderr.split()), 400)
     decides = "No solution found" in said or (as_it_is and action.by[0] == "uv")
     if decides and not any(text in said for text in _NO_INDEX):
         return False, said

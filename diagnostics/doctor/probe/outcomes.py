@@ -11,6 +11,7 @@ from diagnostics import given
 from diagnostics.catalogue.own_codes import finding, known
 from diagnostics.doctor.checks import search_paths, surroundings
 from diagnostics.doctor.installing import distribution_of, install, requirement
+from diagnostics.facts.secrets import cut
 from diagnostics.report.findings import CheckResult, Evidence, Severity
 from diagnostics.report.remedies import Explain, Install, Remedy, Run
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
 _TAIL = 6
+# Of what a child says of its end, in letters.
+_MOST_TOLD = 1000
 _SAYS_NOTHING = (
     "<frozen ", "importlib/__init__.py", "/grpo-doctor-tried-", "_bootstrap._gcd_import", "importlib.import_module(",
     "Extension modules:",
@@ -52,7 +55,7 @@ def how_it_ended(ended: ChildEnded) -> str:
         except ValueError:
             return f"crashed with signal {-ended.code}"
     if error := ended.answer.get("error"):
-        return str(error)
+        return cut(str(error), _MOST_TOLD)
     return f"ended with {ended.code} and gave no answer"
 
 
@@ -183,7 +186,7 @@ def _tail(ended: ChildEnded) -> list[str]:
         text = given.tail(ended.log, 16384).decode("utf-8", "replace")
     except OSError:
         return []
-    lines = [line.rstrip()[:300] for line in text.splitlines() if _says_something(line)]
+    lines = [cut(line.rstrip(), 300) for line in text.splitlines() if _says_something(line)]
     fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     # Python's own last words name the place at their top; what follows them is a list of modules.
     return lines[-_TAIL:] if fatal is None else lines[fatal : fatal + _TAIL]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.facts.secrets import cut
 from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.build import environments, locks
 from diagnostics.matrix.build.paths import machine, shareable
@@ -127,7 +128,7 @@ def answer(
     lines = tuple(f"{key}: {value}" for key, value in document.items() if key not in {"versions", "schema"})
     return Answer(
         outcome,
-        summary if outcome is Outcome.PASS else summary[:300],
+        summary if outcome is Outcome.PASS else cut(summary, 300),
         EvidenceLevel.EXECUTED,
         signs=signs,
         details=more.pop("details", lines),

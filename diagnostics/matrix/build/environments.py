@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics.facts.secrets import cut
 from diagnostics.matrix.build import libstdcxx, locks
 from diagnostics.matrix.build.resolving import NETWORK, explain
 from diagnostics.matrix.build.uv import torch_arguments
@@ -228,7 +229,7 @@ def uv(workplace: Workplace, arguments: Sequence[str | Path], given: str | None 
     if done.returncode != 0:
         text = explain(done.stderr)
         raise BuildError(
-            f"uv {arguments[0]} failed: {text[:300]}",
+            f"uv {arguments[0]} failed: {cut(text, 300)}",
             # Another file than the locked one says nothing about the cell that was locked.
             infrastructure=bool(NETWORK.search(text)) or "hash mismatch" in text.lower(),
             excerpt=done.stderr[-4000:],

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from diagnostics.facts.secrets import cut
 from diagnostics.matrix.build.uv import find_links
 
 if TYPE_CHECKING:
@@ -331,4 +332,4 @@ def _write(path: Path, text: str) -> None:
 def _one_line(error: Any) -> str:
     """Returns an error as one line, without the user and password an index address may carry."""
     text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
-    return f"{type(error).__name__}: {text}"[:300]
+    return cut(f"{type(error).__name__}: {text}", 300)

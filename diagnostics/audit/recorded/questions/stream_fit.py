@@ -17,6 +17,7 @@ from diagnostics.audit.live.law import Law, Seen
 from diagnostics.audit.live.reference import Reference, step_of
 from diagnostics.audit.model import FAULT, ProbeAnswer
 from diagnostics.audit.recorded.rows import Unread
+from diagnostics.facts.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ class Weights:
                 told = _judged(Reference(folder), rows)
             except (AuditError, RuntimeError, IndexError) as error:
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self.unread.append(Unread(str(folder), first[:200]))
+                self.unread.append(Unread(str(folder), cut(first, 200)))
                 continue
             if told is not None:
                 return told

@@ -44,13 +44,11 @@ def failure(error: BaseException) -> dict[str, Any]:
         and "importlib" not in frame.filename
         and Path(frame.filename).parent != Path(__file__).parent
     ]
-    text = (str(error).strip() or "no message").splitlines()[0][:500]
+    text = (str(error).strip() or "no message").splitlines()[0][:_MOST_TOLD]
     lacks = root.name if isinstance(root, ModuleNotFoundError) else None
     alone = "".join(traceback.format_exception(type(root), root, root.__traceback__, chain=False))
     if root is not error:
-        text += (
-            f", caused by {type(root).__name__}: {(str(root).strip() or 'no message').splitlines()[0][:500]}"
-        )
+        text += f", caused by {type(root).__name__}: {(str(root).strip() or 'no message').splitlines()[0][:_MOST_TOLD]}"
     told = {
         "error": f"{type(error).__name__}: {text}",
         "where": where[-1] if where else "",

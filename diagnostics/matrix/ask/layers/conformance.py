@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+from diagnostics.facts.secrets import cut
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build.paths import ROOT
@@ -96,7 +97,7 @@ def _answer(ended: in_cell.Ended, cell: Cell) -> Answer:
     lines = tuple(f"{name}: {item['outcome']}{_why(item)}" for name, item in found.items())
     return Answer(
         outcome,
-        summary[:300],
+        cut(summary, 300),
         EvidenceLevel.EXECUTED,
         signs=tuple(line for line in lines if not line.endswith(": passed")),
         details=lines,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.facts.secrets import cut
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build import locks, pylock
 from diagnostics.matrix.build.resolving import Resolution, declared, drift, packages, version_of
@@ -54,14 +55,14 @@ def answer(found: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> 
     """
     if found.infrastructure:
         return infrastructure(
-            f"uv could not resolve: {found.explanation[:200]}", EvidenceLevel.STATIC, found.explanation
+            f"uv could not resolve: {cut(found.explanation, 200)}", EvidenceLevel.STATIC, found.explanation
         )
     where = place(found.platform)
     if not found.pins:
         reason = found.explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
         return Answer(
             Outcome.UNRESOLVABLE,
-            f"{reason[:300]} (asked for {where})",
+            f"{cut(reason, 300)} (asked for {where})",
             EvidenceLevel.STATIC,
             signs=(found.explanation,),
             excerpt=found.explanation,

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.facts.secrets import cut
 from diagnostics.matrix.run.cluster import bundle, node
 from diagnostics.matrix.run.cluster.dispatch import DispatchError, FailedError, GoneError, LostError
 from diagnostics.matrix.run.cluster.placement import RayNode
@@ -56,7 +57,7 @@ def connected(address: str, workplace: Workplace) -> Iterator[RayCells]:
                 logging_level=logging.ERROR,
             )
         except Exception as error:  # noqa: BLE001 - a dozen kinds, all of them said in one line
-            text = " ".join(str(error).split())[:400]
+            text = cut(" ".join(str(error).split()), 400)
             raise DispatchError(f"--ray {address}: {type(error).__name__}: {text}") from None
     # What Ray says of its nodes it prints to standard output, where a table is awaited.
     with contextlib.redirect_stdout(sys.stderr):
@@ -200,10 +201,10 @@ class RayCells:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else "no word about why"
+    return cut(lines[0], 200) if lines else "no word about why"
 
 
 def _last_line(error: BaseException) -> str:
     """Returns the line of a remote traceback that says what was raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
+    return cut(lines[-1], 300) if lines else type(error).__name__
