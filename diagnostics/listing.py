@@ -33,13 +33,16 @@ def run(options: argparse.Namespace) -> int:
     from diagnostics import catalogue
 
     issues, checks = catalogue.load(), catalogue.load_checks()
+    codes = [code.upper() for code in options.check or ()]
+    for code in codes:
+        _ = catalogue.is_check(code) or catalogue.find(code)
     told = {}
     if options.check is not None:
         from diagnostics import checking
 
         if wrong := checking.problems(issues, checks):
             raise catalogue.CatalogueError("\n".join(wrong))
-        told = {code.upper(): checking.concerns(code.upper()) for code in options.check}
+        told = {code: checking.concerns(code) for code in codes}
     if options.format == "json":
         from diagnostics.catalogue import documents
 

@@ -26,6 +26,7 @@ def diagnostics(*arguments, **environ):
     [
         (["explain", "SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
         (["explain", "nonsense"], "unknown code 'nonsense' (families: CFG, CMP,"),
+        (["catalogue", "--check", "SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
         (["doctor", "--prefix", "/no/such/folder"], "/no/such/folder: no such folder"),
         (["doctor", "--python", "/no/such/python"], "--python /no/such/python: no such file"),
         (["doctor", "--python", "/usr"], "--python /usr: a folder; expected an interpreter"),
