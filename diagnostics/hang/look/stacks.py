@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import given
-from diagnostics.facts.secrets import cut
 from diagnostics.hang import frames
 from diagnostics.hang.look.numbers import numbered
 from diagnostics.hang.read import pyspy
@@ -82,7 +81,7 @@ def _why(errors: str) -> str:
     if "failed to find python version" in lowered or "failed to find a python" in lowered:
         return "no Python interpreter was found in it"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    return f"py-spy: {cut(lines[-1], 160)}" if lines else "py-spy failed and said nothing"
+    return f"py-spy: {lines[-1][:160]}" if lines else "py-spy failed and said nothing"
 
 
 def merged(samples: Sequence[Thread]) -> Thread:
