@@ -216,6 +216,14 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class Said:
+    """Of which class of cause a text's words are, where its form tells nothing; and the lines that say so."""
+
+    cause: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """All that was seen.
 
@@ -225,6 +233,7 @@ class Snapshot:
         blind: What could not be looked at, each with what would let it be seen.
         missing: Hosts that gave no answer.
         notes: What else is worth saying.
+        said: What the words of a dump are of; None where no class leads, and of what was seen live.
     """
 
     processes: tuple[Process, ...] = ()
@@ -236,6 +245,7 @@ class Snapshot:
     blind: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    said: Said | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a bundle."""

@@ -63,7 +63,7 @@ def finding(document: dict[str, Any]) -> Finding | None:
     if not document["code"]:
         return None
     names = {one["key"]: one["label"] for one in document["processes"]}
-    who = ", ".join(names[key] for key in document["culprits"][:1] if key in names)
+    who = ", ".join(names[key] for key in document["culprits"][:1] if key in names) or document["source"]
     # What was seen last of the one that holds up the others says most: its stack, a question that it owes.
     seen = [(line, who) for line in reversed(document["evidence"])]
     seen += [(line, names.get(edge["source"], "")) for edge in document["chain"] for line in edge["evidence"]]

@@ -58,6 +58,7 @@ def judge(snapshot: Snapshot, patience: Patience | None = None) -> JudgedJob:
         if not serves and stand.kind != "unseen":
             ends[key] = end(index, edges, key)
     verdict = supposed.told(index, meetings.told(index, _verdict(index, ends, limits)))
+    verdict = supposed.weighed(index, verdict)
     verdict = replace(
         verdict,
         unseen=snapshot.blind,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from diagnostics.hang import waits
 from diagnostics.hang.judge import sentences
 from diagnostics.hang.judge.verdict import HANG, UNKNOWN
+from diagnostics.hang.mechanisms import PHRASES, RESTS
 from diagnostics.hang.snapshot import DIED, FAILED, NOTICED, OWES, SAID, WATCHED
 
 if TYPE_CHECKING:
@@ -73,6 +74,18 @@ def told(index: Index, verdict: HangVerdict) -> HangVerdict:
     sentence = sentences.supposed(index, keys, why)
     return replace(verdict, outcome=HANG, cause=cause, certainty="hypothesis", culprits=(), chain=(), cycle=False,
                    victims=keys, sentence=sentence, evidence=sentences.of_waiters(index, keys))  # fmt: skip
+
+
+def weighed(index: Index, verdict: HangVerdict) -> HangVerdict:
+    """The verdict; where nothing else tells of a dump what it is, with the class that its words are of."""
+    said = index.snapshot.said
+    stands = index.stands.values()
+    rests = bool(stands) and all(stand.kind in waits.IDLE for stand in stands)
+    if verdict.outcome != UNKNOWN or said is None or (rests and said.cause in RESTS):
+        return verdict
+    sentence = f"By its words alone: {PHRASES[said.cause]}. Who holds it up, this dump does not tell."
+    return replace(verdict, outcome=HANG, cause=said.cause, certainty="hypothesis", culprits=(), chain=(), cycle=False,
+                   victims=(), sentence=sentence, evidence=said.lines)  # fmt: skip
 
 
 def _died(index: Index, verdict: HangVerdict) -> HangVerdict | None:

@@ -35,6 +35,7 @@ from diagnostics.hang.read import (
     several,
     told,
     tracebacks,
+    weighed,
 )
 from diagnostics.hang.snapshot import DIED, NOTICED, SAID, WATCHED, Process, Snapshot
 
@@ -137,10 +138,10 @@ def _sentences(text: str) -> Snapshot | None:
 
 def _with_dead(text: str, name: str, found: Snapshot | None) -> Snapshot:
     """What was read, and who died by the words beside it."""
-    dead = deaths.read(text)
-    if found is None and not dead:
+    dead, said = deaths.read(text), weighed.read(text)
+    if found is None and not dead and not said:
         raise ReadError(f"{name}: {_NONE}")
-    found = found or Snapshot(source="a log")
+    found = replace(found or Snapshot(source="a log"), said=said)
     if dead and not found.processes and found.source in _NOTICES:
         found = replace(found, processes=(ranks.unnamed(1, "one"),))
     seen = {process.pid for process in found.processes}
