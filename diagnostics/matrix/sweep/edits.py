@@ -35,10 +35,6 @@ INHERIT = ("trl", "ms-swift")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
 _KEY = re.compile(r"(?<![\w.'\"+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9_]{3,})=(?!=)")
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
-# Named without a value: a path of verl's, and what TRL calls its settings of vLLM.
-_NAMED = re.compile(
-    r"(?<![\w./'\"+-])((?:actor_rollout_ref|data|trainer)\.[a-z][a-z0-9_.]*[a-z0-9]|vllm_[a-z0-9_]+)(?![\w.=(/])"
-)
 # What other programs and functions take is theirs: their words up to the next semicolon, and calls in brackets.
 _OTHERS = re.compile(
     r"(?:\b(?:docker|pip|uv|ray (?!status)|sbatch|srun|hf|sysctl|py-spy|torchrun|conda|git|ulimit|nvidia-smi|def|EngineCore|Kubernetes)\b)"
@@ -57,9 +53,7 @@ def named(text: str) -> list[str]:
     """
     text = _OTHERS.sub("", _CALL.sub("", _CALL.sub("", _CALL.sub("", text))))
     flags = [each.replace("-", "_").removeprefix("no_") for each in _FLAG.findall(text)]
-    return list(
-        dict.fromkeys([*flags, *_KEY.findall(text), *_NAMED.findall(text), *_VARIABLE.findall(text)])
-    )
+    return list(dict.fromkeys([*flags, *_KEY.findall(text), *_VARIABLE.findall(text)]))
 
 
 def index() -> dict[str, Any]:
