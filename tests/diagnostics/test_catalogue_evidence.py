@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from diagnostics.catalogue import loader
-from diagnostics.catalogue.model import Bound
+from diagnostics.catalogue.model import FAMILIES, Bound
 from diagnostics.catalogue.releases import within
 from diagnostics.lint.rules.options import GONE
 from diagnostics.matrix.sweep import edits
