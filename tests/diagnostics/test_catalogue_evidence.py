@@ -118,11 +118,15 @@ def test_a_server_is_named_for_releases_that_know_it():
                 assert not [one for one in early if within(one, bound.versions)], (code, name, text)
 
 
-# What somebody has who set nothing, read in TRL's GRPOConfig of 0.18.0 to 1.16.0, its scripts/vllm_serve.py and
-# swift/arguments of 4.6.0: who runs out of it has it already.
+# What somebody has who set nothing, read in TRL's GRPOConfig of 0.18.0 to 1.16.0, its scripts/vllm_serve.py,
+# swift/arguments of 3.2.2 to 4.6.0, and verl's ppo_trainer.yaml of 0.2 to 0.9.1: who runs out of it has it already.
+# Where only the other setting can fail, to set it back is a remedy, and is not among these.
 DEFAULTS = {
-    "trl": r"vllm_gpu_memory_utilization=0\.3|(?:vllm_server_port=|--port )8000|vllm_group_port=51216",
-    "ms-swift": r"--(?:vllm_server_)?port 8000|--vllm_server_group_port 51216",
+    "trl": r"vllm_gpu_memory_utilization=0\.3|(?:vllm_server_port=|--port )8000|vllm_group_port=51216"
+    r"|dataloader_num_workers=0|use_liger_kernel=False|torch_compile=False",
+    "ms-swift": r"--(?:vllm_server_)?port 8000|--vllm_server_group_port 51216|--dataset_num_proc 1\b"
+    r"|--offload_(?:model|optimizer) false|--freeze_vit true|--use_hf false",
+    "verl": r"gpu_memory_utilization=0\.5\b|use_fused_kernels=False|resume_mode=auto|save_freq=-1",
 }
 
 
@@ -131,6 +135,43 @@ def test_a_smaller_share_and_another_port_are_not_those_that_one_has_anyway():
     for code, name, framework, text, _bound in edits.each_edit():
         same = re.search(DEFAULTS.get(framework, r"(?!)"), text)
         assert same is None, (code, name, framework, same)
+
+
+def test_verl_is_told_to_be_eager_where_it_is_not():
+    """Its rollout.enforce_eager was True up to 0.5.0, and is False from 0.6.0 on."""
+    for code, name, framework, text, bound in edits.each_edit():
+        if framework == "verl" and code.startswith(READ) and "rollout.enforce_eager=True" in text:
+            assert not within("0.5.0", bound.versions or ">=0"), (code, name)
+
+
+# Families of which every edit was held against the wheels.
+READ = ("CFG", "CMP", "ENG", "ENV")
+# A word that has an underscore, and is neither a flag nor set to a value: those are looked up anyway.
+_WORD = re.compile(r"(?<![\w./+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b(?!=)")
+# Told as the name of other releases, or as what TRL takes from the trainer below it.
+_ELSEWHERE = ("num_infer_workers", "vllm_num_engines", "gradient_checkpointing", "use_liger_kernel")
+
+
+def test_an_option_that_is_named_without_a_value_is_there_too():
+    """As "vllm_tensor_parallel_size a divisor of": every release that the edit is for has it."""
+    for code, name, framework, text, bound in edits.each_edit():
+        below = INDEX["transformers"]["options"] if framework in edits.INHERIT else {"runtime_env": ""}
+        for word in _WORD.findall(text) if code.startswith(READ) and framework in INDEX else ():
+            have = edits.releases_with(INDEX[framework], word)
+            if have and word not in below and word not in _ELSEWHERE:
+                lack = [
+                    one
+                    for one in INDEX[framework]["releases"]
+                    if within(one, bound.versions or ">=0") and one not in have
+                ]
+                assert not lack, (code, name, framework, word, lack[0])
+
+
+def test_an_edit_stands_by_itself():
+    """Who has one framework is shown its own words, and not those before them that "the same" would mean."""
+    for code, name, framework, text, _bound in edits.each_edit():
+        if code.startswith(READ):
+            assert not re.search(r"^the same(?:,| in| on)|\blikewise$", text), (code, name, framework)
 
 
 def test_a_launcher_of_one_process_is_one_that_sets_its_variables():
