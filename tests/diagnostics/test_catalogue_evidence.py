@@ -140,12 +140,10 @@ def test_a_smaller_share_and_another_port_are_not_those_that_one_has_anyway():
 def test_verl_is_told_to_be_eager_where_it_is_not():
     """Its rollout.enforce_eager was True up to 0.5.0, and is False from 0.6.0 on."""
     for code, name, framework, text, bound in edits.each_edit():
-        if framework == "verl" and code.startswith(READ) and "rollout.enforce_eager=True" in text:
+        if framework == "verl" and "rollout.enforce_eager=True" in text:
             assert not within("0.5.0", bound.versions or ">=0"), (code, name)
 
 
-# Families of which every edit was held against the wheels.
-READ = ("CFG", "CMP", "ENG", "ENV")
 # A word that has an underscore, and is neither a flag nor set to a value: those are looked up anyway.
 _WORD = re.compile(r"(?<![\w./+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b(?!=)")
 # Told as the name of other releases, or as what TRL takes from the trainer below it.
@@ -156,7 +154,7 @@ def test_an_option_that_is_named_without_a_value_is_there_too():
     """As "vllm_tensor_parallel_size a divisor of": every release that the edit is for has it."""
     for code, name, framework, text, bound in edits.each_edit():
         below = INDEX["transformers"]["options"] if framework in edits.INHERIT else {"runtime_env": ""}
-        for word in _WORD.findall(text) if code.startswith(READ) and framework in INDEX else ():
+        for word in _WORD.findall(text) if framework in INDEX else ():
             have = edits.releases_with(INDEX[framework], word)
             if have and word not in below and word not in _ELSEWHERE:
                 lack = [
@@ -170,8 +168,11 @@ def test_an_option_that_is_named_without_a_value_is_there_too():
 def test_an_edit_stands_by_itself():
     """Who has one framework is shown its own words, and not those before them that "the same" would mean."""
     for code, name, framework, text, _bound in edits.each_edit():
-        if code.startswith(READ):
-            assert not re.search(r"^the same(?:,| in| on)|\blikewise$", text), (code, name, framework)
+        assert not re.search(r"^(?:the same(?:,|;| in| on)|as above)|\blikewise$", text), (
+            code,
+            name,
+            framework,
+        )
 
 
 def test_a_launcher_of_one_process_is_one_that_sets_its_variables():
