@@ -147,7 +147,13 @@ def test_verl_is_told_to_be_eager_where_it_is_not():
 # A word that has an underscore, and is neither a flag nor set to a value: those are looked up anyway.
 _WORD = re.compile(r"(?<![\w./+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b(?!=)")
 # Told as the name of other releases, or as what TRL takes from the trainer below it.
-_ELSEWHERE = ("num_infer_workers", "vllm_num_engines", "gradient_checkpointing", "use_liger_kernel")
+_ELSEWHERE = (
+    "torch_dtype",
+    "num_infer_workers",
+    "vllm_num_engines",
+    "gradient_checkpointing",
+    "use_liger_kernel",
+)
 
 
 def test_an_option_that_is_named_without_a_value_is_there_too():
