@@ -87,13 +87,15 @@ def test_an_entry_says_what_its_recorded_attempts_showed(run):
 
 def test_an_option_of_vllm_alone_stands_behind_its_own_command():
     """Or the reader gives it to a program of the framework's, which has none of that name."""
-    for code, name, framework, text, _bound in edits.each_edit():
+    for code, name, framework, text, bound in edits.each_edit():
         own = [package for package in edits.FROM.get(framework, ()) if package != "vllm"]
         # `--config` is TrlParser's, of every script of TRL's.
         for option in (option for option in edits.named(text) if own and option != "config"):
             if f"--{option.replace('_', '-')}" in text:
                 known = any(edits.releases_with(INDEX[package], option) for package in own)
-                assert known or "vllm serve" in text, (code, name, framework, option)
+                # From 1.11.0 on TRL's command hands what it does not know to vLLM's.
+                handed = "trl vllm-serve" in text and not within("1.10.0", bound.versions or ">=0")
+                assert known or "vllm serve" in text or handed, (code, name, framework, option)
 
 
 # What an edit tells somebody to start, and the first release of its framework whose trainer has or talks to it: read in
@@ -138,23 +140,27 @@ def test_a_smaller_share_and_another_port_are_not_those_that_one_has_anyway():
 def test_verl_is_told_to_be_eager_where_it_is_not():
     """Its rollout.enforce_eager was True up to 0.5.0, and is False from 0.6.0 on."""
     for code, name, framework, text, bound in edits.each_edit():
-        if framework == "verl" and code.startswith(READ) and "rollout.enforce_eager=True" in text:
+        if framework == "verl" and "rollout.enforce_eager=True" in text:
             assert not within("0.5.0", bound.versions or ">=0"), (code, name)
 
 
-# Families of which every edit was held against the wheels.
-READ = ("CFG", "CMP", "ENG", "ENV")
 # A word that has an underscore, and is neither a flag nor set to a value: those are looked up anyway.
 _WORD = re.compile(r"(?<![\w./+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b(?!=)")
 # Told as the name of other releases, or as what TRL takes from the trainer below it.
-_ELSEWHERE = ("num_infer_workers", "vllm_num_engines", "gradient_checkpointing", "use_liger_kernel")
+_ELSEWHERE = (
+    "torch_dtype",
+    "num_infer_workers",
+    "vllm_num_engines",
+    "gradient_checkpointing",
+    "use_liger_kernel",
+)
 
 
 def test_an_option_that_is_named_without_a_value_is_there_too():
     """As "vllm_tensor_parallel_size a divisor of": every release that the edit is for has it."""
     for code, name, framework, text, bound in edits.each_edit():
         below = INDEX["transformers"]["options"] if framework in edits.INHERIT else {"runtime_env": ""}
-        for word in _WORD.findall(text) if code.startswith(READ) and framework in INDEX else ():
+        for word in _WORD.findall(text) if framework in INDEX else ():
             have = edits.releases_with(INDEX[framework], word)
             if have and word not in below and word not in _ELSEWHERE:
                 lack = [
@@ -168,8 +174,11 @@ def test_an_option_that_is_named_without_a_value_is_there_too():
 def test_an_edit_stands_by_itself():
     """Who has one framework is shown its own words, and not those before them that "the same" would mean."""
     for code, name, framework, text, _bound in edits.each_edit():
-        if code.startswith(READ):
-            assert not re.search(r"^the same(?:,| in| on)|\blikewise$", text), (code, name, framework)
+        assert not re.search(r"^(?:the same(?:,|;| in| on)|as above)|\blikewise$", text), (
+            code,
+            name,
+            framework,
+        )
 
 
 def test_a_launcher_of_one_process_is_one_that_sets_its_variables():
@@ -227,3 +236,54 @@ def test_a_hang_names_the_releases_that_it_was_run_on(run):
     }
     named = [(name, upstream[name].partition("+")[0].partition(".post")[0]) for name in sorted(needed)]
     assert set(named or [("python", run["python"])]) <= claims
+
+
+# What nobody sets who did not first set something else: read in the option tables of the wheels, TRL's GRPOConfig of
+# 0.18.0 to 1.16.0, swift's arguments of 3.2.2 to 4.6.0 (GRPO forces the last), OpenRLHF's parser of 0.10.2 and 0.11.2,
+# verl's YAML of 0.2 to 0.9.1, EasyR1's dataclasses of 0.3.0 to 0.3.2.
+SET_ANYWAY = {
+    "trl": r"vllm_server_timeout=240\b|ds3_gather_for_generation=True",
+    "ms-swift": r"--vllm_server_timeout 240\b|--per_device_train_batch_size 1\b|--gradient_checkpointing true"
+    r"|--remove_unused_columns false",
+    "openrlhf": r"(?<!no )--ds\.param_dtype bf16|--train\.micro_batch_size 1\b",
+    "verl": r"free_cache_engine=True",
+    "easyr1": r"filter_overlong_prompts=true",
+}
+# The share of a device that an engine takes unless told otherwise, at the most of the releases that were read.
+SHARES = {"vllm": 0.92, "trl": 0.3, "ms-swift": 0.9, "verl": 0.5, "openrlhf": 0.95, "easyr1": 0.6}
+
+
+def test_a_remedy_changes_something():
+    """Nothing that holds anyway; and a smaller or larger share of the device is that beside the one it has."""
+    for code, name, framework, text, _bound in edits.each_edit():
+        assert not re.search(SET_ANYWAY.get(framework, r"(?!)"), text), (code, name, framework)
+        share = re.search(r"gpu[_-]memory[_-]utilization[= ](0\.\d+)", text)
+        if share and name in {"smaller_share", "engine_share", "larger_share"}:
+            larger = float(share[1]) > SHARES[framework]
+            assert larger == (name == "larger_share"), (code, name, framework)
+
+
+def test_a_limit_for_a_server_that_comes_up_ends_no_request():
+    """TRL and ms-swift ask /health within vllm_server_timeout, and send their requests without a limit."""
+    for code, name, framework, text, _bound in edits.each_edit():
+        told = re.search(r"vllm_server_timeout(?:=|$| \d| larger| higher)", text)
+        assert not told or ISSUES[code].code == "NET012", (code, name, framework)
+
+
+def test_what_newer_transformers_lack_is_told_for_the_older_ones():
+    """An option that a trainer has from transformers alone is gone with it, in whatever release of the trainer."""
+    below = INDEX["transformers"]
+    for code, name, framework, text, _bound in edits.each_edit():
+        for option in edits.named(text) if framework in edits.INHERIT else ():
+            have = edits.releases_with(below, option)
+            if have and not edits.releases_with(INDEX[framework], option):
+                gone = have[-1] != below["releases"][-1]
+                assert not gone or "transformers 4" in text, (code, name, framework, option)
+
+
+def test_a_server_for_trl_is_started_with_all_that_weight_sync_needs():
+    """Else the remedy for one failure leads to NET015 or NET016."""
+    for code, name, framework, text, _bound in edits.each_edit():
+        if framework == "trl" and re.search(r"(?<!trl )\bvllm serve MODEL", text):
+            assert "VLLM_SERVER_DEV_MODE=1" in text, (code, name)
+            assert "--weight-transfer-config" in text, (code, name)

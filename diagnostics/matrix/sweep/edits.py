@@ -37,7 +37,8 @@ _KEY = re.compile(r"(?<![\w.'\"+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9_]{3,})=(?
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
 # What other programs and functions take is theirs: their words up to the next semicolon, and calls in brackets.
 _OTHERS = re.compile(
-    r"(?:\b(?:docker|pip|uv|ray|verl\.model_merger|sbatch|srun|hf|sysctl|py-spy|torchrun|conda|git|ulimit|nvidia-smi|def|EngineCore|Kubernetes)\b)"
+    r"(?:\b(?:docker|pip|uv|ray(?! status)|verl\.model_merger|sbatch|srun|hf|sysctl|py-spy|torchrun|conda|git|ulimit"
+    r"|nvidia-smi|def|EngineCore|Kubernetes)\b)"
     r"[^;]*|--help\b|the FSDP worker's[^;]*"
 )
 _CALL = re.compile(
