@@ -11,7 +11,6 @@ import torch
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.vllm import releases
 
-
 COMPAT = Path(__file__).parents[2] / "diagnostics/data/compat.json"
 
 
