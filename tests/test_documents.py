@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections import defaultdict
 
 import pytest
 
@@ -68,6 +71,36 @@ def test_every_command_of_ours_in_a_console_is_run():
         text = (ROOT / name).read_text()
         assert text.count("```console\n") == sum(one.document == name for one in TRANSCRIPTS), name
     assert {"README.md", "docs/tour.md"} <= {one.document for one in TRANSCRIPTS}
+
+
+OURS = re.compile(r"python3? -m (diagnostics(?:\.matrix)?|grpo_core|repro) ([a-z]+) ([^\n`#|]*)")
+PAST = {"CHANGELOG.md", "DECISIONS.md"}
+
+
+def options_told():
+    """Of each command of ours: the options that documents give it, and where."""
+    told = defaultdict(set)
+    for name in (name for name in EVERY if name not in PAST):
+        for program, command, rest in OURS.findall((ROOT / name).read_text().replace("\\\n", " ")):
+            own = re.split(r"(?:^|\s)--\s", rest)[0]
+            told[f"{program} {command}"] |= {
+                (word, name) for word in re.findall(r"(?<!\S)--[a-z][\w.-]*", own)
+            }
+    return {command: words for command, words in told.items() if words}
+
+
+TOLD = options_told()
+
+
+@pytest.mark.parametrize("command", sorted(TOLD))
+def test_an_option_that_a_document_gives_is_one(command):
+    """As the help of the command has it, and of the trainer's the list of settings."""
+    text = ""
+    for one in ("--help", *(("--help-settings",) if command.startswith("grpo_core") else ())):
+        words = [sys.executable, "-m", *command.split(), one]
+        text += subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    there = set(re.findall(r"--[a-z][\w.-]*", text))
+    assert [told for told in sorted(TOLD[command]) if told[0] not in there] == []
 
 
 DATED = re.compile(r"\b20\d\d-\d\d-\d\d\b")

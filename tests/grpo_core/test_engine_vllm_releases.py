@@ -1,6 +1,8 @@
 """What VllmEngine makes of a release, without vLLM: found out by what the release has."""
 
+import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,15 @@ import torch
 
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.vllm import releases
+
+COMPAT = Path(__file__).parents[2] / "diagnostics/data/compat.json"
+
+
+def test_releases_that_ran_are_not_warned_of():
+    """Each whose engine a cell of the matrix has asked."""
+    cells = json.loads(COMPAT.read_text())["cells"]
+    ran = {cell["vllm"] for cell in cells if cell["layers"].get("engine", {}).get("verdict") == "pass"}
+    assert {releases.release(version) for version in ran} - set(releases.RAN) == set()
 
 
 class Model(torch.nn.Module):

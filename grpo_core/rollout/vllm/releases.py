@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-RAN = ("0.8.5", "0.9.2", "0.10.2", "0.27.1", "0.28.0", "0.31.0", "0.32.0")
+RAN = ("0.8.5", "0.9.2", "0.10.2", "0.11.0", "0.27.1", "0.28.0", "0.30.0", "0.31.0", "0.32.0")
 
 # Read by vLLM when it is imported or started, so they are set before that. The first is what "in this process"
 # means; the others are defaults that the user's own environment overrides.

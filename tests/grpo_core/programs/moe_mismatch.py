@@ -36,7 +36,7 @@ def measured(folder: Path, engine_type: str, trainer_type: str) -> list[str]:
     for replayed in (False, True):
         given = answers if replayed else [Completion(**plain(answer)) for answer in answers]
         samples = [
-            Sample(Prompt(r.id, "", r.prompt_ids), a, "", 0.0, 1.0)
+            Sample(Prompt(r.id, "", r.prompt_ids), a, "", 0.0, 0.0)
             for r, a in zip(requests, given, strict=True)
         ]
         metrics = updater.update(policy.make_batch(samples, policy.device))  # no advantage: nothing moves
