@@ -162,7 +162,7 @@ def _gone(rows: Sequence[Row]) -> Shown:
 RULES = (
     Rule(
         "the spread of the rewards is no number (NaN)",
-        "The standard deviation of one value is none, and that of a NaN is NaN: advantages and loss become NaN with it.",
+        "One value has no standard deviation, and that of a NaN is NaN: advantages and loss become NaN with it.",
         _where("reward_std", math.isnan),
         (
             Cause("CFG110", "num_generations, rollout.n, n_samples_per_prompt: is it 1?"),

@@ -208,8 +208,7 @@ def memory(environment: Environment, machine: Machine) -> list[Finding]:
             "ENV905",
             Severity.WARNING,
             known_by="static",
-            detail="Loading a model can take its size in host memory, in each process that loads it; what is in /dev/shm "
-            "counts too.",
+            detail="Loading a model can take its size in host memory, once a process that loads; /dev/shm counts too.",
             evidence=tuple(evidence),
             remedy=Remedy.of(
                 "Give the job more memory, or end what uses it.",

@@ -53,8 +53,8 @@ def proxies(environment: Environment) -> list[Finding]:
             "NET901",
             Severity.WARNING,
             known_by="static",
-            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy, but for the "
-            "names in NO_PROXY.",
+            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy "
+            "unless NO_PROXY has the name that they use.",
             evidence=(
                 Evidence(f"{proxy}={seen[proxy]}", "environment"),
                 Evidence(f"NO_PROXY: {told}", "environment"),

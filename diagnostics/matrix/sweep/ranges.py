@@ -37,7 +37,8 @@ SINCE = {
     "ms-swift": "3.0.0",
     "openrlhf": "0.5.0",
     "ray": "2.0.0",
-    "transformers": "4.46.0",
+    "transformers": "4.0.0",
+    "torch": "1.0.0",
     "peft": "0.9.0",
 }
 # An index is slow to answer, not to send.
