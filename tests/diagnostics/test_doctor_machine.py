@@ -306,7 +306,7 @@ def test_a_trainer_that_takes_gpus_for_granted(environment):
         ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, {}, "525.60.13", "one for CUDA"),
         ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD loads", "imported first"),
         ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "imported first", "LD_PRELOAD"),
-        ({}, {"http_proxy": "http://proxy:80", "no_proxy": "localhost,10.0.0.0/8"}, "localhost,10.0.0.0/8,127.0.0.1", "(not set)"),
+        ({}, {"http_proxy": "http://proxy:80", "no_proxy": "localhost,10.0.0.0/8"}, "0/8,127.0.0.1", "(not set)"),
     ],
 )  # fmt: skip
 def test_a_sentence_is_of_the_state_that_it_is_told_in(whole, changes, environ, said, unsaid):
