@@ -205,8 +205,9 @@ def _of_lead(lead: Lead, number: int) -> Finding:
 def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
     told = [candidate.issue.cause]
     if candidate.role != "root":
-        told.insert(0, "This is not the root, which is not in these logs.")
-    if candidate.certainty == "hypothesis":
+        told.insert(0, "This is not the root, and nothing that is known in these logs is.")
+    # A broad line is a hypothesis whatever the releases are.
+    if candidate.certainty == "hypothesis" and not candidate.broad:
         named = ", ".join(map(" ".join, candidate.releases))
         told.append(f"Not known to happen with {named}, which the log names.")
     if candidate.looked_to:

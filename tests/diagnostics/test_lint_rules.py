@@ -230,6 +230,16 @@ def test_a_remedy_speaks_the_language_of_the_config():
     assert "--temperature 1.0" in text_of(swift.remedy)
 
 
+@pytest.mark.parametrize("flag", ["--train.async_enable", "--async_train"])
+def test_a_remedy_spells_flags_as_the_command_does(flag):
+    """Dotted from OpenRLHF 0.10.2 on, flat before: the other kind is refused."""
+    rest = "--vllm.num_engines 8 --train.partial_rollout_enable"
+    if "." not in flag:
+        rest = "--vllm_num_engines 8 --partial_rollout"
+    (found,) = [one for one in findings(ORL.split(" --", maxsplit=1)[0] + f" {rest}") if one.code == "CFG111"]
+    assert flag in text_of(found.remedy)
+
+
 def test_evidence_is_that_of_the_framework():
     """What was run on TRL is no run on ms-swift."""
     sizes = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1 --num_generations 8"

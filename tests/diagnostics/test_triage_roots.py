@@ -5,6 +5,7 @@ import pytest
 from diagnostics import catalogue
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.runs import last_begins
 from diagnostics.triage.scan import scan
@@ -97,6 +98,14 @@ def test_a_broad_line_beside_one_that_is_not_counts(judge):
         BROAD, "ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds."
     )
     assert (verdict.state, verdict.candidates[0].certainty) == ("known", "supported")
+
+
+def test_a_broad_line_beside_a_root_says_nothing_of_releases(judge):
+    """It is a hypothesis for what it is, in whatever release."""
+    verdict = judge("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "PicklingError: x")
+    found = report(verdict, ["a.log"]).findings
+    assert [one.certainty for one in found] == ["supported", "hypothesis"]
+    assert "Not known to happen" not in found[1].detail
 
 
 def test_a_broad_line_after_another_failure_is_no_more_than_near(judge):

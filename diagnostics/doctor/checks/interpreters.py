@@ -31,7 +31,9 @@ def interpreter(environment: Environment) -> list[Finding]:
             Severity.WARNING if environment.homeless else Severity.ERROR,
             known_by="static",
             certainty="supported" if environment.homeless else "established",
-            detail="Nothing in this environment can be started, or nothing that is installed is found.",
+            detail="Python may start all the same, where it knows its library by itself."
+            if environment.homeless
+            else "Nothing in this environment can be started, or nothing that is installed is found.",
             evidence=(
                 *(
                     Evidence(f"a link to {target}, which is not there", link)

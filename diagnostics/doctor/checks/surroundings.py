@@ -34,18 +34,19 @@ def broken_metadata(environment: Environment) -> list[Finding]:
     """One finding for all broken metadata folders, one for each package that is there twice or not whole."""
     found = []
     if environment.broken:
+        aside = all("/~" in place for place in environment.broken)
         found.append(
             finding(
                 "ENV901",
                 # What an installer set aside under a tilde is in nobody's way.
-                Severity.ERROR
-                if any("/~" not in place for place in environment.broken)
-                else Severity.WARNING,
+                Severity.WARNING if aside else Severity.ERROR,
                 known_by="static",
                 detail="These metadata folders have no name or version.",
                 evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
                 remedy=Remedy.of(
-                    "Remove these folders and install their packages again.",
+                    "Remove these folders."
+                    if aside
+                    else "Remove these folders and install their packages again.",
                     *(Run(("rm", "-r", place)) for place in environment.broken[:5]),
                 ),
             )

@@ -44,20 +44,24 @@ def proxies(environment: Environment) -> list[Finding]:
     exempt = [part.strip() for name in ("no_proxy", "NO_PROXY") for part in seen.get(name, "").split(",")]
     if proxy is None or "*" in exempt or {"localhost", "127.0.0.1"} <= set(exempt):
         return []
-    told = ", ".join(filter(None, exempt)) or "(not set)"
+    exempt = list(dict.fromkeys(filter(None, exempt)))
+    told = ", ".join(exempt) or "(not set)"
+    # What is exempt already stays so.
+    spared = ",".join(dict.fromkeys([*exempt, "localhost", "127.0.0.1", "::1"]))
     return [
         finding(
             "NET901",
             Severity.WARNING,
             known_by="static",
-            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy.",
+            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy "
+            "unless NO_PROXY has the name that they use.",
             evidence=(
                 Evidence(f"{proxy}={seen[proxy]}", "environment"),
                 Evidence(f"NO_PROXY: {told}", "environment"),
             ),
             remedy=Remedy.of(
                 "Name this machine, and the nodes of the run, in NO_PROXY; both spellings are read.",
-                SetVariables(tuple((name, "localhost,127.0.0.1,::1") for name in ("NO_PROXY", "no_proxy"))),
+                SetVariables(tuple((name, spared) for name in ("NO_PROXY", "no_proxy"))),
             ),
         )
     ]
@@ -222,20 +226,18 @@ def elsewhere(environment: Environment) -> list[Finding]:
         for path in paths
         if path.rstrip("/").endswith(("site-packages", "dist-packages")) and not path.startswith(own)
     ]
-    evidence += [
-        Evidence(f"{name}={seen[name]}", "environment")
-        for name in ("PYTHONHOME", "LD_PRELOAD")
-        if seen.get(name)
-    ]
+    others = [name for name in ("PYTHONHOME", "LD_PRELOAD") if seen.get(name)]
+    names = (["PYTHONPATH"] if evidence else []) + others
+    evidence += [Evidence(f"{name}={seen[name]}", "environment") for name in others]
     if not evidence:
         return []
+    imports = "What was judged here is not what is imported first." if names != ["LD_PRELOAD"] else ""
+    preload = "LD_PRELOAD loads a library into each process before its own." if "LD_PRELOAD" in names else ""
     return [
         finding(
             "ENV919", Severity.WARNING, known_by="static",
-            detail="What was judged here is not what is imported first.", evidence=tuple(evidence),
-            remedy=Remedy.of(
-                "Unset it for runs of this environment.", Unset(("PYTHONHOME", "PYTHONPATH", "LD_PRELOAD"))
-            ),
+            detail=" ".join(filter(None, (imports, preload))), evidence=tuple(evidence),
+            remedy=Remedy.of("Unset it for runs of this environment, unless it is meant.", Unset(tuple(names))),
         )
     ]  # fmt: skip
 
@@ -255,7 +257,7 @@ def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) ->
         known(
             issues["ENV004"],
             Severity.WARNING,
-            detail="A model or data set that is named by its hub name cannot be found; folders can.",
+            detail="A model that is named by its hub name cannot be found; folders can.",
             evidence=(
                 Evidence(f"{offline}={seen[offline]}", "environment"),
                 Evidence("no such folder: nothing was ever fetched to it", cache.path),

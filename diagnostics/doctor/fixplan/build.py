@@ -219,8 +219,7 @@ def _windows(case: PlanCase) -> list[Conflict]:
                 f"{', '.join(codes)} would be gone with vllm{free}",
                 f"TRL {trl.version} declares vllm{window.versions}",
             ),
-            "No release known to the table is both. The versions stay; the settings named in the plan remain."
-            + _other_trl(trl.version, free, case.compat.breadth),
+            "No release known to the table is both." + _other_trl(trl.version, free, case.compat.breadth),
         )
         for free, codes in found.items()
     ]
@@ -270,16 +269,13 @@ def _outcome(found: list[Finding], steps: tuple[Step, ...]) -> str:
 def _again(environment: Environment, steps: tuple[Step, ...]) -> list[Step]:
     if not steps:
         return []
-    codes = tuple(dict.fromkeys(code for step in steps for code in step.codes))
     return [
         Step(
             kind="look",
             title="Look again",
             severity=Severity.INFO,
             codes=(),
-            why=(
-                f"Of {', '.join(codes)} only what a setting avoids may still be named: doctor sees releases.",
-            ),
+            why=("What a setting avoids may still be named: doctor sees releases.",),
             known_by="",
             cost="a second",
             undo=(),

@@ -181,7 +181,7 @@ def _offer(mine: list[Finding], first: PinnedSet, installer: Installer) -> Step:
         cost=_cost(first, [pin.requirement for pin in first.pins]),
         undo=(installer.restore(),),
         commands=(installer.record(), installer.install(pin.requirement for pin in first.pins)),
-        text=(Advice("Nothing is known against what is installed; that it works is not known either."),),
+        text=(Advice("Nothing is known against this pair; that it works is not known either."),),
     )
 
 

@@ -39,12 +39,17 @@ _REMEDIES = {
     "CMP952": "The same Python on every node, to the last digit where Ray is used.",
     "CMP953": "Install every node from one lock or one image.",
     "ENV951": "The same driver on every node, as the machines' keeper can do.",
-    "ENV952": "Give the same number of processes to each GPU, or leave the odd nodes out.",
+    "ENV952": "As many processes on each node as it has GPUs; where the model differs, leave the odd nodes out.",
     "ENV953": "Set it alike on every node: in the launcher's or the job's environment, not in one shell.",
     "ENV954": "Set it alike: ulimit or limits.conf, --shm-size of the container; what starts the run must have it.",
     "ENV955": "Fetch the model on the nodes that lack it, or put the cache on a shared disk.",
     "ENV956": "Nothing, if it is meant to be so.",
     "NET953": "Let a time service set the clocks.",
+}
+# Of the same code, and another matter.
+_BY_SEVERITY = {
+    ("ENV956", Severity.ERROR): "Install each node for its own architecture, or leave the odd nodes out.",
+    ("NET952", Severity.WARNING): "The same NCCL on every node outside Python's packages, or none there.",
 }
 
 
@@ -168,13 +173,14 @@ def _finding(code: str, severity: Severity, different: Different, nodes: list[No
         for place, members in enumerate(alike[0][1].values())
     ]
     more = f" And {len(parts) - MOST_LINES} more." if len(parts) > MOST_LINES else ""
+    advice = _BY_SEVERITY.get((code, severity)) or _REMEDIES[code]
     return finding(
         code,
         severity,
         known_by="static",
         detail=" ".join(sentence(alike, len(nodes), among) for alike in parts[:MOST_LINES]) + more,
         evidence=tuple(evidence[:MOST_LINES]),
-        remedy=Remedy((*map(Advice, (_REMEDIES[code], *_SOURCES.get(code, ()))), *_installs(different))),
+        remedy=Remedy((*map(Advice, (advice, *_SOURCES.get(code, ()))), *_installs(different))),
     )
 
 

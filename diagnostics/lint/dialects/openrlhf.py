@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.dialects import base
@@ -40,6 +41,12 @@ FLAGS = {
     "devices.per_node": ("actor.num_gpus_per_node", "actor_num_gpus_per_node"),
     "devices.nodes": ("actor.num_nodes", "actor_num_nodes"),
 }
+_FLAT = dict(FLAGS.values()) | {
+    "train.colocate_all": "colocate_all_models",
+    "reward.remote_url": "remote_rm_url",
+    "ref.num_nodes": "ref_num_nodes",
+    "ref.num_gpus_per_node": "ref_num_gpus_per_node",
+}
 NAMES = {flag: name for name, flags in FLAGS.items() for flag in flags}
 # Switches: what is not there is off.
 DEFAULTS = (
@@ -58,6 +65,13 @@ DEFAULTS = (
 def flag(settings: Settings, *names: str) -> Value | None:
     """The first of these flags that is set."""
     return next((settings.items[name] for name in names if name in settings.items), None)
+
+
+def spelled(settings: Settings, advice: str) -> str:
+    """Advice with its flags as this command spells them: flat where one of its own is."""
+    if not set(_FLAT.values()) & set(settings.items):
+        return advice
+    return re.sub(r"--([\w.]*\w)", lambda found: f"--{_FLAT.get(found[1], found[1])}", advice)
 
 
 def plan(settings: Settings, versions: Versions) -> RunPlan:

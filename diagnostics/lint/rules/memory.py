@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.lint.dialects.openrlhf import spelled
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
@@ -71,7 +72,8 @@ def sleep_without_effect(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     return found(
         plan, "CFG106", Severity.INFO,
-        "Sleep is for an engine on the trainer's devices; here it is somewhere else, and the option does nothing.",
+        "Sleep is for an engine on the trainer's devices; here it is somewhere else, and the option "
+        f"{'does nothing' if mode == 'server' else 'costs time for memory that nobody waits for'}.",
         [asked, *values(plan, "rollout.mode")], remedy=f"Leave {asked.key} out.",
     )  # fmt: skip
 
@@ -83,13 +85,14 @@ def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
         return found(
             plan, "CFG106", Severity.ERROR,
             "OpenRLHF refuses sleep in an asynchronous run.",
-            values(plan, "engine.sleep", "rollout.async"), remedy="Leave --vllm.enable_sleep out.",
+            values(plan, "engine.sleep", "rollout.async"),
+            remedy=spelled(plan.settings, "Leave --vllm.enable_sleep out."),
         )  # fmt: skip
     if mode == "async" and together is None:
         return found(
             plan, "CFG106", Severity.INFO,
             "Without colocate_all OpenRLHF turns sleep off again.",
-            values(plan, "engine.sleep"), remedy="Leave it out, or add --train.colocate_all.",
+            values(plan, "engine.sleep"), remedy=spelled(plan.settings, "Leave it out, or add --train.colocate_all."),
         )  # fmt: skip
     return []
 

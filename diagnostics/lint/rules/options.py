@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.lint.dialects.openrlhf import spelled
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
@@ -110,7 +111,8 @@ def exclusive(plan: RunPlan, versions: Versions) -> list[Finding]:
     if plan.framework == "openrlhf" and plan.get("rollout.partial") and plan.get("rollout.async") is False:
         out += found(
             plan, "CFG111", Severity.ERROR, "Partial rollouts need an asynchronous run; OpenRLHF refuses them alone.",
-            values(plan, "rollout.partial", "rollout.async"), remedy="Add --train.async_enable.",
+            values(plan, "rollout.partial", "rollout.async"),
+            remedy=spelled(plan.settings, "Add --train.async_enable."),
         )  # fmt: skip
     if plan.framework == "ms-swift" and plan.get("rollout.async") and plan.get("rollout.multi_turn"):
         out += found(

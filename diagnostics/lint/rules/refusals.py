@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diagnostics.lint.dialects import openrlhf
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
 from diagnostics.lint.values import Value
@@ -81,7 +82,8 @@ def refused(plan: RunPlan, versions: Versions) -> list[Finding]:
         wrong = refusal.look(plan) if refusal.framework == plan.framework else None
         if wrong is not None:
             out += found(
-                plan, "CFG111", Severity.ERROR, wrong.detail, wrong.values, remedy=wrong.remedy,
+                plan, "CFG111", Severity.ERROR, wrong.detail, wrong.values,
+                remedy=openrlhf.spelled(plan.settings, wrong.remedy) if plan.framework == "openrlhf" else wrong.remedy,
                 gate=versions.within(plan.framework, refusal.releases), alone=True,
             )  # fmt: skip
     return out

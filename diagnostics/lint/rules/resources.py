@@ -218,7 +218,8 @@ def shared_devices(plans: list[RunPlan], versions: Versions) -> list[Finding]:
                     trainer, "CFG108", Severity.ERROR,
                     f"Device {told} is given to the trainer and to its server. NCCL refuses two ranks on one device.",
                     [*values(trainer, "devices.ids"), *values(server, "devices.ids"), *values(trainer, "server.host")],
-                    remedy="Give the server devices of its own, or use colocate mode.",
+                    remedy="Give the server devices of its own, or use colocate mode"
+                    f"{', in TRL from 0.18 on' if trainer.framework == 'trl' else ''}.",
                 )  # fmt: skip
     return out
 

@@ -14,6 +14,7 @@ import fnmatch
 import json
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,13 @@ SINCE = {
     "verl": "0.1",
     "ms-swift": "3.0.0",
     "openrlhf": "0.5.0",
-    "ray": "2.9.0",
-    "transformers": "4.46.0",
+    "ray": "2.0.0",
+    "transformers": "4.0.0",
+    "torch": "1.0.0",
     "peft": "0.9.0",
 }
+# An index is slow to answer, not to send.
+_AT_ONCE = 6
 # What some wheels put before the path that is installed.
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
@@ -81,16 +85,21 @@ def read(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any])
         order = releases(package, SINCE[package])
         mine = [(key_of(code, claim), claim) for code, claim in wanted if claim.package == package]
         found: dict[str, list[str]] = {key: [] for key, _ in mine}
-        for release in order:
-            wheel = sources.find_wheel(package, release, cache=cache)
-            for key, claim in mine:
-                assert claim.read is not None
-                if holds(wheel, claim.read.files, claim.read.pattern):
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            looks = [pool.submit(_in_one, package, release, mine, cache) for release in order]
+            for release, look in zip(order, looks, strict=True):
+                for key in look.result():
                     found[key].append(release)
-            print(f"{package} {release}", file=sys.stderr)
+                print(f"{package} {release}", file=sys.stderr)
         known["releases"][package] = order
         known["found"] |= {key: {"read": day, "in": found[key]} for key, _ in mine}
     return known
+
+
+def _in_one(package: str, release: str, mine: list[tuple[str, Affected]], cache: Path) -> list[str]:
+    """The keys of the claims that hold in one release."""
+    wheel = sources.find_wheel(package, release, cache=cache)
+    return [key for key, claim in mine if claim.read and holds(wheel, claim.read.files, claim.read.pattern)]
 
 
 def proposed(order: list[str], found: list[str]) -> tuple[str, str]:
