@@ -127,6 +127,13 @@ DENIES = re.compile(
     rf"\b(?:not|no longer|doesn t|isn t|without) (?:\w+ )?(?:{_STANDS})\b"
     r"|\b(?:any ?more|no longer|red herring|health(?:y|ily)|unrelated|innocent|as expected|progressing)\b"
 )
+# Words that say of nothing that it stands, and of a text's end that all goes on.
+UNSAID = re.compile(
+    r"\b(?:nothing|nobody|none|no|not|never|without|doesn t|didn t|isn t|wasn t) "
+    r"(?:(?:one|process|rank|thread|worker)(?:es|s)? )?"
+    rf"(?:(?:is|are|was|were|gets?|seems?|looks?|really|actually) )?(?:an? |any )?(?:{_STANDS})\b"
+)
+WELL = re.compile(r"\b(?:all|everything)(?: \w+)? (?:good|well|fine|ok(?:ay)?|healthy)\b")
 # Of a line that says why.
 WHY = re.compile(r"\b(?:root cause|because|caused by|due to|culprit)\b")
 # A log's end, where it went on: a bar, a step, or in words.

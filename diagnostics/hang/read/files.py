@@ -197,8 +197,10 @@ def _processes(text: str) -> Snapshot | None:
         return Snapshot(tuple(found), source="a list of processes")
     if found := pasted.straced(text):
         return _roled(found, "strace")
-    found = pasted.traced(text)
-    return _roled(found, "a trace of lines") if found else None
+    if found := pasted.traced(text):
+        return _roled(found, "a trace of lines")
+    # Of none of them it says that it stands.
+    return Snapshot(source="a list of processes") if listed.headed(text) else None
 
 
 def _in_any_notation(text: str) -> list[Process]:

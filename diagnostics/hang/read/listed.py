@@ -12,6 +12,11 @@ _TREE = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\b([^\\]*)\\_ (.+)$")
 _ROOT = re.compile(r"^\s*(?:[a-z_]\S*\s+)?(\d+)\s+(\S.*)$")
 # `ps -eo pid,stat,wchan:32,cmd`, without its head.
 _WCHAN = re.compile(r"^\s*(\d+)\s+([RSDTtZXI])\S*\s+([a-z_]\w{3,}|-)\s+(\S.*)$")
+# The columns that may hold blanks, and what a state begins with.
+_COMMANDS = ("COMMAND", "CMD", "ARGS")
+_STATE = re.compile(r"[RSDTtZXIW][<NLsl+]*$")
+# As `lstart` has it, in five words.
+_BEGAN = re.compile(r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \d{4}\b")
 _DEFUNCT = "<defunct>"
 # `ps aux`: user, pid, four numbers of use, terminal, state, two times, command.
 _AUX = re.compile(
@@ -36,7 +41,8 @@ def stuck(text: str) -> list[Process]:
     going = {_name(row.title) for row in rows if row.state not in ("T", "t", "Z", "X")}
     found = []
     for row in rows:
-        stopped = row.state in ("T", "t") and _name(row.title) in going
+        asked = len(rows) == 1 and row.state == "T"  # by its number
+        stopped = asked or (row.state in ("T", "t") and _name(row.title) in going)
         deep = row.state == "D" and kernels.deep(row.wchan)
         threads = (
             Thread(row.pid, "MainThread", state=row.state if deep else "", wchan=row.wchan or "unknown"),
@@ -55,20 +61,30 @@ class _Row:
     title: str
 
 
+def headed(text: str) -> bool:
+    """Whether a line that names the columns of processes stands above rows of them."""
+    return bool(_by_header(text))
+
+
 def _by_header(text: str) -> list[_Row]:
-    """Rows under a line that names the columns, whichever these are: the last takes the rest of the line."""
+    """Rows under a line that names the columns, whichever these are: the command has all that no other takes."""
     found: list[_Row] = []
     names: list[str] = []
+    wide = 0
     for line in text.splitlines():
         words = line.lstrip("$# ").split()
         if "PID" in words and {"STAT", "S", "STATE"} & set(words):
             names = words
+            wide = next((at for at, name in enumerate(names) if name in _COMMANDS), len(names) - 1)
             continue
-        parts = line.split(None, len(names) - 1) if names else []
+        parts = _BEGAN.sub("-", line).split(None, wide) if names else []
+        parts[wide:] = [
+            part.strip() for part in parts[wide:] for part in part.rsplit(None, len(names) - 1 - wide)
+        ]
         row = dict(zip(names, parts, strict=False))
-        if len(parts) == len(names) and row.get("PID", "").isdigit():
-            state = row.get("STAT") or row.get("S") or row.get("STATE") or ""
-            found.append(_Row(int(row["PID"]), state[:1], row.get("WCHAN", ""), parts[-1]))
+        state = row.get("STAT") or row.get("S") or row.get("STATE") or ""
+        if len(parts) == len(names) and row.get("PID", "").isdigit() and _STATE.match(state):
+            found.append(_Row(int(row["PID"]), state[0], row.get("WCHAN", ""), parts[wide]))
     return found
 
 

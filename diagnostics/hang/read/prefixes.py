@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter, defaultdict
+from itertools import takewhile
 
 from diagnostics.hang.read import notations
 
@@ -16,6 +17,14 @@ _BLANK = re.compile("[\u00a0\u2007\u202f\u3000]")
 _INVISIBLE = re.compile("[\u200b\u200c\u200d\ufeff]")
 _OPEN = re.compile(r'(File "[^"\n]{1,300})\n\s*([^"\n]{0,300}", line \d+)')
 _SPLIT = re.compile(r'(File "[^"\n]{1,300}",?)[ \t]*\n\s*(line \d+)')
+# A call and its place in columns; what somebody says of a frame behind it, which no tool has written.
+_COLUMNS = re.compile(r"(?m)^([ \t]*[\w.<>:~]{1,200})[ \t]{2,}(?=\([^\s()]{1,300}:\d+\))")
+_REMARK = re.compile(
+    r"(?m)^([^\n]{0,400}?(?::\d+\)|\", line \d+,? in [\w.<>]+)|[ \t]*#\d+ [^\n]{1,400}?\S)"
+    r"[ \t]+(?:<-+|<==+|\u2190|//|#(?= ))[^\n]*$"
+)
+# The heads of two stacks, one beside the other.
+_HEADS = re.compile(r"^\S[^\n]{0,80}?:[ \t]{3,}(?=\S[^\n]{0,80}:\s*$)")
 _NUMBERED = re.compile(r"(?<=\S)[ \t]{3,}(?=#\d+ +0x[0-9a-f]+ in )")
 _ESCAPES = re.compile(r"\\(?=<(?:module|lambda|listcomp|genexpr)>)")
 # Collapsed, as makers of flame graphs want them: a line a stack, outermost first.
@@ -28,6 +37,8 @@ _TOLD = re.compile(r"\[(?:rank|default|RANK )\d+\]:|\((?:[\w:.\- ]+ )?pid=\d+")
 _RANK = re.compile(r"^\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|(\d+):)\s*$")
 _DIGITS = re.compile(r"[0-9a-f]*\d[0-9a-f]*", re.IGNORECASE)
 _FEWEST, _LONGEST = 2, 160
+# Of how many lines two stacks side by side are at most.
+_MOST = 200
 
 
 def stripped(text: str) -> str:
@@ -38,7 +49,7 @@ def stripped(text: str) -> str:
       g()
     File "b.py", line 2, in g
     """
-    lines = _whole(text).splitlines()
+    lines = _beside(_whole(text).splitlines())
     found = [(line, start) for line in lines if (start := notations.start(line[:_LONGEST]))]
     cut = [line[:start] for line, start in found]
     kept = [before for before in map(_own, cut) if before.strip()]
@@ -58,11 +69,32 @@ def _whole(text: str) -> str:
     if _ENTITY.search(text):
         text = html.unescape(text).replace("\u00a0", " ")
     text = _CUT_IN.sub(r"\1 \2", _SPLIT.sub(r"\1 \2", _OPEN.sub(r"\1\2", text)))
+    text = _COLUMNS.sub(r"\1 ", _REMARK.sub(r"\1", text))
     text = _NUMBERED.sub("\n", _ESCAPES.sub("", text))
     text = _COLLAPSED.sub(_unfolded, text)
     return "\n".join(
         _JOINED.sub("\n  ", line) if line.count('File "') > 1 else line for line in text.splitlines()
     )
+
+
+def _beside(lines: list[str]) -> list[str]:
+    """Two stacks that stand side by side one below the other."""
+    found, number = list[str](), 0
+    while number < len(lines):
+        heads = _HEADS.match(lines[number][:_LONGEST])
+        rows = _columns(lines[number : number + _MOST], heads.end()) if heads else []
+        if heads and len(rows) > _FEWEST:
+            found += [row[: heads.end()].rstrip() for row in rows] + [row[heads.end() :] for row in rows]
+        else:
+            rows = lines[number : number + 1]
+            found += rows
+        number += len(rows)
+    return found
+
+
+def _columns(lines: list[str], at: int) -> list[str]:
+    """The first lines that have two blanks before a column, or end before it."""
+    return list(takewhile(lambda line: line.strip() and not line[at - 2 : at].strip(), lines))
 
 
 def _unfolded(match: re.Match[str]) -> str:

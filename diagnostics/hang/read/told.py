@@ -57,6 +57,8 @@ _RAS = re.compile(
 )
 _RAS_COUNT = re.compile(r"(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)|Missing communicator data")
 _RAS_RANK = re.compile(r"^\s*Rank (\d+)\b")
+# What it prints of a job's communicators above them, whether or not a block follows.
+_RAS_SUMMARY = re.compile(r"(?m)^Communicators\.\.\.[^\n]*\n=+[ \t]*\n+Group +Comms +Nodes\b")
 # A question that stands at the end of its line, and nobody's answer behind it.
 _QUESTION = re.compile(
     r"(?mi)^[^\n]{0,200}?(?:\(3\) Don't visualize my results|Enter your choice:"
@@ -85,6 +87,7 @@ def read(text: str) -> Snapshot | None:
         or _watched(text)
         or _excerpt(text)
         or _asked(text)
+        or (Snapshot(source="NCCL RAS") if _RAS_SUMMARY.search(text) else None)
     )
 
 

@@ -21,7 +21,9 @@ from diagnostics.hang.mechanisms import (
     ROOTS,
     ROWS,
     STANDS,
+    UNSAID,
     WAITS,
+    WELL,
     WENT_ON,
     WHY,
     words,
@@ -73,9 +75,10 @@ def read(text: str) -> Said | None:
 def _over(lines: list[str], told: list[str]) -> bool:
     """Whether nothing is said to stand, or it went on, or ended in an error that is no limit of time."""
     stood = any(
-        STANDS.search(said) and not _FRAME.search(line) for line, said in zip(lines, told, strict=True)
+        STANDS.search(UNSAID.sub("|", said)) and not _FRAME.search(line)
+        for line, said in zip(lines, told, strict=True)
     )
-    went_on = WENT_ON.search(lines[-1]) and not STANDS.search(told[-1])
+    went_on = (WENT_ON.search(lines[-1]) or WELL.search(told[-1])) and not STANDS.search(told[-1])
     errors = [line for line in lines if ERROR.search(line)]
     return not stood or bool(went_on) or (bool(errors) and not any(LIMIT.search(line) for line in errors))
 

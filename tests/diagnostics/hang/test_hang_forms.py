@@ -68,6 +68,10 @@ FORMS = {
     "austin": "P1;T1;" + ";".join(f"{p}:{f}:{n}" for p, n, f in reversed(STACK)),
     "a tree of tasks": inward(" |  {f} {p}:{n}\n"),
     "numbers and places": inward("#{i} {f} at {p}:{n}\n"),
+    "columns": inward("    {f:<20} ({p}:{n})\n"),
+    "columns with remarks": inward("    {f:<20} ({p}:{n})   <-- BLOCKS FOREVER\n"),
+    "a remark in py-spy's": SPIED.replace("320)", "320)  # stuck here"),
+    "remarks in a traceback": TRACEBACK.replace(", in wait\n", ", in wait  \u2190 never returns\n"),
     "no head": outward('  File "{p}", line {n}, in {f}\n'),
     "Markdown": inward("- `{f}` (`{p}:{n}`)\n"),
     "another system's paths": inward('  File "C:\\env\\{b}", line {n} in {f}\n'),
@@ -109,6 +113,71 @@ def test_threads_that_nothing_parts_are_apart(tmp_path):
     path = tmp_path / "dump.txt"
     path.write_text((thread + outward('  File "{p}", line {n}, in {f}\n')) * 2)
     assert [len(process.threads) for process in files.read([str(path)]).processes] == [2]
+
+
+def test_stacks_side_by_side_are_apart(tmp_path):
+    """What is said of a frame is in no column's way."""
+    left, right = (
+        ("dispatch", "alloc_page", "pthread_cond_wait  <- GIL held"),
+        ("work", "map_pages", "take_gil"),
+    )
+    rows = [("main thread:", "worker:"), *zip(left, right, strict=True)]
+    path = tmp_path / "dump.txt"
+    path.write_text("".join(f"{one:<40}{other}\n" for one, other in rows))
+    verdict = causes.named(judge(files.read([str(path)]))).verdict
+    assert (verdict.outcome, verdict.code) == ("hang", "HNG006")
+
+
+ROW = {
+    "PID": "4242", "PPID": "1", "TTY": "?", "STAT": "Tsl", "S": "T", "TIME": "43:28", "ELAPSED": "1-02:14:19",
+    "WCHAN": "-", "STARTED": "Fri May  7 10:32:48 2021", "COMMAND": "/opt/bin/python -m job", "CMD": "python a.py 1",
+}  # fmt: skip
+HEADS = (
+    "PID TTY STAT TIME COMMAND",
+    "PID PPID STAT WCHAN ELAPSED COMMAND",
+    "S PID CMD",
+    "STAT ELAPSED PID",
+    "CMD PID S TTY",
+    "PID STARTED STAT COMMAND",
+)
+
+
+def listing(head, **row):
+    return f"{head}\n{'  '.join((ROW | row)[name] for name in head.split())}\n"
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_who_is_stopped_in_a_list_of_any_columns(tmp_path, head):
+    """One that was asked for alone, too."""
+    path = tmp_path / "dump.txt"
+    path.write_text(listing(head))
+    verdict = causes.named(judge(files.read([str(path)]))).verdict
+    assert (verdict.code, verdict.culprits) == ("HNG004", ("/4242",))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_list_of_who_runs_is_read_and_claims_nothing(tmp_path, head):
+    """Nor does it of a child beside it that nobody waits for."""
+    path = tmp_path / "dump.txt"
+    dead = listing(
+        head, PID="4243", STAT="Z", S="Z", COMMAND="[sh] <defunct>", CMD="[sh] <defunct>"
+    ).partition("\n")[2]
+    path.write_text(listing(head, STAT="Rl", S="R") + dead)
+    assert judge(files.read([str(path)])).verdict.outcome == "unknown"
+
+
+def test_a_summary_of_ras_without_errors_is_read_and_claims_nothing(tmp_path):
+    """Of communicators that run."""
+    path = tmp_path / "dump.txt"
+    path.write_text(
+        "NCCL version 2.30.7 compiled with CUDA 12.8\n\nJob summary\n===========\n\n"
+        "Communicators... (0.00s)\n=============\n\n"
+        "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n"
+        "    #  in group  per comm  per node  per comm  in group\n"
+        "    0         1         2         4         8         8   RUNNING      OK\n\n"
+        "Errors\n======\n\n\nWarnings\n========\n"
+    )
+    assert judge(files.read([str(path)])).verdict.outcome == "unknown"
 
 
 @pytest.mark.parametrize(

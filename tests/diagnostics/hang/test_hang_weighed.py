@@ -42,6 +42,10 @@ CASES = {
         "It is wedged: thread 4 has the GIL and wants the mutex of the allocator, which thread 9 holds.\n",
         "lock", "HNG006",
     ),
+    "what is denied of one and said of another": (
+        "No hang with one thread; with two it is stuck: thread 4 has the GIL and wants the mutex.\n",
+        "lock", "HNG006",
+    ),
     "a log of a lock file": (
         "training never ends\nDEBUG filelock: Attempting to acquire lock 14 on /c/a.lock\n"
         "DEBUG filelock: Attempting to acquire lock 15 on /c/a.lock\nloading\n",
@@ -61,6 +65,9 @@ _HELD = "It hangs: thread 4 has the GIL and wants the mutex of the allocator.\n"
 # Nothing is said of these: denied, over, ended by an error, work, as much of one as of another, one word alone, long.
 SILENT = {
     "denied": "It does not hang any more: the mutex is taken after the GIL.\n",
+    "denied in other words": "Nothing is frozen, no hang: the mutex is free, and nobody has the GIL.\n",
+    "a zombie beside who runs": "Nothing is stuck: 7 runs, the child 8 has died, a zombie; its response came.\n",
+    "all is well at its end": f"{_HELD}Later: all good\n",
     "nobody says that it stands": "The mutex of the allocator is taken by who holds the GIL.\n",
     "it went on": f"{_HELD}train: 12%|#\n",
     "an error": f"{_HELD}ValueError: no such mutex\n",
