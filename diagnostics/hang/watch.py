@@ -7,6 +7,7 @@ minute from outside, by counters of the kernel: nothing is put into the job.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -102,20 +103,21 @@ def _watch(
 ) -> bool:
     """Waits for its end; whether it hung and was ended here."""
     stall = Stall(time.monotonic(), Motion(), time.monotonic())
-    told = False
+    due = options.stall
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=max(0.2, min(options.stall / 4, 15.0)))
             return False
         now = time.monotonic()
         if stall.moved(now, _count(process.pid, counted[0])):
-            told = False
-        elif not told and now - stall.since >= options.stall:
-            told = True
+            due = options.stall
+        elif now - stall.since >= due:
             hangs = _look(process.pid, options, now - stall.since, answer)
             if hangs and options.end:
                 _end(process)
                 return True
+            # What could not be told yet may be when it has stood there twice as long.
+            due = math.inf if hangs else 2 * (now - stall.since)
 
 
 def beats(options: argparse.Namespace, answer: Answer) -> int:

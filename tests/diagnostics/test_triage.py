@@ -648,7 +648,7 @@ def test_how_it_came_about_where_the_log_can_tell(judge, log, triggers):
 
 
 @pytest.mark.parametrize(
-    ("release", "certainty", "looked_to"), [("0.31.0", "established", ""), ("0.99.0", "supported", "0.31.0")]
+    ("release", "certainty", "looked_to"), [("0.31.0", "established", ""), ("0.99.0", "supported", "0.33.0")]
 )
 def test_a_release_that_nobody_looked_at(judge, release, certainty, looked_to):
     """The message tells, but not as in a release in which it is known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.look import find, proc, sockets
@@ -20,6 +20,7 @@ class Surroundings:
     processes: dict[int, find.Found]
     descriptors: dict[int, tuple[Descriptor, ...] | None]
     sockets: dict[int, Socket]
+    clocks: proc.Clocks = field(default_factory=proc.Clocks)
 
     def owners(self) -> dict[int, set[int]]:
         """Who has an inode open."""

@@ -7,6 +7,8 @@ import os
 import platform
 import re
 import struct
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,8 +114,41 @@ def runnable_ns(pid: int, tid: int) -> int | None:
     return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
 
 
-def last_ran_ms(pid: int, tid: int) -> float | None:
-    """The scheduler's time at which a thread last ran, in milliseconds."""
+class Clocks:
+    """The scheduler's clocks: one a processor, seconds or hours apart.
+
+    Each leaves out what its processor spent on interrupts or was not given. So a thread that last ran on one is held
+    against that one's, which is read by running there for a moment.
+    """
+
+    def __init__(self) -> None:
+        self._behind_ms: dict[int, float | None] = {}
+
+    def asleep_s(self, pid: int, tid: int) -> float | None:
+        """Seconds since a thread last ran; None where its processor may not be run on, or nothing is told."""
+        fields = read(pid, f"task/{tid}/stat").rpartition(")")[2].split()
+        ran = _last_ran_ms(pid, tid)
+        behind = self._behind(int(fields[36])) if len(fields) > 36 else None
+        if ran is None or behind is None:
+            return None
+        return max(0.0, (time.monotonic() * 1000 - behind - ran) / 1000)
+
+    def _behind(self, processor: int) -> float | None:
+        if processor not in self._behind_ms:
+            self._behind_ms[processor] = None
+            allowed = os.sched_getaffinity(0)
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, {processor})
+                try:
+                    ran = _last_ran_ms(os.getpid(), threading.get_native_id())
+                    self._behind_ms[processor] = time.monotonic() * 1000 - ran if ran is not None else None
+                finally:
+                    os.sched_setaffinity(0, allowed)
+        return self._behind_ms[processor]
+
+
+def _last_ran_ms(pid: int, tid: int) -> float | None:
+    """When a thread last ran, in milliseconds of its processor's clock."""
     match = _LAST_RAN.search(read(pid, f"task/{tid}/sched"))
     return float(match[1]) if match else None
 

@@ -143,7 +143,7 @@ def _process(around: around_.Surroundings, pid: int, seen: _Seen | None, refused
     name, rank = find.role(around.processes, item)
     names, semaphores = proc.shared(pid)
     world = item.environment.get("WORLD_SIZE", "")
-    threads = _threads(pid, seen, semaphores) if seen else _bare(pid)
+    threads = _threads(pid, seen, semaphores, around.clocks) if seen else _bare(pid)
     if any(frame.function == "_worker_loop" for thread in threads for frame in thread.frames):
         name = "data loader worker"
     unseen = [refused] if refused else []
@@ -184,13 +184,14 @@ def _bare(pid: int) -> tuple[Thread, ...]:
     )
 
 
-def _threads(pid: int, seen: _Seen, semaphores: list[tuple[int, int, int]]) -> tuple[Thread, ...]:
+def _threads(
+    pid: int, seen: _Seen, semaphores: list[tuple[int, int, int]], clocks: proc.Clocks
+) -> tuple[Thread, ...]:
     by_tid: dict[int, list[Thread]] = {}
     for sample in seen.samples:
         for thread in sample:
             by_tid.setdefault(thread.tid, []).append(thread)
     before, after = seen.ran, seen.ran_after
-    last = proc.last_ran_ms(os.getpid(), os.getpid())
     found = []
     for tid in proc.threads(pid):
         if tid not in by_tid and tid != pid:
@@ -202,7 +203,6 @@ def _threads(pid: int, seen: _Seen, semaphores: list[tuple[int, int, int]]) -> t
         share = None
         if first is not None and second is not None:
             share = min(1.0, (second - first) / 1e9 / max(seen.seconds, 0.001))
-        ran = proc.last_ran_ms(pid, tid)
         found.append(
             replace(
                 thread,
@@ -214,7 +214,7 @@ def _threads(pid: int, seen: _Seen, semaphores: list[tuple[int, int, int]]) -> t
                 futex=_semaphore(call.futex, semaphores),
                 wchan=proc.read(pid, f"task/{tid}/wchan").strip("0"),
                 runnable=share,
-                asleep_s=max(0.0, (last - ran) / 1000) if last and ran and state != "R" else None,
+                asleep_s=clocks.asleep_s(pid, tid) if state != "R" else None,
             )
         )
     return tuple(found)

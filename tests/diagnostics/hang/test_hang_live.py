@@ -14,9 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from diagnostics.__main__ import main
+from diagnostics.hang import watch
 from diagnostics.hang.look import proc, rights, stacks, take
 from diagnostics.hang.snapshot import StackFrame, Thread
 from diagnostics.hang.watch import Motion, Stall
+from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
 from tests.diagnostics import report_schema
 from tests.diagnostics.hang import bench
 
@@ -254,6 +256,66 @@ def test_watch_ends_what_it_started(capfd):
     assert "All processes:" in told.err
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_watch_looks_again_where_it_could_not_tell():
+    """A first answer that is none ends nothing; a later one of the same stall does."""
+    answers = iter([FINE, INCOMPLETE, FINDINGS])
+    asked = []
+
+    def answer(snapshot, options):
+        asked.append(snapshot)
+        return next(answers)
+
+    options = SimpleNamespace(stall=0.2, seconds=0.1, samples=2, patience=60.0, end=True)
+    assert watch.run([sys.executable, HOST, "two_locks"], options, answer) == FINDINGS
+    assert len(asked) == 3
+
+
+def test_a_thread_is_held_against_the_clock_of_its_own_processor(monkeypatch):
+    """The scheduler's clocks are apart: by 3 s here, where the thread last ran 2 s ago on the slower one."""
+    now, here = 100.0, []
+    clocks = {0: 50_000.0, 1: 47_000.0}
+
+    def read(pid, name):
+        if name.endswith("stat"):
+            return f"{pid} (python) S " + " ".join(["0"] * 35) + " 1 0"
+        own = pid == os.getpid()
+        return f"se.exec_start : {clocks[min(here[-1])] if own else clocks[1] - 2000.0}"
+
+    monkeypatch.setattr(proc, "read", read)
+    monkeypatch.setattr(proc.time, "monotonic", lambda: now)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: here.append(to))
+    assert proc.Clocks().asleep_s(1, 1) == pytest.approx(2.0)
+    assert here == [{1}, {0, 1}]
+
+
+def test_a_thread_of_a_processor_that_is_forbidden_has_no_known_sleep(monkeypatch):
+    """As in a container with processors of its own."""
+
+    def refuse(_, to):
+        raise OSError(22, "Invalid argument", str(to))
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    assert proc.Clocks().asleep_s(os.getpid(), os.getpid()) is None
+
+
+@pytest.mark.parametrize("processor", sorted(os.sched_getaffinity(0))[:8])
+def test_nobody_sleeps_longer_than_he_lives(processor):
+    """On each processor, whichever the look itself runs on; what we may run on is as it was."""
+    allowed, began = os.sched_getaffinity(0), time.monotonic()
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, {processor}),  # noqa: PLW1509
+    )  # fmt: skip
+    try:
+        child.stdout.readline()
+        asleep = proc.Clocks().asleep_s(child.pid, child.pid)
+        assert asleep is None or 0 <= asleep <= time.monotonic() - began
+    finally:
+        child.communicate()
+    assert os.sched_getaffinity(0) == allowed
 
 
 def test_watch_gives_the_commands_own_exit_code(capfd):
