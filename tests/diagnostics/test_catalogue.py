@@ -317,3 +317,16 @@ def test_an_unknown_code_is_answered_with_what_is_close():
     with pytest.raises(CatalogueError, match=r"unknown code 'SCH01' \(did you mean SCH001"):
         catalogue.find("SCH01")
     assert catalogue.find("sch001").code == "SCH001"
+
+
+def test_a_servers_whole_command_keeps_the_log_probs_that_trl_needs():
+    """TRL starts its server with them; whoever starts it by a line of ours that lacks them loses them."""
+    told = {
+        (issue.code, edit)
+        for issue in catalogue.load().values()
+        for mitigation in issue.mitigations
+        for framework, edit in mitigation.edits
+        if framework == "trl" and "vllm serve MODEL --weight-transfer-config" in edit
+    }
+    assert {code for code, _ in told} == {"NET015", "NET016", "NET019"}
+    assert {code for code, edit in told if "--logprobs-mode processed_logprobs" not in edit} == set()

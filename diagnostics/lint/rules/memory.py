@@ -84,7 +84,7 @@ def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
     if together is not None and plan.get("rollout.async"):
         return found(
             plan, "CFG106", Severity.ERROR,
-            "OpenRLHF refuses sleep in an asynchronous run.",
+            "OpenRLHF refuses sleep in an asynchronous run with colocate_all.",
             values(plan, "engine.sleep", "rollout.async"),
             remedy=spelled(plan.settings, "Leave --vllm.enable_sleep out."),
         )  # fmt: skip

@@ -21,7 +21,7 @@ class ServerProcess:
     Attributes:
         host: Where it listens.
         port: Where it listens.
-        token: Its own, which only it and this process have; by the environment, as others see command lines.
+        token: Its own, which only it and this process are given; by the environment, as others see command lines.
     """
 
     def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
