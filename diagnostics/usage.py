@@ -65,7 +65,11 @@ COMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[int, str]]] = {
             ("hang --pid 4711", "this process and all below it"),
             ("hang --from stacks.txt", "dumps that were taken before"),
         ),
-        {0: "nothing hangs", 1: "something does", 3: "it could not be told"},
+        {
+            0: "nothing hangs; with --beats always",
+            1: "something does; with --watch the command's own code, and 1 where --end ended it",
+            3: "it could not be told",
+        },
     ),
     "audit": (
         "Looks for the fault that nothing reports, in a server that runs or in what a run left behind.",

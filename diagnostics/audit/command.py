@@ -27,7 +27,6 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "audit",
         help="the fault that nothing reports, in a server or a run's files",
-        description="Exit codes: 0 clean as far as asked, 1 a fault, 2 wrong usage, 3 it could not be told.",
     )
     parser.add_argument(
         "run",

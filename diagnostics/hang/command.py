@@ -28,7 +28,6 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "hang",
         help="who holds up a job that stands still, over all its processes",
-        description="Exit codes: 0 nothing hangs, 1 something does, 2 wrong usage, 3 it could not be told.",
     )
     which = parser.add_argument_group("which processes (default: all of yours that look like a job)")
     which.add_argument(
@@ -47,7 +46,9 @@ def add(commands: Any) -> None:
         help="dumps that were taken before, or - for standard input",
     )
     which.add_argument(
-        "--watch", action="store_true", help="start the command after --, and look when it stands still"
+        "--watch",
+        action="store_true",
+        help="start the command after --, and look when it stands still; the exit code is the command's own",
     )
     nodes.add(
         parser,

@@ -219,6 +219,14 @@ def test_what_was_read_is_no_run(environment, vllm, trl, code, severity, said):
     assert finding.known_by == ("declared" if said == "is unknown" else "static")
 
 
+def test_a_pair_that_another_package_pins_is_told_who_refuses_the_others(environment):
+    """Pairs that do better are in the table all the same."""
+    environment.add("vllm", "0.32.0").add("trl", "0.17.0")
+    environment.add("openrlhf", "0.9.3", requires=["vllm==0.32.0", "trl==0.17.0"])
+    (finding,) = [each for each in examine(environment, compat=load()).findings if each.code == "CMP902"]
+    assert "openrlhf 0.9.3 wants" in str(finding.remedy)
+
+
 def test_the_shipped_table_answers_for_pairs_never_run(environment):
     """vLLM 0.13.0 with TRL 0.23.1, from the file that is shipped."""
     report = examine(environment.add("vllm", "0.13.0").add("trl", "0.23.1"), compat=load())

@@ -270,6 +270,27 @@ def test_mixed_and_doubled_builds(environment):
     assert any(command.endswith("nvidia-nccl-cu12") for command in commands_of(nccl.remedy.actions))
 
 
+@pytest.mark.parametrize(
+    ("torch", "others", "said"),
+    [
+        (
+            "2.8.0+cu128",
+            ("nvidia-nccl-cu12", "nvidia-nccl-cu13"),
+            "of the release that PyTorch was not built for",
+        ),
+        ("2.13.0+cpu", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), "is not known here"),
+        ("2.8.0+cu128", ("nvidia-nccl", "nvidia-nccl-cu12"), "the NCCL that PyTorch does not ask for"),
+    ],
+)
+def test_which_of_two_builds_goes_is_said_as_far_as_it_is_known(environment, torch, others, said):
+    """PyTorch's own release, one without CUDA, and two NCCLs of one release."""
+    environment.add("torch", torch)
+    for name in others:
+        environment.add(name, "2.27.3")
+    (found,) = [each for each in examine(environment, GOOD).findings if each.code == "ENV913"]
+    assert said in text_of(found.remedy)
+
+
 def test_a_trainers_window_of_vllm(environment):
     """Any of several extras is enough; none is a warning that names them all."""
     windows = ['vllm==0.29.0; extra == "vllm"', 'vllm>=0.29.0; extra == "vllm-latest"']

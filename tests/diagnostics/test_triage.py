@@ -493,6 +493,17 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path):
     assert (done.returncode, b"passed over 5 files" in done.stdout.replace(b"\n", b" ")) == (1, True)
 
 
+def test_what_was_passed_over_is_counted_to_the_end(tmp_path):
+    """Six kinds by name, and how many files are of others."""
+    (tmp_path / "a.log").write_text("all is well\n")
+    for number in range(9):
+        (tmp_path / f"file.part{number}").write_bytes(b"\0")
+    passed = Passed()
+    find([str(tmp_path)], passed)
+    assert "passed over 9 files" in str(passed)
+    assert str(passed).endswith(", 3 of other kinds")
+
+
 def test_runs_in_folders_are_grouped_as_runs(tmp_path):
     """Each folder a run of several ranks: the same failure of another rank, elsewhere and later, is the same group."""
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")

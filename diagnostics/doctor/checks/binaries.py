@@ -185,6 +185,17 @@ def mixtures(environment: Environment) -> list[Finding]:
         names = nccl if len(nccl) > 1 else [one for many in releases.values() for one in many[:2]]
         torch, built = environment.packages.get("torch"), cuda_of(environment)[0].partition(".")[0]
         kept = built if built in releases else max(releases, default="")
+        if len(releases) < 2:
+            advice = "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again."
+        elif built in releases:
+            advice = (
+                "Uninstall those of the release that PyTorch was not built for, then install PyTorch again."
+            )
+        else:
+            advice = (
+                "Which of them PyTorch was built for is not known here, if for any: take the PyTorch that is wanted "
+                "first. The commands keep the newest release."
+            )
         removable = [
             name for number in sorted(releases) if number != kept for name in releases[number]
         ] or nccl[:1]
@@ -193,10 +204,12 @@ def mixtures(environment: Environment) -> list[Finding]:
                 "ENV913",
                 Severity.WARNING,
                 known_by="static",
-                detail=f"CUDA {' and '.join(sorted(releases))} side by side." if len(releases) > 1 else "",
+                detail=f"CUDA {' and '.join(sorted(releases))} side by side."
+                if len(releases) > 1
+                else "NCCL is there twice.",
                 evidence=tuple(_there(environment, name) for name in sorted(names)),
                 remedy=Remedy.of(
-                    "Uninstall those of the release that PyTorch was not built for, then install PyTorch again.",
+                    advice,
                     uninstall(environment, *sorted(removable)),
                     install(
                         environment,

@@ -170,9 +170,10 @@ def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Insta
     """
     # Late: most environments have no such pair.
     from diagnostics.doctor.fixplan.demands import on
-    from diagnostics.doctor.fixplan.sets import PINNED, known_sets
+    from diagnostics.doctor.fixplan.sets import PINNED, known_sets, refused
 
-    sets = known_sets(environment, compat, compat.breadth, on(environment, PINNED))
+    demands = list(on(environment, PINNED))
+    sets = known_sets(environment, compat, compat.breadth, demands)
     ran, read = (
         ", ".join(_pair(item) for item in sets if item.evidence == evidence)
         for evidence in ("executed", "static")
@@ -183,7 +184,13 @@ def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Insta
     installs = tuple(
         install(environment, *(f"{pin.name}=={pin.version}" for pin in item.pins)) for item in sets[:1]
     )
-    return " ".join(told) or "No pair in the table is known to do better.", installs
+    if not told:
+        told = ["No pair that the table has fits what else is installed, and is known to do better."]
+        told += [
+            f"Nearest that ran: {_pair(item)}, but {item.against[0]}."
+            for item in refused(environment, compat, demands)[:1]
+        ]
+    return " ".join(told), installs
 
 
 def _pair(item: PinnedSet) -> str:

@@ -125,7 +125,10 @@ def _finding(environment: Environment, issue: Issue, concern: Concern) -> Findin
     if elsewhere:
         evidence.append(
             Evidence(
-                f"{elsewhere}; V0 runs where VLLM_USE_V1=0 is set or V1 can't do what is asked", "VLLM_USE_V1"
+                f"{elsewhere}; V0 runs where VLLM_USE_V1=0 is set, and, unless VLLM_USE_V1=1 is, where V1 lacks what "
+                "is asked or is off by default (in some of these releases: other hardware than CUDA, an engine outside "
+                "the main thread)",
+                "VLLM_USE_V1",
             )
         )
     return Finding(

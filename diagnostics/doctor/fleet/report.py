@@ -50,6 +50,14 @@ def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, n
     return Report("doctor", _subject(nodes, seen), tuple(checks), tuple(filter(None, (*_notes(nodes), note))))
 
 
+# What to do of a host, and of a node of Ray's, to which no command of ours leads.
+_AGAIN = (
+    "Try by hand what gets in: `ssh HOST python3`, or the words of --host-command; --node-limit is for a host that is"
+    " slow, --host-python for one whose Python is elsewhere.",
+    "Look at what Ray says of it (`ray status`, `ray list nodes`); --node-limit gives the task on it more time.",
+)
+
+
 def _reached(node: Node) -> CheckResult:
     name = f"reaching {node.label}"
     if not node.problem:
@@ -64,7 +72,7 @@ def _reached(node: Node) -> CheckResult:
         remedy=Remedy.of(
             "Start it again (`ray start --address=...` on it), or give its work to others."
             if node.dead
-            else "Try its command by hand; --node-limit gives it more time, --host-python names another Python."
+            else _AGAIN[node.word == "node"]
         ),
     )
     return CheckResult(name, "crashed", node.problem, (told,))

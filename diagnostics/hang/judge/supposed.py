@@ -83,7 +83,7 @@ def weighed(index: Index, verdict: HangVerdict) -> HangVerdict:
     rests = bool(stands) and all(stand.kind in waits.IDLE for stand in stands)
     if verdict.outcome != UNKNOWN or said is None or (rests and said.cause in RESTS):
         return verdict
-    sentence = f"By its words alone: {PHRASES[said.cause]}. Who holds it up, this dump does not tell."
+    sentence = f"By its words alone: {PHRASES[said.cause]}. Who holds it up was not read from them."
     return replace(verdict, outcome=HANG, cause=said.cause, certainty="hypothesis", culprits=(), chain=(), cycle=False,
                    victims=(), sentence=sentence, evidence=said.lines)  # fmt: skip
 

@@ -33,9 +33,11 @@ _FAILED = re.compile(
 )
 # The first line of what only noticed.
 _NOTICED = re.compile(
-    r"Watchdog caught collective|watchdog got stuck|No available shared memory broadcast block|"
-    r"Timeout at NCCL work|collective timeout|Timed out waiting"
+    r"Watchdog caught collective|watchdog got stuck|Timeout at NCCL work|collective timeout|Timed out waiting"
 )
+# vLLM's, which it prints while it compiles as well; and deaths that nobody who ends a job brings about.
+_QUIET = re.compile(r"No available shared memory broadcast block")
+_OF_MEMORY = re.compile(r"Killed process|OOMKilled|oom[-_]kill|memory")
 # A rank's own error, line by line under its mark.
 _TAGGED = re.compile(r"(?m)^\s*\[(?:rank)?(\d+)\]: ?(.*)$")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -51,10 +53,13 @@ _OF_OTHERS = re.compile(
 
 def read(text: str) -> list[Process]:
     """Who died; nothing where that was after others had waited."""
-    noticed = _NOTICED.search(text)
+    noticed, quiet = _NOTICED.search(text), _QUIET.search(text)
     end = noticed.start() if noticed else len(text)
+    doubted = min(end, quiet.start()) if quiet else end
     found: dict[int, int | None] = {}
     for number, match in enumerate(_DIED.finditer(text, 0, end)):
+        if match.start() > doubted and not _OF_MEMORY.search(match[0]):
+            continue
         told = (
             match["pid"]
             or match["worker"]
@@ -65,8 +70,8 @@ def read(text: str) -> list[Process]:
         found.setdefault(int(told) if told else -1 - number, None)
     if not found and closed(text):
         found = {-1: None}
-    if not found and noticed:
-        found = {-1 - rank: rank for rank in _raised(text[:end])}
+    if not found and (noticed or quiet):
+        found = {-1 - rank: rank for rank in _raised(text[:doubted])}
     if not found and _FAILED.search(text):
         return [Process(-1, role=FAILED, python=False)]
     named = sorted(found.items(), key=lambda item: item[0] < 0)  # a number is told sooner or later
@@ -75,7 +80,9 @@ def read(text: str) -> list[Process]:
 
 def closed(text: str) -> bool:
     """Whether a rank lost who it was in a collective with, and said no more."""
-    return bool(_CLOSED.search(text)) and not _SAW.search(text) and not _NOTICED.search(text)
+    return bool(_CLOSED.search(text)) and not (
+        _SAW.search(text) or _NOTICED.search(text) or _QUIET.search(text)
+    )
 
 
 def _raised(text: str) -> list[int]:

@@ -23,6 +23,7 @@ _LOG = re.compile(
 _NO_FOLDERS = {"__pycache__", "node_modules", "site-packages", "wandb-cache"}
 _HEAD = 4096
 _MOST_FILES = 200_000
+_NAMED = 6
 
 
 @dataclass
@@ -40,7 +41,9 @@ class Passed:
     def __str__(self) -> str:
         told = []
         if self.kinds:
-            named = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common(6))
+            named = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common(_NAMED))
+            rest = self.kinds.total() - sum(count for _, count in self.kinds.most_common(_NAMED))
+            named += f", {rest} of other kinds" if rest else ""
             told.append(
                 f"passed over {self.kinds.total()} files that are no logs by name or first bytes: {named}"
             )

@@ -133,6 +133,11 @@ CASES = {
         "ERROR [core.py:5] Worker proc VllmWorker-1 died unexpectedly, shutting down executor.\n"
         "INFO [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds.\n",
         "dead", "HNG005"),
+    "what an engine prints while it compiles, a process out of memory, and who noticed": (
+        "INFO [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds.\n"
+        "Out of memory: Killed process 4711 (python) total-vm:1kB\n"
+        "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n",
+        "dead", "HNG005"),
     "a bus error of a worker, and an interrupt of who waits": (
         "ERROR: Unexpected bus error encountered in worker.\nTraceback (most recent call last):\n"
         '  File "train.py", line 52, in <module>\n    for batch in loader:\n'

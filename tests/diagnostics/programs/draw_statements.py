@@ -26,7 +26,7 @@ _NAMES = re.compile(
     r"\b(?:vLLM|TRL|verl|swift|OpenRLHF|EasyR1|Ray|PyTorch|transformers|NCCL|Hydra|accelerate)\b|\d\.\d|_"
 )
 # A pattern for lines of a log is no statement.
-_PATTERN = re.compile(r"\(\?[:!=<P]|\[\^|\\[bdswS]")
+_PATTERN = re.compile(r"\(\?[:!=<P]|\[\^|\\[bdswS]|\w\|\w")
 _END = re.compile(r"(?<=[.:;])\s+(?=[A-Z`])")
 _SHORT = 40
 # As a row of an earlier draw has it, which leaves off what is long.
