@@ -85,6 +85,8 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
     ahead, starts = rollout.mode == "async", rollout.mode == "server" and rollout.port == 0
     return [
         (("task.min_length", "task.max_length"), task.min_length > task.max_length, "min_length must not be greater"),
+        (("output.name",), config.output.name.startswith("/") or ".." in config.output.name.split("/"),
+         "a run's folder lies in output.dir: give a name without .. and no path from the root"),
         (("task.letters",),
          len(set(task.letters)) != len(task.letters) or len(task.letters) < 2 or ">" in task.letters,
          "expected two or more different letters, without '>', which ends a prompt"),

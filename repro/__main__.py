@@ -8,6 +8,12 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import sys
+
+# Asked before anything that an older one refuses in words of its own.
+if tuple(sys.version_info) < (3, 10):
+    sys.exit(print(f"repro: needs Python 3.10 or newer; this is {sys.executable}", file=sys.stderr) or 2)
+
 import argparse
 import contextlib
 import difflib
@@ -17,7 +23,6 @@ import math
 import os
 import platform
 import shutil
-import sys
 import time
 import traceback
 from pathlib import Path

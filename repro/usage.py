@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import argparse
 
-_CODES = (
+_RUN = (
     "0 everything went as recorded",
     "1 something did not, or upstream's files are modified",
     "2 wrong usage, or a fault of the program",
     "3 something gave no answer, and nothing worse",
 )
+_CODES = {
+    "list": ("0 listed", _RUN[2]),
+    "run": _RUN,
+    "repeat": _RUN,
+    "imports": ("0 each can be imported", "1 one can't", _RUN[2], "3 one took too long, and no other failed"),
+    "fuzz": (
+        "0 no story was found in which it fails, or one ends as it was saved",
+        "1 one was found, or a saved one ends in another way",
+        _RUN[2],
+    ),
+}
 # Of each command: its sentence, and three examples.
 COMMANDS: dict[str, tuple[str, tuple[str, str, str]]] = {
     "list": (
@@ -40,5 +51,5 @@ def put(parser: argparse.ArgumentParser, name: str, program: str) -> None:
     sentence, examples = COMMANDS[name]
     told = ["examples:", *(f"  {program} {each}" for each in examples)]
     parser.description = sentence
-    parser.epilog = "\n".join([*told, "", "exit codes:", *(f"  {code}" for code in _CODES)])
+    parser.epilog = "\n".join([*told, "", "exit codes:", *(f"  {code}" for code in _CODES[name])])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

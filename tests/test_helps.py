@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import runpy
 import shlex
+import sys
 
 import pytest
 
@@ -40,3 +42,12 @@ def test_every_command_has_examples(program, table):
     """And no other."""
     (commands,) = [each for each in program._parser()._actions if isinstance(each.choices, dict)]
     assert set(commands.choices) == set(table)
+
+
+@pytest.mark.parametrize("program", ["repro", "grpo_core"])
+def test_an_older_python_is_told_which_it_takes(program, monkeypatch, capsys):
+    """It refuses our dataclasses in words of its own, in a traceback."""
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18))
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    assert capsys.readouterr() == ("", f"{program}: needs Python 3.10 or newer; this is {sys.executable}\n")

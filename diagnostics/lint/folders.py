@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint import reading
 from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.nearby import NOT_OURS
 from diagnostics.lint.sources.tree import UnreadableError
 
 if TYPE_CHECKING:
@@ -16,17 +17,6 @@ if TYPE_CHECKING:
 
     from diagnostics.lint.values import Settings
 
-_NOT_OURS = {
-    "node_modules",
-    "site-packages",
-    "__pycache__",
-    "wandb",
-    "outputs",
-    "checkpoints",
-    "venv",
-    "build",
-    "dist",
-}
 _MOST = 5000
 _NAMES = ("dockerfile", "makefile", "justfile")
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py", ".ipynb")
@@ -47,7 +37,7 @@ def runs_in(folder: Path, framework: str = "") -> list[tuple[Path, list[Settings
 
 def _files(folder: Path) -> Iterator[Path]:
     for root, names, files in os.walk(folder):
-        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _NOT_OURS)
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in NOT_OURS)
         for name in sorted(files):
             if name.lower().endswith(_SUFFIXES) or name.lower().startswith(_NAMES):
                 path = Path(root, name)

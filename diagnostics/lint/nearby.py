@@ -16,7 +16,18 @@ _MOST_FILES = 4000
 _MOST_READ, _LARGEST = 400, 200_000
 _STARTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb")
 _NAMES = ("makefile", "justfile", "dockerfile")
-_NOT_OURS = {"node_modules", "site-packages", "__pycache__", "wandb", "outputs", "venv", "build"}
+# Folders of other people's packages, and of what a run or a build leaves.
+NOT_OURS = {
+    "node_modules",
+    "site-packages",
+    "__pycache__",
+    "wandb",
+    "outputs",
+    "checkpoints",
+    "venv",
+    "build",
+    "dist",
+}
 
 
 def _root(start: Path) -> Path | None:
@@ -29,7 +40,7 @@ def _root(start: Path) -> Path | None:
 def _files(root: Path) -> tuple[Path, ...]:
     found = []
     for folder, names, files in os.walk(root):
-        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _NOT_OURS)
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in NOT_OURS)
         found += [Path(folder, name) for name in sorted(files)]
         if len(found) > _MOST_FILES:
             return ()

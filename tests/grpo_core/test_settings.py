@@ -71,6 +71,11 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
             ["--task.letters", "aa"],
             "task.letters = 'aa' (command line): expected two or more different letters",
         ),
+        (
+            ["--output.name", "../mine"],
+            "output.name = '../mine' (command line): a run's folder lies in output.dir",
+        ),
+        (["--output.name", "/tmp/mine"], "give a name without .. and no path from the root"),
         (["--model.hidden_size", "48"], "model.hidden_size = 48 (command line): expected a multiple of 32"),
         (
             ["--rollout.dtype", "fp8"],

@@ -33,14 +33,14 @@ CORE = {
     "machine run.py files.py metrics.py": 466,
     "rollout/engine.py rollout/build.py rollout/checks.py rollout/shared.py": 224,  # 9 ask for routing, and say who can
     "rollout/embedded": 242,  # 6 for the keys of a prompt, which all rows share; 25 for joined layers
-    "__main__.py": 147,
+    "__main__.py": 149,  # two tell an old Python what is needed
 }
 # Of what a run in colocate mode has read when it ends, with the embedded engine, on the shipped task: called from
-# Python, and by its command, which reads settings, checks them and shows how far it is. 76 of the latter: what is given
+# Python, and by its command, which reads settings, checks them and shows how far it is. 80 of the latter: what is given
 # twice is noted, a folder that is not there is told before torch, settings beside the core are looked for, a step
-# that takes long says so, and what a terminal would obey is spelled out. Of both, one leaves new memory unfilled, and
-# eight ask for routing or say why there is none.
-RUN, COMMAND = 2000, 2546
+# that takes long says so, a name that leaves its folder and an old Python are refused, and what a terminal would obey
+# is spelled out. Of both, one leaves new memory unfilled, and eight ask for routing or say why there is none.
+RUN, COMMAND = 2000, 2550
 # Files of ours that a program rests on, by any import: what it answered is asked again when one of them changes.
 # One of the probe's has the names of extras.
 CLOSURES = {"grpo_core.config": 1, "grpo_core.versions": 1, "grpo_core.probe": 25}
