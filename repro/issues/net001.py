@@ -92,7 +92,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 REPRO = Repro(
     code="NET001",
-    title="Every request ends with 500: a route without a path",
+    title="Requests end with 500: a route without a path",
     assertion=ASSERTION,
     raises="AttributeError",
     function=FUNCTION,

@@ -26,7 +26,7 @@ def _join(mitigation: str | None) -> None:
 
 REPRO = calls.repro(
     "NET011",
-    "A peer never came to the weight group's store",
+    "A peer did not come to a process group's store",
     needs=("torch",),
     modules=("torch.distributed",),
     trigger=("alone", "init_process_group of a world of 2; the second rank is never started; a limit of 2 s"),
