@@ -133,7 +133,7 @@ def _trigger(name: str, about: str, *, silent: bool) -> Trigger:
 
 REPRO = Repro(
     code="REW001",
-    title="Math-verify in a worker thread: every right answer is worth 0",
+    title="Math-verify in a worker thread: every right answer is worth 0, or it raises",
     assertion=ASSERTION,
     raises="ValueError",
     function="parse",

@@ -14,7 +14,7 @@ def _update(mitigation: str | None) -> None:
 
 REPRO = calls.repro(
     "SYN014",
-    "Weights are updated while a group of another trainer, or none, is there",
+    "A weight update comes before its group is there, or within another update",
     needs=("trl",),
     modules=("trl.scripts.vllm_serve",),
     trigger=("no_group", "update_named_param of the server's worker extension, without init_communicator"),
