@@ -126,6 +126,15 @@ def step(plan, kind):
     return found
 
 
+def test_a_pair_whose_released_wheel_ran_on_a_cpu_says_so(environment):
+    """Beside PyTorch's CPU build nothing of it met a GPU, though its wheel is one for CUDA."""
+    ran_with = {"vllm": "0.11.0: the released wheel, without its dependencies", "torch": "2.13.0+cpu"}
+    ran = cell("0.11.0", "0.26.2", scheduler=("pass", "executed", ran_with))
+    plan = plan_of(broken_pair(environment), compat=replace(TABLE, cells=(ran,)))
+    found = {item.source: item for item in plan.sets}
+    assert "a GPU: it ran on a CPU" in found["vllm-0.11.0+trl-0.26.2"].unverified
+
+
 def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
     """One command with all pins, the evidence, what was not verified, and the way back."""
     plan = plan_of(broken_pair(environment))

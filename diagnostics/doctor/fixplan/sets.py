@@ -235,9 +235,10 @@ def _seen(candidate: ReleaseSet) -> tuple[tuple[str, ...], tuple[str, ...]]:
         for name, layer in candidate.cell["layers"].items()
         if layer["verdict"] != "pass"
     ]
-    if "CPU" in ran_with.get("vllm", "") or not ran_with.get("vllm"):
-        missing.append("a GPU: it ran on a CPU")
     torch, wanted = ran_with.get("torch", "").partition(":")[0], candidate.cell.get("torch")
+    # A released wheel for CUDA ran beside PyTorch's CPU build.
+    if "CPU" in ran_with.get("vllm", "") or not ran_with.get("vllm") or torch.endswith("+cpu"):
+        missing.append("a GPU: it ran on a CPU")
     if torch and wanted and public(torch) != public(str(wanted)):
         missing.append(f"torch {wanted}, which the released vLLM asks for: the run had {torch}")
     return tuple(known), tuple(missing)
