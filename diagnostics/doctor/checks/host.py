@@ -24,6 +24,13 @@ FEW_PROCESSES = 4096
 RAY_FULL = 0.95
 _ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
 LITTLE_MEMORY_GB = 8.0
+_WRITTEN = {
+    "environment": "An installer writes there, and Python what it compiles.",
+    "hub cache": "Models that are downloaded are written there.",
+    "vllm cache": "vLLM writes there what it compiles.",
+    "temporary": "Programs write there what they keep for a while, Ray's sessions among it unless told otherwise.",
+    "ray": "Ray writes its logs there, and objects that it spills.",
+}
 # What points a folder elsewhere.
 _VARIABLES = {
     "hub cache": "HF_HOME", "temporary": "TMPDIR", "ray": "RAY_TMPDIR", "vllm cache": "VLLM_CACHE_ROOT",
@@ -84,7 +91,7 @@ def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
         wanted = WANTED_FILES if hard is None else min(hard, WANTED_FILES)
         stuck = hard is not None and hard <= files.soft
         text = (
-            "Only the administrator can raise it."
+            "Its hard limit has to be raised first: by root, or of a container where it is started."
             if stuck
             else "Raise it before the run, and before `ray start`."
         )
@@ -121,7 +128,7 @@ def _low(name: str, option: str, soft: int, hard: int | None, wanted: str) -> Fi
         detail="",
         evidence=(Evidence(f"{name}: soft {soft}, hard {_number(hard)}", f"ulimit {option}"),),
         remedy=Remedy.of(
-            "Raise it before the run; beyond the hard limit the administrator has to.",
+            "Raise it before the run; beyond the hard limit root has to, or who starts the container.",
             Run(("ulimit", option, wanted)),
         ),
     )
@@ -167,9 +174,9 @@ def _no_room(disk: Disk, reason: str, issues: dict[str, Issue]) -> Finding:
     return known(
         issues["ENV003"],
         Severity.WARNING,
-        detail="Weights, checkpoints, compiled kernels and Ray's spilled objects are written while a run goes on.",
+        detail=_WRITTEN[disk.purpose],
         evidence=(Evidence(free, disk.path),),
-        remedy=Remedy.of("Make room, or point it elsewhere.", *look, point),
+        remedy=Remedy.of("Make room, or point it elsewhere." if variable else "Make room.", *look, point),
     )
 
 
@@ -182,7 +189,7 @@ def _not_writable(disk: Disk, *, silent: bool) -> Finding:
         detail="",
         evidence=(Evidence(f"{disk.purpose}: {what}", disk.path),),
         remedy=Remedy.of(
-            "Mend its mount or its owner, or point the variable for it elsewhere.",
+            f"Mend its mount or its owner, or point {_VARIABLES[disk.purpose]} elsewhere.",
             Run(("ls", "-ld", disk.path)),
         ),
     )
