@@ -271,15 +271,15 @@ def test_a_python_that_all_take_is_named(environment, ranges, wanted):
         metadata.write_text(metadata.read_text() + f"Requires-Python: {asked}\n")
     (found,) = [each for each in examine(environment, GOOD).findings if each.code == "ENV912"]
     commands = commands_of(found.remedy.actions)
-    assert commands == ([f"uv venv --python {wanted} NEW"] if wanted else [])
+    assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())
 
 
 def test_gpus_of_one_kind_are_named(whole):
     """Those of which there are most."""
-    devices = tuple(gpu(index=at, name=name) for at, name in enumerate(("T4", "A100", "A100")))
+    devices = tuple(replace(GPU, index=at, name=name) for at, name in enumerate(("T4", "A100", "A100")))
     machine = replace(GOOD, gpus=replace(GOOD.gpus, devices=devices))
     (found,) = examine(whole, machine).findings
-    assert commands_of(found.remedy.actions) == ["export CUDA_VISIBLE_DEVICES=1,2"]
+    assert commands_of(found.remedy.actions) == ("export CUDA_VISIBLE_DEVICES=1,2",)
 
 
 def test_a_libstdcxx_that_is_too_old(whole):

@@ -156,7 +156,7 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
             [str(gpu.index) for gpu in gpus.devices if (gpu.name, gpu.memory_gb) == name]
             for name in sorted(names, key=str)
         ]
-        most = ",".join(max(kinds, key=lambda kind: len(kind)))
+        most = ",".join(max(kinds, key=lambda kind: (len(kind), kind)))
         found.append(
             finding(
                 "ENV909", Severity.INFO, known_by="executed",

@@ -34,7 +34,10 @@ def of(index: Index, verdict: HangVerdict) -> str:
     if verdict.outcome == WAITING:
         return f"Too early to say: {who} {what}{held}{since}."
     if verdict.outcome == UNKNOWN:
-        return f"Not known what holds it up: {who} {what}{held}{since}."
+        # Who is waited for is known, and not that it is the cause.
+        waits_for = "wait" if len(verdict.victims) > 1 else "waits"
+        theirs = f", and {_victims(index, verdict)} {waits_for} for it" if verdict.victims else ""
+        return f"Not known what holds it up: {who} {what}{theirs}{since}."
     return f"{_upper(who)} {what}{held}{since}."
 
 
@@ -144,7 +147,7 @@ _OWED = ("lost_answer", "blocked_loop", "lost_message", "pool")
 def calm(index: Index, busy: list[str]) -> str:
     """Where nobody waits for anybody."""
     if busy:
-        names = _joined([f"{_name(index, key)} {_doing(index.stands[key])}" for key in busy[:_MANY]])
+        names = _some([f"{_name(index, key)} {_doing(index.stands[key])}" for key in busy])
         return f"Nothing hangs: {names}."
     count = f"{len(index.stands)} process{'es' if len(index.stands) != 1 else ''}"
     return f"Nothing hangs: {count} at rest, and nobody waits for an answer."
@@ -165,6 +168,11 @@ def unmet(index: Index, verdict: HangVerdict, waiting: tuple[str, ...]) -> str:
 def together(index: Index, keys: tuple[str, ...]) -> str:
     """Where all ranks that were seen are in the same collective: Python knows no more."""
     stand, who = index.stands[keys[0]], _those(index, keys)
+    if len(keys) == 1:
+        return (
+            f"Not known what holds it up: {who} is in {_asked(stand)}; another rank has not come to it, is in another "
+            "group or brings another size, or a link or a device between them stands. Python's stacks tell none of it."
+        )
     return (
         f"Not known what holds it up: {who} are all in {_asked(stand)}; who is missing from it is not among them, "
         "they are in different groups or bring different sizes, or a link or a device between them stands. Python's "
@@ -201,7 +209,7 @@ def blind(index: Index) -> str:
     unseen += index.snapshot.missing
     if not unseen:
         return "Not known: nothing in it tells where a process stands."
-    return f"Not known: {_joined(unseen[:_MANY])} could not be seen."
+    return f"Not known: {_some(unseen)} could not be seen."
 
 
 def _cycle(verdict: HangVerdict) -> tuple[Edge, ...]:
@@ -239,6 +247,12 @@ def _those(index: Index, keys: tuple[str, ...]) -> str:
 
 def _joined(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}" if names else "nobody"
+
+
+def _some(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    rest = len(names) - _MANY
+    return _joined([*names[:_MANY], f"{rest} more"] if rest > 0 else names)
 
 
 def _span(seconds: float) -> str:

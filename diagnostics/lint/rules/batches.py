@@ -346,7 +346,7 @@ def deepspeed_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
             plan,
             "CFG102",
             Severity.ERROR,
-            f"DeepSpeed's file says {theirs.data} where the arguments say {ours}.",
+            f"DeepSpeed's file says {theirs.data}, and the run has {ours}.",
             [theirs, *values(plan, name)],
             remedy='Write "auto" in DeepSpeed\'s file.',
         )

@@ -46,7 +46,8 @@ def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
         f"The engine is a server; {told} would set up a local one and {'is' if len(ignored) == 1 else 'are'} "
         "ignored.",
         [*ignored, *values(plan, "rollout.mode")],
-        remedy=f"Give {'it' if len(ignored) == 1 else 'them'} to `{_SERVERS[plan.framework]}`.",
+        remedy=f"Leave {'it' if len(ignored) == 1 else 'them'} out; `{_SERVERS[plan.framework]}` takes what it has of "
+        "them, under its own names.",
     )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def server_beside_colocate(plan: RunPlan, versions: Versions) -> list[Finding]:
             "CFG901", Severity.WARNING, known_by="static",
             detail=f"vllm_mode is colocate: the run makes an engine of its own, and {said[0].key} names a server.",
             evidence=tuple(Evidence(value.told, str(value.place)) for value in (mode, *said)),
-            remedy=Remedy.of(f"Set vllm_mode to server, or leave {said[0].key} out."),
+            remedy=Remedy.of(f"Set vllm_mode to server, or leave {' and '.join(value.key for value in said)} out."),
         )
     ]  # fmt: skip
 
@@ -156,7 +157,8 @@ def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
             if same and disjoint and first.settings.place.file == second.settings.place.file:
                 out += found(
                     second, "CFG109", Severity.WARNING,
-                    f"Two servers on port {min(same)}: on one machine the second one does not start.",
+                    f"Two servers on port {min(same)}: on one machine the second does not start, or, of `vllm "
+                    "serve`, may get a part of the first one's requests.",
                     [*values(second, "server.port"), *values(first, "server.port")],
                     remedy="Give each --port of its own.",
                 )  # fmt: skip
