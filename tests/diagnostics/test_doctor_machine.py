@@ -279,7 +279,9 @@ def test_gpus_of_one_kind_are_named(whole):
     devices = tuple(replace(GPU, index=at, name=name) for at, name in enumerate(("T4", "A100", "A100")))
     machine = replace(GOOD, gpus=replace(GOOD.gpus, devices=devices))
     (found,) = examine(whole, machine).findings
-    assert commands_of(found.remedy.actions) == ("export CUDA_VISIBLE_DEVICES=1,2",)
+    assert commands_of(found.remedy.actions) == (
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,2",
+    )
 
 
 def test_a_libstdcxx_that_is_too_old(whole):
@@ -321,7 +323,7 @@ def test_mixed_and_doubled_builds(environment):
         (
             "2.8.0+cu128",
             ("nvidia-nccl", "nvidia-nccl-cu12"),
-            "Which of them PyTorch asks for is not known here",
+            "That PyTorch asks for one of them is not known here",
         ),
     ],
 )

@@ -107,7 +107,7 @@ def _of_the_system(name: str) -> bool:
 
 def _release_of(environment: Environment, path: str) -> str:
     """What to ask an installer for to have a compiled module again."""
-    module = next((name for name in ("vllm", "xformers") if f"/{name}/" in path), "flash_attn")
+    module = next((name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn")
     package = environment.vllm if module == "vllm" else environment.packages.get(distribution_of(module))
     return f"{package.name}=={package.version}" if package else distribution_of(module)
 
@@ -150,7 +150,11 @@ def libraries(environment: Environment, machine: Machine) -> list[Finding]:
                 if fixed
                 else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
                 Run(
-                    (f"{environment.prefix}/bin/python", "-c", f"import torch, {tried}"),
+                    (
+                        f"{environment.prefix}/bin/python",
+                        "-c",
+                        f"import {', '.join(dict.fromkeys(('torch', tried)))}",
+                    ),
                     note="whether it loads all the same",
                 ),
             ),
@@ -246,7 +250,7 @@ def mixtures(environment: Environment) -> list[Finding]:
             advice = (
                 "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again."
                 if spare
-                else "Which of them PyTorch asks for is not known here: uninstall both, then install PyTorch again."
+                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch again."
             )
         elif built in releases:
             advice = (

@@ -162,7 +162,11 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 "ENV909", Severity.INFO, known_by="executed",
                 detail="GPUs of several kinds: a tensor-parallel group is as fast and as large as its smallest.",
                 evidence=(Evidence(told, "NVML"),),
-                remedy=Remedy.of("Choose those of one kind.", SetVariables((("CUDA_VISIBLE_DEVICES", most),))),
+                remedy=Remedy.of(
+                    "Choose those of one kind.",
+                    # By itself CUDA counts the fastest first, and NVML by the bus.
+                    SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", most))),
+                ),
             )
         )  # fmt: skip
     found += _visible(environment, machine, issues)

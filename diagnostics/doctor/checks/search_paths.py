@@ -74,7 +74,7 @@ def _advice(source: str, first: Shadow, *, more: bool) -> str:
             f"Start the run from another folder, or rename {first.place}{' and the others' if more else ''}."
         )
     if source == "PYTHONPATH":
-        return "Take the folder out of PYTHONPATH unless this copy is meant."
+        return "Take the folder out of PYTHONPATH unless what lies there is meant."
     if source.startswith("the user"):
         return "Set PYTHONNOUSERSITE=1, or uninstall the user's own copy."
     return f"Remove what names the folder: {source}."

@@ -199,7 +199,7 @@ def launcher(environment: Environment) -> list[Finding]:
             "ENV916",
             Severity.INFO if seen.get("WORLD_SIZE") == "1" else Severity.WARNING,
             known_by="static",
-            detail="A script that is started from here without a launcher takes itself for one rank of a run.",
+            detail="A training script that is started here without a launcher may take itself for one rank of a run.",
             evidence=tuple(Evidence(f"{name}={seen[name]}", "environment") for name in left),
             remedy=Remedy.of("Unset them, unless this is such a process.", Unset(tuple(left))),
         )

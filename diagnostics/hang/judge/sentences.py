@@ -28,16 +28,16 @@ def of(index: Index, verdict: HangVerdict) -> str:
     held = f", and {holds} up {_victims(index, verdict)}" if verdict.victims else ""
     what = _what(index, verdict)
     since = f" (for {_span(verdict.waited_s)})" if verdict.waited_s and verdict.waited_s >= 1 else ""
+    waits_for = "waits" if len(verdict.victims) == 1 else "wait"
+    for_it = f", and {_victims(index, verdict)} {waits_for} for it" if verdict.victims else ""
     if verdict.outcome == PROGRESS:
-        for_it = f", and {_victims(index, verdict)} wait for it" if verdict.victims else ""
-        return f"No hang so far: {who} {what}{for_it}{since}."
+        ended = any(index.stands[key].kind == "dead" for key in verdict.culprits if key in index.stands)
+        return f"No hang so far: {who} {'has just ended' if ended else what}{for_it}{since}."
     if verdict.outcome == WAITING:
         return f"Too early to say: {who} {what}{held}{since}."
     if verdict.outcome == UNKNOWN:
         # Who is waited for is known, and not that it is the cause.
-        waits_for = "wait" if len(verdict.victims) > 1 else "waits"
-        theirs = f", and {_victims(index, verdict)} {waits_for} for it" if verdict.victims else ""
-        return f"Not known what holds it up: {who} {what}{theirs}{since}."
+        return f"Not known what holds it up: {who} {what}{for_it}{since}."
     return f"{_upper(who)} {what}{held}{since}."
 
 
@@ -46,7 +46,7 @@ def _what(index: Index, verdict: HangVerdict) -> str:
     stands = [index.stands[key] for key in verdict.culprits if key in index.stands]
     cause = verdict.cause
     if not stands:
-        return CAUSES.get(cause, cause) if cause != "elsewhere" else "does not answer, and was not looked at"
+        return _NOT_SEEN.get(cause) or CAUSES.get(cause, cause)
     if cause == "mismatch":
         return _apart(index, verdict, stands)
     if cause == "absent" and len(stands) > 1:
@@ -65,6 +65,11 @@ def _what(index: Index, verdict: HangVerdict) -> str:
     )  # fmt: skip
 
 
+# Who is waited for, and is none of those that were seen.
+_NOT_SEEN = {
+    "elsewhere": "does not answer, and was not looked at",
+    "missing": "has no process among those that were seen",
+}
 # What failed by the words of a text alone.
 _TOLD = {
     DIED: "died, by what the text says",
