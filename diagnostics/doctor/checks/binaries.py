@@ -107,9 +107,12 @@ def _of_the_system(name: str) -> bool:
 
 def _release_of(environment: Environment, path: str) -> str:
     """What to ask an installer for to have a compiled module again."""
-    module = next((name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn")
-    package = environment.vllm if module == "vllm" else environment.packages.get(distribution_of(module))
-    return f"{package.name}=={package.version}" if package else distribution_of(module)
+    module = next(
+        (name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn"
+    )
+    name = distribution_of(module).replace("_", "-")
+    package = environment.vllm if module == "vllm" else environment.packages.get(name)
+    return f"{package.name}=={package.version}" if package else name
 
 
 @check("system libraries")

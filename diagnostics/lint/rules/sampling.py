@@ -31,7 +31,7 @@ def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
         plan, "NUM002", Severity.WARNING,
         f"Rollouts are sampled with {told}: the engine's log-probs are those within what is left, or the ratio is "
         "taken against a policy that would have sampled more.",
-        cuts, remedy="Train with top_p 1, no top_k (0 or -1) and no min_p; keep them for evaluation.",
+        cuts, remedy="Train with top_p 1, top_k off and no min_p; keep them for evaluation.",
     )  # fmt: skip
 
 
