@@ -156,7 +156,7 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
             [str(gpu.index) for gpu in gpus.devices if (gpu.name, gpu.memory_gb) == name]
             for name in sorted(names, key=str)
         ]
-        most = ",".join(max(kinds, key=lambda kind: (len(kind), kind)))
+        largest = max(kinds, key=len)
         found.append(
             finding(
                 "ENV909", Severity.INFO, known_by="executed",
@@ -165,7 +165,7 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 remedy=Remedy.of(
                     "Choose those of one kind.",
                     # By itself CUDA counts the fastest first, and NVML by the bus.
-                    SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", most))),
+                    SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", ",".join(largest)))),
                 ),
             )
         )  # fmt: skip

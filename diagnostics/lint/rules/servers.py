@@ -26,6 +26,8 @@ _LOCAL = {
         "vllm_enable_prefix_caching", "vllm_max_num_seqs", "vllm_enforce_eager", "vllm_engine_kwargs",
     ),
 }  # fmt: skip
+# Of these a server has none.
+_NOT_OF_A_SERVER = {"vllm_enable_sleep_mode", "vllm_device"}
 _SERVERS = {"trl": "trl vllm-serve", "ms-swift": "swift rollout"}
 
 
@@ -46,9 +48,16 @@ def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
         f"The engine is a server; {told} would set up a local one and {'is' if len(ignored) == 1 else 'are'} "
         "ignored.",
         [*ignored, *values(plan, "rollout.mode")],
-        remedy=f"Leave {'it' if len(ignored) == 1 else 'them'} out; `{_SERVERS[plan.framework]}` takes what it has of "
-        "them, under its own names.",
+        remedy=" ".join(_elsewhere([value.key for value in ignored], _SERVERS[plan.framework])),
     )  # fmt: skip
+
+
+def _elsewhere(names: list[str], server: str) -> list[str]:
+    """Where options of a local engine belong: to the server, which may call them otherwise, or nowhere."""
+    out = [name for name in names if name in _NOT_OF_A_SERVER]
+    given = [name for name in names if name not in out]
+    told = [f"Give {', '.join(given)} to `{server}`, under the name that it has there."] if given else []
+    return [*told, *([f"Leave {', '.join(out)} out."] if out else [])]
 
 
 @rule("HNG015", check="servers and ports", warns=True)
