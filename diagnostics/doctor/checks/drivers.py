@@ -127,7 +127,7 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
             certainty="established" if worse else "supported",
             evidence=(source, Evidence(f"driver {gpus.driver} runs CUDA up to {gpus.cuda}", "NVML")),
             remedy=Remedy.of(
-                f"{'' if worse else 'Where one is refused: '}update the driver to {oldest} or newer, or install a "
+                f"{'U' if worse else 'Where one is refused: u'}pdate the driver to {oldest} or newer, or install a "
                 f"PyTorch and a vLLM built for CUDA {gpus.cuda} or older.",
                 Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
             ),

@@ -139,7 +139,7 @@ def _number(limit: int | None) -> str:
 
 
 @check("disks")
-def disks(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
+def disks(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV003 for file systems with little room, ENV917 for folders that cannot be written."""
     found: list[Finding] = []
     told = set()
@@ -149,10 +149,10 @@ def disks(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
         reason = _full(disk)
         if reason and (disk.device, reason) not in told:
             told.add((disk.device, reason))
-            found.append(_no_room(disk, reason, issues))
+            found.append(_no_room(disk, reason, issues, moved_by(environment, disk.purpose)))
         silent = disk.exists and disk.free_gb is None
         if disk.purpose != "environment" and (disk.writable is False or silent):
-            found.append(_not_writable(disk, silent=silent))
+            found.append(_not_writable(disk, moved_by(environment, disk.purpose), silent=silent))
     return found
 
 
@@ -166,8 +166,14 @@ def _full(disk: Disk) -> str:
     return "hardly any inode is free" if disk.free_inodes is not None and disk.free_inodes < 10_000 else ""
 
 
-def _no_room(disk: Disk, reason: str, issues: dict[str, Issue]) -> Finding:
-    variable = _VARIABLES.get(disk.purpose)
+def moved_by(environment: Environment, purpose: str) -> str:
+    """The variable that points a folder elsewhere, or ""; of two the one that counts."""
+    if purpose == "hub cache" and environment.variables.get("HF_HUB_CACHE"):
+        return "HF_HUB_CACHE"
+    return _VARIABLES.get(purpose, "")
+
+
+def _no_room(disk: Disk, reason: str, issues: dict[str, Issue], variable: str) -> Finding:
     point = SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
     look = [Run(("du", "-h", "--max-depth=1", disk.path))] if disk.purpose == "hub cache" else []
     free = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
@@ -180,7 +186,7 @@ def _no_room(disk: Disk, reason: str, issues: dict[str, Issue]) -> Finding:
     )
 
 
-def _not_writable(disk: Disk, *, silent: bool) -> Finding:
+def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
     what = "its file system did not answer in time" if silent else "it cannot be written by this user"
     return finding(
         "ENV917",
@@ -189,7 +195,7 @@ def _not_writable(disk: Disk, *, silent: bool) -> Finding:
         detail="",
         evidence=(Evidence(f"{disk.purpose}: {what}", disk.path),),
         remedy=Remedy.of(
-            f"Mend its mount or its owner, or point {_VARIABLES[disk.purpose]} elsewhere.",
+            f"Mend its mount or its owner, or point {variable} elsewhere.",
             Run(("ls", "-ld", disk.path)),
         ),
     )

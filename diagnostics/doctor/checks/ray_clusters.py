@@ -52,7 +52,7 @@ def ray_clusters(environment: Environment, machine: Machine, issues: dict[str, I
                     )
                     if cluster.running or cluster.running is None
                     else Remedy.of(
-                        "Nothing, unless that cluster runs elsewhere: no process of Ray's runs here."
+                        "Nothing here, where no process of Ray's runs; a cluster elsewhere wants its own release."
                     ),
                 )
             )

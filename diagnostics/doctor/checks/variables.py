@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import CONCERNED, affects
 from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.doctor.checks.host import moved_by
 from diagnostics.doctor.checks.registered import check
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
@@ -276,7 +277,7 @@ def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) ->
             remedy=Remedy.of(
                 "Fetch what is needed first, or name the cache that has it.",
                 Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
-                SetVariables((("HF_HOME", "/where/it/is"),)),
+                SetVariables(((moved_by(environment, "hub cache"), "/where/it/is"),)),
             ),
         )
     ]
