@@ -251,13 +251,15 @@ def mixtures(environment: Environment) -> list[Finding]:
         kept = built if built in releases else max(releases, default="")
         if len(releases) < 2:
             advice = (
-                "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again."
+                "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again from where it came."
                 if spare
-                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch again."
+                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch again "
+                "from where it came."
             )
         elif built in releases:
             advice = (
-                "Uninstall those of the release that PyTorch was not built for, then install PyTorch again."
+                "Uninstall those of the release that PyTorch was not built for, then install PyTorch again from where "
+                "it came."
             )
         else:
             advice = (

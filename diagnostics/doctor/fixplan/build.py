@@ -296,7 +296,8 @@ def _help(
         )
     if outcome == "unknown":
         told.append(
-            "The plan has no step for what was found. What each finding means: python -m diagnostics explain CODE"
+            "The plan has no step for what was found; doctor without --fix-plan tells what each finding asks for. What "
+            "each finding means: python -m diagnostics explain CODE"
         )
     if outcome != "nothing":
         told.append("If it still dies: python -m diagnostics triage LOG")
