@@ -375,7 +375,7 @@ def test_a_trainer_that_takes_gpus_for_granted(environment):
         ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, {}, "525.60.13", "one for CUDA"),
         ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD loads", "comes before its own"),
         ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "comes before its own", "LD_PRELOAD"),
-        ({}, {"PYTHONHOME": "/other"}, "another standard library", "comes before its own"),
+        ({}, {"PYTHONHOME": "/other"}, "another place for the standard library", "comes before its own"),
         ({}, {"CUDA_VISIBLE_DEVICES": ""}, "The list is empty", "reads the list"),
         (with_disk("temporary", free=0.5), {}, "keep for a while", "Ray writes its logs"),
         (with_disk("environment", free=0.5), {}, "Make room.", "point it elsewhere"),

@@ -26,7 +26,7 @@ _ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary
 LITTLE_MEMORY_GB = 8.0
 _WRITTEN = {
     "environment": "An installer writes there, and Python what it compiles.",
-    "hub cache": "Models that are downloaded are written there.",
+    "hub cache": "Models from Hugging Face's hub are written there.",
     "vllm cache": "vLLM writes there what it compiles.",
     "temporary": "Programs write there what they keep for a while, Ray's sessions among it unless told otherwise.",
     "ray": "Ray writes its logs there, and objects that it spills.",

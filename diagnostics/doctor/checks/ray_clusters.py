@@ -115,5 +115,5 @@ def ray_settings(environment: Environment) -> list[Finding]:
         told.append((threshold, f"{threshold}={share:g}: the kernel is likely to kill first"))
     noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
     if seen.get(noset, "").lower() in {"1", "true"}:
-        told.append((noset, f"{noset}={seen[noset]}: Ray gives no worker GPUs of its own, each sees all"))
+        told.append((noset, f"{noset}={seen[noset]}: Ray does not narrow what a worker sees to its own GPUs"))
     return to_unset("RAY902", Severity.INFO, told, "Unset what the trainer does not ask for.")

@@ -145,8 +145,8 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
             Severity.WARNING,
             detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it."
             if name == "PYTORCH_CUDA_ALLOC_CONF"
-            else "An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) starts beside this name, "
-            "at which it does not look; PyTorch has no memory pools, as sleep needs, beside it.",
+            else "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not look at "
+            "this name; a PyTorch that does has no memory pools beside it, which sleep needs.",
             evidence=(
                 Evidence(f"{name}={environment.variables[name]}", "environment"),
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),
@@ -243,7 +243,7 @@ def elsewhere(environment: Environment) -> list[Finding]:
     imports = (
         "What lies there comes before its own packages, and is judged here." if "PYTHONPATH" in names else ""
     )
-    home = "PYTHONHOME names another standard library for each Python." if "PYTHONHOME" in names else ""
+    home = "PYTHONHOME names another place for the standard library." if "PYTHONHOME" in names else ""
     preload = "LD_PRELOAD loads a library into each process before its own." if "LD_PRELOAD" in names else ""
     return [
         finding(
