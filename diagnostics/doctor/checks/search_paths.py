@@ -70,8 +70,9 @@ def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
 
 def _advice(source: str, first: Shadow, *, more: bool) -> str:
     if source == _WORKING:
+        others = " and the others" if more else ""
         return (
-            f"Start the run from another folder, or rename {first.place}{' and the others' if more else ''}."
+            f"Keep the script and the start of the run out of this folder, or rename {first.place}{others}."
         )
     if source == "PYTHONPATH":
         return "Take the folder out of PYTHONPATH unless what lies there is meant."
