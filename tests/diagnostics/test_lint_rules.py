@@ -70,6 +70,7 @@ WRONG = [
     # CFG110 to CFG115
     (TRL.replace("8", "1"), {}, "error CFG110"),
     (VERL.replace("n=8", "n=1"), {}, "warning CFG110"),
+    (VERL.replace("n=8", "n=1").replace("adv_estimator=grpo", "adv_estimator=grpo_passk"), {}, "error CFG110"),
     (EASY.replace("n=5", "n=1"), {}, "error CFG110"),
     (TRL + "--generation_batch_size 16 --steps_per_generation 2", {}, "error CFG111"),
     (ORL + "--train.partial_rollout_enable", {}, "error CFG111"),
