@@ -115,7 +115,7 @@ def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
         for table in () if entry.status == "retired" else entry.config:
             if _may_be(plan, table.when) and all(_equal(plan, name, wanted) for name, wanted in table.when):
                 out += found(
-                    plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {table.about}.",
+                    plan, entry.code, Severity.WARNING, f"Of a config the issue needs this: {table.about}.",
                     values(plan, *(name for name, _ in table.when if name != "framework")),
                     gate=concerned(entry, versions), package=subject(entry),
                 )  # fmt: skip
