@@ -412,3 +412,14 @@ def test_a_package_that_is_not_whole(environment):
     assert commands_of(finding.remedy.actions)[1].endswith(
         "install --force-reinstall --no-deps torch==2.8.0+cu128"
     )
+
+
+@pytest.mark.parametrize(
+    ("running", "said"),
+    [(("10.0.0.1:6379",), "Use the same release"), ((), "Nothing here"), (None, "Use the same")],
+)
+def test_a_session_of_another_ray_matters_where_it_runs(whole, running, said):
+    """Without a process of Ray's it is the past; where that could not be looked at, it may run."""
+    cluster = RayCluster("/tmp/ray", 3, "", "2.40.0", running)
+    (found,) = examine(whole, replace(GOOD, ray=(cluster,))).findings
+    assert text_of(found.remedy).startswith(said)

@@ -149,6 +149,7 @@ RIGHT = [
     ("CUDA_VISIBLE_DEVICES=$D swift rollout --model m --vllm_tensor_parallel_size 2", {}, "CFG104"),
     (ORL + "--vllm.num_engines 2 --vllm.tensor_parallel_size 2", {}, "CFG104"),
     (SWIFT + "--vllm_mode colocate --vllm_gpu_memory_utilization 0.9 --sleep_level 1", {}, "CFG105"),
+    (SWIFT + "--vllm_mode colocate --vllm_gpu_memory_utilization 0.9 --sleep_level $SLEEP", {}, "CFG105"),
     (SWIFT + "--vllm_mode colocate --sleep_level 1", {}, "CFG106"),
     (SWIFT + "--vllm_mode colocate --vllm_max_model_len 4096", {}, "CFG107"),
     ("CUDA_VISIBLE_DEVICES=0 swift rollout --model m &\nCUDA_VISIBLE_DEVICES=1 " + SWIFT + "--vllm_mode server --vllm_server_host 127.0.0.1", {}, "CFG108"),

@@ -53,6 +53,13 @@ def test_a_kept_snapshot_gets_its_verdict(path):
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
 
 
+def test_who_ended_while_it_was_looked_at_is_no_dead_process():
+    """Something goes on there: its parent is about to ask for its exit code."""
+    sentence = judge(files.read([str(KEPT / "healthy_imports.json")])).verdict.sentence
+    assert "has just ended, and pid" in sentence
+    assert "is dead" not in sentence
+
+
 def test_there_are_kept_snapshots_of_both_kinds():
     """So that the test above does not pass on nothing."""
     kept = [CASES[path.stem] for path in KEPT.glob("*.json")]
