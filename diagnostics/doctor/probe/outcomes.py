@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from dataclasses import dataclass, replace
@@ -254,18 +255,20 @@ def _platform(text: str, advice: str, ended: ChildEnded) -> Finding:
 
 def parity(ended: ChildEnded) -> list[Finding]:
     """NUM901 where the engine's log-probs are not those of transformers."""
-    largest, device = ended.answer.get("largest"), str(ended.answer.get("device"))
+    told, device = ended.answer.get("largest"), str(ended.answer.get("device"))
     tolerance = TOLERANCES.get(device, TOLERANCES["cpu"])
-    if isinstance(largest, int | float) and largest <= tolerance:
+    largest = float(told) if isinstance(told, int | float) else math.nan
+    counted = not math.isnan(largest)
+    if largest <= tolerance:
         return []
     return [
         finding(
             "NUM901",
             Severity.ERROR,
             known_by="executed",
-            detail=f"By {largest} at most; {tolerance:g} is what rounding explains here."
-            if isinstance(largest, int | float) and largest == largest  # noqa: PLR0124 - NaN is not itself
-            else f"The largest difference is no number: {largest}.",
+            detail=f"By {told} at most; {tolerance:g} is what rounding explains here."
+            if counted
+            else f"The largest difference is no number: {told}.",
             evidence=(
                 Evidence(f"{ended.answer.get('tokens')} sampled tokens on {device}", ended.what),
                 Evidence(
@@ -273,7 +276,8 @@ def parity(ended: ChildEnded) -> list[Finding]:
                 ),
             ),
             remedy=Remedy.of(
-                "Do not train with it as it is: take another release of vLLM, or correct by importance sampling.",
+                "Do not train with it as it is: take another release of vLLM"
+                + (", or correct by importance sampling." if counted else "."),
                 Explain("NUM001"),
             ),
         )
