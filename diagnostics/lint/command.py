@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     )
     lint.add_argument(
         "files", nargs="*", metavar="FILE",
-        help="YAML, JSON, TOML, Python, shell, a notebook, a Dockerfile; a folder; - for standard input",
+        help="YAML, JSON, TOML, Python, shell, a notebook, a Dockerfile, a Makefile; a folder; - for standard input",
     )  # fmt: skip
     lint.add_argument("--framework", choices=CONFIGURED, default="", help="of a file that does not show it")
     for name in _RELEASES:

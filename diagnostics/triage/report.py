@@ -98,7 +98,9 @@ def _note(verdict: Diagnosis) -> str:
     ]
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
     named = [f"torchrun names the first that failed: {first}"] if first else []
-    return "; ".join([note, *named, *(told or [WHERE_ROOTS_ARE])])
+    # Where metrics say what went wrong, the paragraph about them says where to look.
+    where = [] if verdict.late.symptoms else [WHERE_ROOTS_ARE]
+    return "; ".join([note, *named, *(told or where)])
 
 
 def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:

@@ -162,7 +162,8 @@ def _gone(rows: Sequence[Row]) -> Shown:
 RULES = (
     Rule(
         "the spread of the rewards is no number (NaN)",
-        "One value has no standard deviation, and that of a NaN is NaN: advantages and loss become NaN with it.",
+        "One value has no standard deviation, and that of values with a NaN among them is NaN: advantages that are"
+        " divided by it become NaN, and the loss.",
         _where("reward_std", math.isnan),
         (
             Cause("CFG110", "num_generations, rollout.n, n_samples_per_prompt: is it 1?"),
@@ -172,8 +173,8 @@ RULES = (
     ),
     Rule(
         "a metric of the update is no number (NaN or infinite)",
-        "After one update by a gradient that is NaN all weights are, and nothing later can be trusted: go on from the"
-        " last checkpoint before it. Which metric was the first says where it came from.",
+        "Where an update was made by a gradient that is NaN, weights are, and nothing later can be trusted: go on from"
+        " the last checkpoint before it. Which metric was the first may say where it came from.",
         _numbers_lost,
         (
             Cause("NUM027", "the first line in which any metric is NaN, and which one it is"),
@@ -185,9 +186,9 @@ RULES = (
     ),
     Rule(
         "every completion ends at the length limit, and no group has any spread",
-        "Nothing is finished, and all of a group are worth the same: no advantage, no gradient but that of a KL term."
-        " The limit is too short for the task, or the model never says its end token (chat template, eos_token_id, a"
-        " base model).",
+        "Hardly a completion is finished, and all of a group are worth the same: no advantage within it, no gradient"
+        " but that of a KL or an entropy term. The limit is too short for the task, or the model never says its end"
+        " token (chat template, eos_token_id, a base model).",
         lambda rows: [*at_cap] if (at_cap := _all_at_the_cap(rows)) and _no_spread(rows) else [],
         (
             Cause("", "read three completions: do they stop in the middle? raise the limit, or look for the end token"),
@@ -207,8 +208,8 @@ RULES = (
     ),
     Rule(
         "the gradient is 0 though rewards differ",
-        "There is an advantage and nothing comes of it: all tokens masked (truncated completions left out), weights"
-        " frozen, or everything clipped.",
+        "Rewards differ and nothing comes of it: no spread within any one group, all tokens masked (truncated"
+        " completions left out), weights frozen, or everything clipped.",
         _no_gradient,
         (
             Cause("CFG117", "LoRA or a frozen base with gradient checkpointing? run once with use_reentrant=False"),
@@ -218,7 +219,8 @@ RULES = (
     ),
     Rule(
         "no group has any spread of rewards",
-        "All completions of a group are worth the same: no advantage, no gradient but that of a KL term.",
+        "All completions of a group are worth the same: no advantage within it, no gradient but that of a KL or an"
+        " entropy term.",
         _no_spread,
         (
             Cause("REW001", "are all rewards 0? score a right answer by hand, in the main thread and in another"),
@@ -228,8 +230,8 @@ RULES = (
     ),
     Rule(
         "trainer and engine do not agree on the probability of the same tokens",
-        "The ratio between them is to be near 1 from the first step on. The engine samples with other weights or by"
-        " another law than the trainer computes with, or reports its log-probs by another.",
+        "The ratio between them is to be near 1 from the first step on. Mostly the engine samples with other weights"
+        " or by another law than the trainer computes with, or reports its log-probs by another.",
         lambda rows: [
             *_where("ratio", lambda value: not _LEAST_RATIO <= value <= _MOST_RATIO)(rows),
             *_where("probs_diff", lambda value: value > _MOST_DIFF)(rows),
@@ -241,7 +243,7 @@ RULES = (
     Rule(
         "the entropy is gone",
         "The policy says the same whatever is sampled: it has collapsed (learning rate, no KL, a reward that one answer"
-        " satisfies), or nothing was sampled at all.",
+        " satisfies), its temperature is next to 0, or no token was counted.",
         _gone,
         (
             Cause("CFG115", "temperature: is it 0, or near it?"),

@@ -148,7 +148,7 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
     assert (finding.code, finding.severity, finding.known_by) == ("CMP905", Severity.ERROR, "static")
     assert "allows vLLM 0.13.0" in finding.detail
     assert "vllm.sampling_params.GuidedDecodingParams" in finding.detail
-    assert "Nobody ran this pair" in finding.detail
+    assert "The table has no run of this pair" in finding.detail
     assert "contract fails: vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
     assert "have none with the packages of the table's day" in finding.evidence[1].text
     ran, read = text_of(finding.remedy).split("Nearest pairs that are allowed")

@@ -244,6 +244,46 @@ def test_what_is_installed_again_is_what_cannot_load(environment):
     assert "vllm" not in str(found.remedy).lower()
 
 
+@pytest.mark.parametrize(
+    ("missing", "said", "unsaid"),
+    [
+        (("libcudart.so.11",), "Build flash-attn again beside the PyTorch that is here", "system's packages"),
+        (("libstdc++.so.6",), "come with the system's packages", "flash-attn again"),
+    ],
+)
+def test_what_brings_a_library_back_depends_on_whose_it_is(environment, missing, said, unsaid):
+    """A newest PyTorch, which flash-attn's metadata would take, is no help; nor is a wheel for the system's own."""
+    environment.add("vllm", "0.11.0").add("flash-attn", "2.8.3").add("torch", "2.8.0+cu128")
+    modules = (Extension("/env/flash_attn_2_cuda.so", missing, missing),)
+    (found,) = examine(environment, GOOD, extensions=modules).findings
+    assert said in text_of(found.remedy)
+    assert unsaid not in text_of(found.remedy)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "wanted"), [((">=3.9,<3.11",), "3.10"), ((">=3.12", "<3.12"), ""), ((">=3.12",), "3.12")]
+)
+def test_a_python_that_all_take_is_named(environment, ranges, wanted):
+    """Or that there is none."""
+    for name, asked in zip(("vllm", "trl"), ranges, strict=False):
+        environment.add(name, "0.11.0")
+        metadata = environment.site / f"{name}-0.11.0.dist-info" / "METADATA"
+        metadata.write_text(metadata.read_text() + f"Requires-Python: {asked}\n")
+    (found,) = [each for each in examine(environment, GOOD).findings if each.code == "ENV912"]
+    commands = commands_of(found.remedy.actions)
+    assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())
+
+
+def test_gpus_of_one_kind_are_named(whole):
+    """Those of which there are most."""
+    devices = tuple(replace(GPU, index=at, name=name) for at, name in enumerate(("T4", "A100", "A100")))
+    machine = replace(GOOD, gpus=replace(GOOD.gpus, devices=devices))
+    (found,) = examine(whole, machine).findings
+    assert commands_of(found.remedy.actions) == (
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,2",
+    )
+
+
 def test_a_libstdcxx_that_is_too_old(whole):
     """By what a module asks for, and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
@@ -280,13 +320,21 @@ def test_mixed_and_doubled_builds(environment):
         ),
         ("2.13.0+cpu", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), "is not known here"),
         ("2.8.0+cu128", ("nvidia-nccl", "nvidia-nccl-cu12"), "the NCCL that PyTorch does not ask for"),
+        (
+            "2.8.0+cu128",
+            ("nvidia-nccl", "nvidia-nccl-cu12"),
+            "That PyTorch asks for one of them is not known here",
+        ),
     ],
 )
 def test_which_of_two_builds_goes_is_said_as_far_as_it_is_known(environment, torch, others, said):
-    """PyTorch's own release, one without CUDA, and two NCCLs of one release."""
-    environment.add("torch", torch)
+    """PyTorch's own release, one without CUDA, and two NCCLs of one release, one of which PyTorch names."""
     for name in others:
         environment.add(name, "2.27.3")
+    if said.startswith("the NCCL"):
+        environment.add("torch", torch, requires=["nvidia-nccl-cu12==2.27.3; platform_system == 'Linux'"])
+    else:
+        environment.add("torch", torch)
     (found,) = [each for each in examine(environment, GOOD).findings if each.code == "ENV913"]
     assert said in text_of(found.remedy)
 
@@ -325,8 +373,14 @@ def test_a_trainer_that_takes_gpus_for_granted(environment):
         ({"configs": (ConfigFile("nccl", "/a.conf", {"A": "1"}, {"A": 1}),)}, {}, "Move it away", "--config_file"),
         ({"gpus": replace(GOOD.gpus, driver="535.1", cuda="12.2")}, {}, "one for CUDA", "525.60.13"),
         ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, {}, "525.60.13", "one for CUDA"),
-        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD loads", "imported first"),
-        ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "imported first", "LD_PRELOAD"),
+        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD loads", "comes before its own"),
+        ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "comes before its own", "LD_PRELOAD"),
+        ({}, {"PYTHONHOME": "/other"}, "another place for the standard library", "comes before its own"),
+        ({}, {"CUDA_VISIBLE_DEVICES": ""}, "The list is empty", "reads the list"),
+        (with_disk("temporary", free=0.5), {}, "keep for a while", "Ray writes its logs"),
+        (with_disk("environment", free=0.5), {}, "Make room.", "point it elsewhere"),
+        (with_disk("hub cache", free=0.5), {}, "HF_HOME", "HF_HUB_CACHE"),
+        (with_disk("hub cache", free=0.5), {"HF_HUB_CACHE": "/c"}, "HF_HUB_CACHE", "HF_HOME"),
         ({}, {"http_proxy": "http://proxy:80", "no_proxy": "localhost,10.0.0.0/8"}, "0/8,127.0.0.1", "(not set)"),
     ],
 )  # fmt: skip
@@ -358,3 +412,14 @@ def test_a_package_that_is_not_whole(environment):
     assert commands_of(finding.remedy.actions)[1].endswith(
         "install --force-reinstall --no-deps torch==2.8.0+cu128"
     )
+
+
+@pytest.mark.parametrize(
+    ("running", "said"),
+    [(("10.0.0.1:6379",), "Use the same release"), ((), "Nothing here"), (None, "Use the same")],
+)
+def test_a_session_of_another_ray_matters_where_it_runs(whole, running, said):
+    """Without a process of Ray's it is the past; where that could not be looked at, it may run."""
+    cluster = RayCluster("/tmp/ray", 3, "", "2.40.0", running)
+    (found,) = examine(whole, replace(GOOD, ray=(cluster,))).findings
+    assert text_of(found.remedy).startswith(said)

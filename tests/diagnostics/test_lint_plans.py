@@ -135,4 +135,4 @@ def test_files_beside_each_other_make_one_run(tmp_path):
     report = judge.lint(sorted(tmp_path.glob("*[!s].*[ly]")), versions(trl="1.9.0"))
     details = {finding.code: finding.detail for finding in report.findings}
     assert details["CFG101"].startswith("One generation makes 12 completions")
-    assert details["CFG102"] == "DeepSpeed's file says 2 where the arguments say 1."
+    assert details["CFG102"] == "DeepSpeed's file says 2, and the run has 1."

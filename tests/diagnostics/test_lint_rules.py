@@ -70,6 +70,7 @@ WRONG = [
     # CFG110 to CFG115
     (TRL.replace("8", "1"), {}, "error CFG110"),
     (VERL.replace("n=8", "n=1"), {}, "warning CFG110"),
+    (VERL.replace("n=8", "n=1").replace("adv_estimator=grpo", "adv_estimator=grpo_passk"), {}, "error CFG110"),
     (EASY.replace("n=5", "n=1"), {}, "error CFG110"),
     (TRL + "--generation_batch_size 16 --steps_per_generation 2", {}, "error CFG111"),
     (ORL + "--train.partial_rollout_enable", {}, "error CFG111"),
@@ -148,6 +149,7 @@ RIGHT = [
     ("CUDA_VISIBLE_DEVICES=$D swift rollout --model m --vllm_tensor_parallel_size 2", {}, "CFG104"),
     (ORL + "--vllm.num_engines 2 --vllm.tensor_parallel_size 2", {}, "CFG104"),
     (SWIFT + "--vllm_mode colocate --vllm_gpu_memory_utilization 0.9 --sleep_level 1", {}, "CFG105"),
+    (SWIFT + "--vllm_mode colocate --vllm_gpu_memory_utilization 0.9 --sleep_level $SLEEP", {}, "CFG105"),
     (SWIFT + "--vllm_mode colocate --sleep_level 1", {}, "CFG106"),
     (SWIFT + "--vllm_mode colocate --vllm_max_model_len 4096", {}, "CFG107"),
     ("CUDA_VISIBLE_DEVICES=0 swift rollout --model m &\nCUDA_VISIBLE_DEVICES=1 " + SWIFT + "--vllm_mode server --vllm_server_host 127.0.0.1", {}, "CFG108"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -11,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from diagnostics.catalogue.own_codes import finding
 from diagnostics.doctor.checks.drivers import cuda_of
 from diagnostics.doctor.checks.registered import check
-from diagnostics.doctor.installing import distribution_of, install, uninstall
+from diagnostics.doctor.installing import ANEW, distribution_of, install, uninstall
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from diagnostics.facts.environment import Environment
     from diagnostics.facts.machine import Libraries, Machine
     from diagnostics.report.findings import Finding
+    from diagnostics.report.remedies import Install
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
@@ -31,6 +33,9 @@ _SAME_MODULE = (
     ("triton", ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-cpu")),
 )
 _DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
+_OF_THE_SYSTEM = ("libnuma", "libtbb", "libstdc++")
+# Pythons that an installer can have, the usual one first.
+_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 
 
 def _no_extensions(environment: Environment) -> str:
@@ -56,11 +61,7 @@ def extensions(environment: Environment) -> list[Finding]:
         "cuda" in name or "cudart" in name for m in bad.values() for name in m
     )
     detail = "Built for CUDA, and PyTorch here is a build without it." if without_cuda else ""
-    wanted = dict.fromkeys(_release_of(environment, path) for path in bad)
-    advice = "Install it again, together with the PyTorch that its metadata asks for"
-    advice += (
-        "; on a machine without a GPU a CPU build of vLLM." if any("vllm" in one for one in wanted) else "."
-    )
+    advice, installs = _again(environment, bad)
     return [
         finding(
             "ENV910",
@@ -69,16 +70,49 @@ def extensions(environment: Environment) -> list[Finding]:
             known_by="static",
             detail=detail,
             evidence=(*evidence[:8], *((source,) if source else ())),
-            remedy=Remedy.of(advice, install(environment, *wanted, options=("--force-reinstall",))),
+            remedy=Remedy.of(advice, *installs),
         )
     ]
 
 
+def _again(environment: Environment, bad: dict[str, list[str]]) -> tuple[str, list[Install]]:
+    """What puts modules back, in words and as commands: it depends on who brings what they lack."""
+    told, installs = [], []
+    if any(name.startswith(_OF_THE_SYSTEM) for missing in bad.values() for name in missing):
+        told.append(
+            "libnuma, libtbb and libstdc++ come with the system's packages: install what lacks there."
+        )
+    mine = {path for path, missing in bad.items() if not missing or not all(map(_of_the_system, missing))}
+    flash = {path for path in mine if _release_of(environment, path).startswith("flash-attn")}
+    pinned = dict.fromkeys(_release_of(environment, path) for path in bad if path in mine - flash)
+    if pinned:
+        plain = environment.vllm is not None and environment.vllm.name == "vllm"
+        told.append(
+            "Install it again, together with the PyTorch that its metadata asks for"
+            + ("; on a machine without a GPU a CPU build of vLLM." if plain else ".")
+        )
+        installs.append(install(environment, *pinned, options=("--force-reinstall",)))
+    if flash:
+        told.append("Build flash-attn again beside the PyTorch that is here: it asks for no release of it.")
+        names = dict.fromkeys(_release_of(environment, path) for path in sorted(flash))
+        installs.append(
+            install(environment, *names, options=(*ANEW, "--no-build-isolation", "--no-cache-dir"))
+        )
+    return " ".join(told), installs
+
+
+def _of_the_system(name: str) -> bool:
+    return name.startswith(_OF_THE_SYSTEM)
+
+
 def _release_of(environment: Environment, path: str) -> str:
     """What to ask an installer for to have a compiled module again."""
-    module = next((name for name in ("vllm", "xformers") if f"/{name}/" in path), "flash_attn")
-    package = environment.vllm if module == "vllm" else environment.packages.get(distribution_of(module))
-    return f"{package.name}=={package.version}" if package else distribution_of(module)
+    module = next(
+        (name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn"
+    )
+    name = distribution_of(module).replace("_", "-")
+    package = environment.vllm if module == "vllm" else environment.packages.get(name)
+    return f"{package.name}=={package.version}" if package else name
 
 
 @check("system libraries")
@@ -86,17 +120,19 @@ def libraries(environment: Environment, machine: Machine) -> list[Finding]:
     """ENV911 where glibc or libstdc++ is older than a wheel's tag or a compiled module asks for."""
     told = machine.libraries
     have = {"GLIBC": told.libc.removeprefix("glibc "), "GLIBCXX": told.libstdcxx}
-    evidence, kinds = [], set()
+    evidence, kinds, tried = [], set(), ""
     for module in environment.extensions:
         for version in module.versions:
             kind, _, number = version.partition("_")
             if _older(have.get(kind, ""), number):
                 kinds.add(kind)
+                tried = tried or _module_of(module.path)
                 evidence.append(Evidence(f"asks for {version}; here is {kind}_{have[kind]}", module.path))
     for package in environment.packages.values():
         wanted = min((found for tag in package.tags if (found := _glibc(tag))), default=None)
         if wanted and _older(have["GLIBC"], ".".join(map(str, wanted))):
             kinds.add("GLIBC")
+            tried = tried or package.name.removesuffix("-cpu").replace("-", "_")
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {told.libc}", package.place))
     if not evidence:
         return []
@@ -117,12 +153,27 @@ def libraries(environment: Environment, machine: Machine) -> list[Finding]:
                 if fixed
                 else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
                 Run(
-                    (f"{environment.prefix}/bin/python", "-c", "import vllm._C"),
+                    (
+                        f"{environment.prefix}/bin/python",
+                        "-c",
+                        f"import {', '.join(dict.fromkeys(('torch', tried)))}",
+                    ),
                     note="whether it loads all the same",
                 ),
             ),
         )
     ]
+
+
+def _module_of(path: str) -> str:
+    """The name by which a compiled module is imported.
+
+    >>> _module_of("/env/lib/python3.11/site-packages/vllm/_C.abi3.so"), _module_of("/env/flash_attn_2_cuda.so")
+    ('vllm._C', 'flash_attn_2_cuda')
+    """
+    *_, folder, file = path.split("/")
+    name = file.partition(".")[0]
+    return f"{folder}.{name}" if folder in {"vllm", "xformers", "flash_attn_3"} else name
 
 
 def _told(libraries_: Libraries) -> str:
@@ -148,13 +199,15 @@ def pythons(environment: Environment) -> list[Finding]:
     """ENV912 where a package excludes this Python."""
     found = []
     release = environment.python.split(",")[0].strip()
+    ranges = {}
     for package in environment.packages.values():
-        try:
-            wanted = SpecifierSet(package.requires_python)
-            fits = wanted.contains(release, prereleases=True)
-        except (InvalidSpecifier, InvalidVersion):
-            continue
-        if release and not fits:
+        with suppress(InvalidSpecifier):
+            ranges[package.name] = SpecifierSet(package.requires_python)
+    # Of a minor release the newest: what excludes a patch excludes old ones.
+    other = next((one for one in _PYTHONS if all(each.contains(f"{one}.99") for each in ranges.values())), "")
+    for package in environment.packages.values():
+        wanted = ranges.get(package.name)
+        if release and wanted is not None and not _contains(wanted, release):
             found.append(
                 finding(
                     "ENV912",
@@ -164,11 +217,20 @@ def pythons(environment: Environment) -> list[Finding]:
                     evidence=(Evidence(f"Requires-Python: {wanted}", f"{package.place}/METADATA"),),
                     remedy=Remedy.of(
                         "Make an environment with a Python that all of them take.",
-                        Run(("uv", "venv", "--python", "3.12", "NEW")),
-                    ),
+                        Run(("uv", "venv", "--python", other, "NEW")),
+                    )
+                    if other
+                    else Remedy.of("No Python suits all that is installed: one of these packages has to go."),
                 )
             )
     return found
+
+
+def _contains(wanted: SpecifierSet, release: str) -> bool:
+    try:
+        return wanted.contains(release, prereleases=True)
+    except InvalidVersion:
+        return True
 
 
 @check("mixed builds")
@@ -184,21 +246,28 @@ def mixtures(environment: Environment) -> list[Finding]:
     if len(releases) > 1 or len(nccl) > 1:
         names = nccl if len(nccl) > 1 else [one for many in releases.values() for one in many[:2]]
         torch, built = environment.packages.get("torch"), cuda_of(environment)[0].partition(".")[0]
+        asked = {name for name in nccl for line in (torch.requires if torch else ()) if _names(line, name)}
+        spare = [name for name in nccl if name not in asked] if asked else []
         kept = built if built in releases else max(releases, default="")
         if len(releases) < 2:
-            advice = "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again."
+            advice = (
+                "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again from where it came."
+                if spare
+                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch again "
+                "from where it came."
+            )
         elif built in releases:
             advice = (
-                "Uninstall those of the release that PyTorch was not built for, then install PyTorch again."
+                "Uninstall those of the release that PyTorch was not built for, then install PyTorch again from where "
+                "it came."
             )
         else:
             advice = (
                 "Which of them PyTorch was built for is not known here, if for any: take the PyTorch that is wanted "
                 "first. The commands keep the newest release."
             )
-        removable = [
-            name for number in sorted(releases) if number != kept for name in releases[number]
-        ] or nccl[:1]
+        older = [name for number in sorted(releases) if number != kept for name in releases[number]]
+        removable = older or spare or nccl
         found.append(
             finding(
                 "ENV913",
@@ -237,6 +306,11 @@ def mixtures(environment: Environment) -> list[Finding]:
                 )
             )
     return found
+
+
+def _names(requirement: str, name: str) -> bool:
+    """Whether a requirement, as metadata have it, is of this package."""
+    return re.fullmatch(rf"{re.escape(name)}(?![\w.-]).*", requirement.replace("_", "-").lower()) is not None
 
 
 def _there(environment: Environment, name: str) -> Evidence:

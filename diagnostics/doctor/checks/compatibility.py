@@ -57,9 +57,12 @@ def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Find
         "CMP901",
         Severity.INFO,
         known_by="declared",
-        detail=f"Whether these two work together is unknown. The nearest pairs that were run: {near}.",
+        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {near}.",
         evidence=(installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")),
-        remedy=Remedy.of("Run it, or move to a pair that was run.", _matrix("--list")),
+        remedy=Remedy.of(
+            "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
+            _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
+        ),
     )
 
 
@@ -75,7 +78,7 @@ def _read(
             "CMP905",
             Severity.ERROR if known.contract == "fail" else Severity.WARNING,
             known_by="static",
-            detail=f"{_sentence(known, pair)} Nobody ran this pair: it is read in metadata and source.",
+            detail=f"{_sentence(known, pair)} The table has no run of this pair: it is read in metadata and source.",
             evidence=said,
             remedy=Remedy.of(text, *installs, again),
         )
@@ -85,7 +88,9 @@ def _read(
         known_by="static",
         detail=f"{_sentence(known, pair)} That is no run: whether it works is unknown.",
         evidence=said,
-        remedy=Remedy.of("Run it, or move to a pair that was run.", again),
+        remedy=Remedy.of(
+            "Try it, or move to a pair that passed; the command reads it again, and runs nothing.", again
+        ),
     )
 
 
@@ -178,7 +183,7 @@ def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Insta
         ", ".join(_pair(item) for item in sets if item.evidence == evidence)
         for evidence in ("executed", "static")
     )
-    told = [f"Nearest pairs in which more worked: {ran}."] if ran else []
+    told = [f"Nearest pairs of which something ran and passed: {ran}."] if ran else []
     if read:
         told.append(f"Nearest pairs that are allowed and serve all that TRL takes, read and not run: {read}.")
     installs = tuple(

@@ -112,8 +112,11 @@ def _window(environment: Environment, trainer: Package, windows: list[Requiremen
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),
             ),
             remedy=Remedy.of(
-                "Install a vLLM that it declares, unless the compatibility table says that this pair works.",
-                install(environment, f"vllm{named[0].specifier}"),
+                # The table is of TRL alone.
+                "Install a vLLM that it declares, unless the compatibility table says that this pair works."
+                if trainer.name == "trl"
+                else "Install a vLLM that it declares.",
+                install(environment, f"{vllm.name}{named[0].specifier}"),
             ),
         )
     ]
@@ -127,7 +130,7 @@ def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, st
         Severity.ERROR if compared else Severity.WARNING,
         known_by="declared",
         detail=f"{package.name} {package.version} asks for {told}."
-        + (" It compares them when it is imported, and raises." if compared else ""),
+        + (f" When it is imported it looks at {_those(compared)}, and raises." if compared else ""),
         evidence=(
             Evidence(f"{package.name} {package.version} asks for {told}", f"{package.place}/METADATA"),
         ),
@@ -136,6 +139,10 @@ def _unmet(environment: Environment, package: Package, unmet: list[tuple[str, st
             install(environment, *(wanted for wanted, _ in unmet)),
         ),
     )
+
+
+def _those(unmet: list[tuple[str, str]]) -> str:
+    return " and ".join(_name(wanted) for wanted, _ in unmet)
 
 
 def _name(wanted: str) -> str:

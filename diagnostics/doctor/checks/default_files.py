@@ -36,8 +36,15 @@ def default_files(machine: Machine) -> list[Finding]:
                     remedy=Remedy.of(
                         "Name a file of the run's own with --config_file, or move this one away."
                         if file.kind == "accelerate"
-                        else "Move it away, unless all runs of this machine are meant to heed it.",
-                        Run(("mv", file.path, f"{file.path}.away")),
+                        else "Move it away, unless it is meant for all runs that read it.",
+                        Run(
+                            (
+                                *(("sudo",) if file.path.startswith("/etc/") else ()),
+                                "mv",
+                                file.path,
+                                f"{file.path}.away",
+                            )
+                        ),
                     ),
                 )
             )

@@ -69,7 +69,8 @@ def drivers(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 detail="",
                 evidence=(Evidence(gpus.problem, "libnvidia-ml.so.1"), *traces),
                 remedy=Remedy.of(
-                    "In a container: start it with --gpus all and the driver's utilities. On the machine: see what the "
+                    "In a container: give it the GPUs and the driver's utilities (docker run --gpus all -e "
+                    "NVIDIA_DRIVER_CAPABILITIES=compute,utility). On the machine: see what the "
                     "kernel says; after an update of the driver, reboot.",
                     Run(("nvidia-smi",)),
                     Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
@@ -110,9 +111,10 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
     if offered >= wanted:
         return []
     worse = offered.major < wanted.major
-    oldest = OLDEST_DRIVER.get(wanted.major, f"one for CUDA {built}")
+    oldest = OLDEST_DRIVER.get(wanted.major, f"one for CUDA {built}") if worse else f"one for CUDA {built}"
     detail = (
-        f"CUDA {wanted.major}.x needs driver {oldest} or newer."
+        f"CUDA {wanted.major}.x needs a newer driver ({oldest} at least), or on a data centre's GPUs NVIDIA's "
+        "compatibility libraries."
         if worse
         else "It runs by minor-version compatibility; kernels that are compiled to PTX at run time may be refused "
         "('the provided PTX was compiled with an unsupported toolchain')."
@@ -125,8 +127,8 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
             certainty="established" if worse else "supported",
             evidence=(source, Evidence(f"driver {gpus.driver} runs CUDA up to {gpus.cuda}", "NVML")),
             remedy=Remedy.of(
-                f"Update the driver to {oldest if worse else f'one for CUDA {built}'} or newer, or install a PyTorch "
-                f"and a vLLM built for CUDA {gpus.cuda}.",
+                f"{'U' if worse else 'Where one is refused: u'}pdate the driver to {oldest} or newer, or install a "
+                f"PyTorch and a vLLM built for CUDA {gpus.cuda} or older.",
                 Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
             ),
         )
@@ -150,12 +152,21 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
     names = {(gpu.name, gpu.memory_gb) for gpu in gpus.devices}
     if len(names) > 1:
         told = ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_gb} GB" for gpu in gpus.devices)
+        kinds = [
+            [str(gpu.index) for gpu in gpus.devices if (gpu.name, gpu.memory_gb) == name]
+            for name in sorted(names, key=str)
+        ]
+        largest = max(kinds, key=len)
         found.append(
             finding(
                 "ENV909", Severity.INFO, known_by="executed",
                 detail="GPUs of several kinds: a tensor-parallel group is as fast and as large as its smallest.",
                 evidence=(Evidence(told, "NVML"),),
-                remedy=Remedy.of("Choose those of one kind.", SetVariables((("CUDA_VISIBLE_DEVICES", "0,1"),))),
+                remedy=Remedy.of(
+                    "Choose those of one kind.",
+                    # By itself CUDA counts the fastest first, and NVML by the bus.
+                    SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", ",".join(largest)))),
+                ),
             )
         )  # fmt: skip
     found += _visible(environment, machine, issues)
@@ -166,7 +177,8 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
             known(
                 issues["MEM004"],
                 Severity.WARNING,
-                detail="Memory of a GPU is in use now; vLLM refuses to start where less is free than its share.",
+                detail="Memory of a GPU is in use now; from 0.9.1 on vLLM refuses to start where less is free than its "
+                "share.",
                 evidence=(Evidence(told, "NVML"),),
                 remedy=Remedy.of(
                     "End what uses it, take another GPU, or lower gpu_memory_utilization.",
@@ -221,10 +233,12 @@ def _visible(environment: Environment, machine: Machine, issues: dict[str, Issue
     count = len(machine.gpus.devices)
     entries = [entry.strip() for entry in asked.split(",")]
     there = {str(gpu.index) for gpu in machine.gpus.devices}
-    bad = [entry for entry in entries if entry.lstrip("-").isdecimal() and entry not in there]
     uuids = [gpu.uuid for gpu in machine.gpus.devices]
-    bad += [
-        entry for entry in entries if entry.startswith("GPU-") and not any(u.startswith(entry) for u in uuids)
+    bad = [
+        entry
+        for entry in entries
+        if (entry.lstrip("-").isdecimal() and entry not in there)
+        or (entry.startswith("GPU-") and not any(u.startswith(entry) for u in uuids))
     ]
     evidence = (
         Evidence(f"CUDA_VISIBLE_DEVICES={asked}", "environment"),
@@ -232,7 +246,11 @@ def _visible(environment: Environment, machine: Machine, issues: dict[str, Issue
     )
     remedy = Remedy.of("Name GPUs that are there, or unset it.", Unset(("CUDA_VISIBLE_DEVICES",)))
     if not asked.strip() or entries[0] in bad:
-        hides = "CUDA reads the list up to the first entry that is not there: this process sees no GPU."
+        hides = (
+            "CUDA reads the list up to the first entry that is not there: this process sees no GPU."
+            if asked.strip()
+            else "The list is empty: this process sees no GPU."
+        )
         return [known(issues["RAY023"], Severity.WARNING, detail=hides, evidence=evidence, remedy=remedy)]
     if bad:
         hides = f"CUDA reads the list up to {bad[0]!r}, which is not there, and leaves out what follows."

@@ -24,6 +24,13 @@ FEW_PROCESSES = 4096
 RAY_FULL = 0.95
 _ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
 LITTLE_MEMORY_GB = 8.0
+_WRITTEN = {
+    "environment": "An installer writes there, and Python what it compiles.",
+    "hub cache": "Models from Hugging Face's hub are written there.",
+    "vllm cache": "vLLM writes there what it compiles.",
+    "temporary": "Programs write there what they keep for a while, Ray's sessions among it unless told otherwise.",
+    "ray": "Ray writes its logs there, and objects that it spills.",
+}
 # What points a folder elsewhere.
 _VARIABLES = {
     "hub cache": "HF_HOME", "temporary": "TMPDIR", "ray": "RAY_TMPDIR", "vllm cache": "VLLM_CACHE_ROOT",
@@ -84,7 +91,7 @@ def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
         wanted = WANTED_FILES if hard is None else min(hard, WANTED_FILES)
         stuck = hard is not None and hard <= files.soft
         text = (
-            "Only the administrator can raise it."
+            "Its hard limit has to be raised first: by root, or of a container where it is started."
             if stuck
             else "Raise it before the run, and before `ray start`."
         )
@@ -121,7 +128,7 @@ def _low(name: str, option: str, soft: int, hard: int | None, wanted: str) -> Fi
         detail="",
         evidence=(Evidence(f"{name}: soft {soft}, hard {_number(hard)}", f"ulimit {option}"),),
         remedy=Remedy.of(
-            "Raise it before the run; beyond the hard limit the administrator has to.",
+            "Raise it before the run; beyond the hard limit root has to, or who starts the container.",
             Run(("ulimit", option, wanted)),
         ),
     )
@@ -132,7 +139,7 @@ def _number(limit: int | None) -> str:
 
 
 @check("disks")
-def disks(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
+def disks(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
     """ENV003 for file systems with little room, ENV917 for folders that cannot be written."""
     found: list[Finding] = []
     told = set()
@@ -142,10 +149,10 @@ def disks(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
         reason = _full(disk)
         if reason and (disk.device, reason) not in told:
             told.add((disk.device, reason))
-            found.append(_no_room(disk, reason, issues))
+            found.append(_no_room(disk, reason, issues, moved_by(environment, disk.purpose)))
         silent = disk.exists and disk.free_gb is None
         if disk.purpose != "environment" and (disk.writable is False or silent):
-            found.append(_not_writable(disk, silent=silent))
+            found.append(_not_writable(disk, moved_by(environment, disk.purpose), silent=silent))
     return found
 
 
@@ -159,21 +166,27 @@ def _full(disk: Disk) -> str:
     return "hardly any inode is free" if disk.free_inodes is not None and disk.free_inodes < 10_000 else ""
 
 
-def _no_room(disk: Disk, reason: str, issues: dict[str, Issue]) -> Finding:
-    variable = _VARIABLES.get(disk.purpose)
+def moved_by(environment: Environment, purpose: str) -> str:
+    """The variable that points a folder elsewhere, or ""; of two the one that counts."""
+    if purpose == "hub cache" and environment.variables.get("HF_HUB_CACHE"):
+        return "HF_HUB_CACHE"
+    return _VARIABLES.get(purpose, "")
+
+
+def _no_room(disk: Disk, reason: str, issues: dict[str, Issue], variable: str) -> Finding:
     point = SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
     look = [Run(("du", "-h", "--max-depth=1", disk.path))] if disk.purpose == "hub cache" else []
     free = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     return known(
         issues["ENV003"],
         Severity.WARNING,
-        detail="Weights, checkpoints, compiled kernels and Ray's spilled objects are written while a run goes on.",
+        detail=_WRITTEN[disk.purpose],
         evidence=(Evidence(free, disk.path),),
-        remedy=Remedy.of("Make room, or point it elsewhere.", *look, point),
+        remedy=Remedy.of("Make room, or point it elsewhere." if variable else "Make room.", *look, point),
     )
 
 
-def _not_writable(disk: Disk, *, silent: bool) -> Finding:
+def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
     what = "its file system did not answer in time" if silent else "it cannot be written by this user"
     return finding(
         "ENV917",
@@ -182,7 +195,7 @@ def _not_writable(disk: Disk, *, silent: bool) -> Finding:
         detail="",
         evidence=(Evidence(f"{disk.purpose}: {what}", disk.path),),
         remedy=Remedy.of(
-            "Mend its mount or its owner, or point the variable for it elsewhere.",
+            f"Mend its mount or its owner, or point {variable} elsewhere.",
             Run(("ls", "-ld", disk.path)),
         ),
     )

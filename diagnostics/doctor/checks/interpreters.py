@@ -33,7 +33,7 @@ def interpreter(environment: Environment) -> list[Finding]:
             certainty="supported" if environment.homeless else "established",
             detail="Python may start all the same, where it knows its library by itself."
             if environment.homeless
-            else "Nothing in this environment can be started, or nothing that is installed is found.",
+            else "What is named below cannot be started, or finds nothing of what is installed.",
             evidence=(
                 *(
                     Evidence(f"a link to {target}, which is not there", link)

@@ -43,7 +43,7 @@ def processors(environment: Environment, machine: Machine) -> list[Finding]:
                 detail=f"{threads or told.allowed} threads share {usable:g} processors.",
                 evidence=tuple(evidence),
                 remedy=Remedy.of(
-                    "Set it to what may be used, divided by the processes of the run.",
+                    "Set OMP_NUM_THREADS to what may be used, divided by the run's processes; below it is for one.",
                     SetVariables((("OMP_NUM_THREADS", str(number)),)),
                 ),
             )

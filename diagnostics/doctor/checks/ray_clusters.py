@@ -45,9 +45,14 @@ def ray_clusters(environment: Environment, machine: Machine, issues: dict[str, I
                         Evidence(f"ray {release}", environment.packages["ray"].place),
                     ),
                     remedy=Remedy.of(
-                        "Use the same release for the cluster and the run.",
+                        "Use the same release for the cluster and the run: install the cluster's, or stop it and start "
+                        "it anew.",
                         install(environment, f"ray=={cluster.release}"),
                         _STOP,
+                    )
+                    if cluster.running or cluster.running is None
+                    else Remedy.of(
+                        "Nothing here, where no process of Ray's runs; a cluster elsewhere wants its own release."
                     ),
                 )
             )
@@ -100,7 +105,7 @@ def ray_settings(environment: Environment) -> list[Finding]:
     told = []
     monitor, threshold = "RAY_memory_monitor_refresh_ms", "RAY_memory_usage_threshold"
     if seen.get(monitor) == "0":
-        why = "Ray ends no worker before the kernel does, and gives no reason"
+        why = "Ray ends no worker for want of memory; the kernel does"
         told.append((monitor, f"{monitor}=0: {why}"))
     try:
         share = float(seen.get(threshold, "0"))
@@ -110,5 +115,5 @@ def ray_settings(environment: Environment) -> list[Finding]:
         told.append((threshold, f"{threshold}={share:g}: the kernel is likely to kill first"))
     noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
     if seen.get(noset, "").lower() in {"1", "true"}:
-        told.append((noset, f"{noset}=1: every worker sees all GPUs and takes the first"))
-    return to_unset("RAY902", Severity.INFO, told, "Unset it, unless the trainer asks for it.")
+        told.append((noset, f"{noset}={seen[noset]}: Ray does not narrow what a worker sees to its own GPUs"))
+    return to_unset("RAY902", Severity.INFO, told, "Unset what the trainer does not ask for.")

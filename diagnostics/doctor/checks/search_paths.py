@@ -45,29 +45,37 @@ def _severity(shadow: Shadow) -> Severity:
 
 
 def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
-    where = "a run that is started here" if source == _WORKING else "every run"
+    # A script has its own folder in the path, `python -m` the one where it is started.
+    where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
+    rest = len(found) - _MOST_TOLD
     return finding(
         "ENV925",
         severity,
         known_by="static",
         certainty="supported" if severity is Severity.WARNING else "established",
         detail=f"Because of {source} {where} imports these in place of what is installed: "
-        f"{', '.join(each.module for each in found[:_MOST_TOLD])}.",
+        f"{', '.join(each.module for each in found[:_MOST_TOLD])}{f' and {rest} more' if rest > 0 else ''}.",
         evidence=tuple(
             Evidence(f"{each.module} is found here before {each.hidden}, by {source}", each.place)
             for each in found[:_MOST_TOLD]
         ),
         remedy=Remedy(
-            (Advice(_advice(source, found[0])), *([Unset((source,))] if source == "PYTHONPATH" else []))
+            (
+                Advice(_advice(source, found[0], more=len(found) > 1)),
+                *([Unset((source,))] if source == "PYTHONPATH" else []),
+            )
         ),
     )
 
 
-def _advice(source: str, first: Shadow) -> str:
+def _advice(source: str, first: Shadow, *, more: bool) -> str:
     if source == _WORKING:
-        return f"Start the run from another folder, or rename {first.place}."
+        others = " and the others" if more else ""
+        return (
+            f"Keep the script and the start of the run out of this folder, or rename {first.place}{others}."
+        )
     if source == "PYTHONPATH":
-        return "Take the folder out of PYTHONPATH unless this copy is meant."
+        return "Take the folder out of PYTHONPATH unless what lies there is meant."
     if source.startswith("the user"):
         return "Set PYTHONNOUSERSITE=1, or uninstall the user's own copy."
     return f"Remove what names the folder: {source}."
@@ -102,10 +110,10 @@ def lost(environment: Environment) -> list[Finding]:
                 "ENV926",
                 Severity.WARNING,
                 known_by="static",
-                detail="What was installed from there is not found; where nothing asks for it, nothing is lost.",
+                detail="Modules that lay there are not found; where nothing asks for them, nothing is lost.",
                 evidence=stale,
                 remedy=Remedy.of(
-                    "Install it again from where its folder is now, or remove the file that names it."
+                    "Install it again from where its folder is now, or take out the line or the file that names it."
                 ),
             )
         )

@@ -47,7 +47,7 @@ def broken_metadata(environment: Environment) -> list[Finding]:
                     "Remove these folders."
                     if aside
                     else "Remove these folders and install their packages again.",
-                    *(Run(("rm", "-r", place)) for place in environment.broken[:5]),
+                    Run(("rm", "-r", *environment.broken)),
                 ),
             )
         )
@@ -73,7 +73,7 @@ def damaged(environment: Environment, package: Package) -> Finding:
     """ENV923 for a package that is not whole."""
     again = install(environment, f"{package.name}=={package.version}", options=ANEW)
     rest = len(package.damaged) - _MOST_TOLD
-    more = f" {rest} more files of it, or others, are gone." if rest > 0 else ""
+    more = f" Of other files of it, {rest} or more are gone or not as long as they were." if rest > 0 else ""
     return finding(
         "ENV923",
         Severity.ERROR,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import CONCERNED, affects
 from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.doctor.checks.host import moved_by
 from diagnostics.doctor.checks.registered import check
 from diagnostics.report.findings import Evidence, Severity
 from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _ON = {"1", "true", "on", "yes"}
+# Of NCCL's, CUDA's and PyTorch's switches another word is none.
+_ONE = "1"
 _DEBUGGING = {
     "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
     "VLLM_TRACE_FUNCTION": "each Python call of vLLM is written down",
     "TORCHDYNAMO_DISABLE": "nothing is compiled",
     "TORCH_COMPILE_DISABLE": "nothing is compiled",
-    "NCCL_PARAM_DUMP_ENABLE": "NCCL writes its parameters",
 }
 _SWITCHED_OFF = {
     "NCCL_P2P_DISABLE": "no direct access between GPUs",
@@ -111,7 +113,7 @@ def communication(environment: Environment) -> list[Finding]:
     told = [
         (name, f"{name}={seen[name]}: {what}")
         for name, what in _SWITCHED_OFF.items()
-        if seen.get(name, "").lower() in _ON
+        if seen.get(name, "").strip() == _ONE
     ]
     told += [
         (name, f"{name}=0: a failed collective is waited for without end")
@@ -141,7 +143,10 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
         known(
             issue,
             Severity.WARNING,
-            detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it.",
+            detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it."
+            if name == "PYTORCH_CUDA_ALLOC_CONF"
+            else "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not look at "
+            "this name; a PyTorch that does has no memory pools beside it, which sleep needs.",
             evidence=(
                 Evidence(f"{name}={environment.variables[name]}", "environment"),
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),
@@ -162,7 +167,11 @@ def unknown_to_vllm(environment: Environment) -> list[Finding]:
         if not name.startswith("VLLM_") or name in names or name == "VLLM_USE_V1":
             continue
         close = difflib.get_close_matches(name, names, 1, 0.85)
-        text = f"It was meant to be {close[0]}, perhaps." if close else "Unset it, unless a plug-in reads it."
+        text = (
+            f"It was meant to be {close[0]}, perhaps."
+            if close
+            else "Unset it, unless something else reads it."
+        )
         found.append(
             finding(
                 "ENV915",
@@ -191,7 +200,7 @@ def launcher(environment: Environment) -> list[Finding]:
             "ENV916",
             Severity.INFO if seen.get("WORLD_SIZE") == "1" else Severity.WARNING,
             known_by="static",
-            detail="A script started from here takes itself for one rank of a run.",
+            detail="A training script that is started here without a launcher may take itself for one rank of a run.",
             evidence=tuple(Evidence(f"{name}={seen[name]}", "environment") for name in left),
             remedy=Remedy.of("Unset them, unless this is such a process.", Unset(tuple(left))),
         )
@@ -205,10 +214,10 @@ def debugging(environment: Environment) -> list[Finding]:
     told = [
         (name, f"{name}={seen[name]}: {what}")
         for name, what in _DEBUGGING.items()
-        if seen.get(name, "").lower() in _ON
+        if seen.get(name, "").strip() == _ONE
     ]
     if seen.get("NCCL_DEBUG", "").upper() == "TRACE":
-        told.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: each call of NCCL is printed"))
+        told.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: for the debugging of NCCL itself"))
     if seen.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         name = "TORCH_DISTRIBUTED_DEBUG"
         told.append((name, f"{name}=DETAIL: each collective is checked"))
@@ -231,12 +240,15 @@ def elsewhere(environment: Environment) -> list[Finding]:
     evidence += [Evidence(f"{name}={seen[name]}", "environment") for name in others]
     if not evidence:
         return []
-    imports = "What was judged here is not what is imported first." if names != ["LD_PRELOAD"] else ""
+    imports = (
+        "What lies there comes before its own packages, and is judged here." if "PYTHONPATH" in names else ""
+    )
+    home = "PYTHONHOME names another place for the standard library." if "PYTHONHOME" in names else ""
     preload = "LD_PRELOAD loads a library into each process before its own." if "LD_PRELOAD" in names else ""
     return [
         finding(
             "ENV919", Severity.WARNING, known_by="static",
-            detail=" ".join(filter(None, (imports, preload))), evidence=tuple(evidence),
+            detail=" ".join(filter(None, (imports, home, preload))), evidence=tuple(evidence),
             remedy=Remedy.of("Unset it for runs of this environment, unless it is meant.", Unset(tuple(names))),
         )
     ]  # fmt: skip
@@ -257,7 +269,7 @@ def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) ->
         known(
             issues["ENV004"],
             Severity.WARNING,
-            detail="A model that is named by its hub name cannot be found; folders can.",
+            detail="No model is found there by its name on the hub; folders are, and what another cache holds.",
             evidence=(
                 Evidence(f"{offline}={seen[offline]}", "environment"),
                 Evidence("no such folder: nothing was ever fetched to it", cache.path),
@@ -265,7 +277,7 @@ def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) ->
             remedy=Remedy.of(
                 "Fetch what is needed first, or name the cache that has it.",
                 Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
-                SetVariables((("HF_HOME", "/where/it/is"),)),
+                SetVariables(((moved_by(environment, "hub cache"), "/where/it/is"),)),
             ),
         )
     ]

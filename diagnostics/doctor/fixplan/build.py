@@ -89,7 +89,7 @@ def fix_plan(
             *_refusals(refused, sets, case.found),
         ),
         unseen=_unseen(report),
-        help=_help(case.found, sets, outcome, compat),
+        help=_help(case.found, sets, outcome, compat, paired="trl" in environment.packages),
     )
 
 
@@ -249,7 +249,7 @@ def _refusals(refused: list[PinnedSet], sets: list[PinnedSet], found: list[Findi
             (f"{item.source}, which ran", *item.against),
             f"The plan takes {sets[0].source} instead."
             if sets
-            else "No other set is known; one of the two must give way.",
+            else "No set in the table suits all of these; one of them has to give way.",
         )
         for item in refused[:2]
         if nearest is None or item.distance <= nearest
@@ -284,16 +284,21 @@ def _again(environment: Environment, steps: tuple[Step, ...]) -> list[Step]:
     ]
 
 
-def _help(found: list[Finding], sets: list[PinnedSet], outcome: str, compat: Compat) -> tuple[str, ...]:
+def _help(
+    found: list[Finding], sets: list[PinnedSet], outcome: str, compat: Compat, *, paired: bool
+) -> tuple[str, ...]:
     told = []
-    if {finding.code for finding in found} & PAIR and not sets:
+    if paired and {finding.code for finding in found} & PAIR and not sets:
         told.append(
             compat.problem
             or "No set in the table fits what else is installed: a fresh environment with one of its cells, "
-            "`nox -s matrix -- --list`, or your own pair run by `nox -s matrix`."
+            "`nox -s matrix -- --list`, or your own pair among them (`nox -s matrix -- add`)."
         )
     if outcome == "unknown":
-        told.append("Nothing is known to help. What each finding means: python -m diagnostics explain CODE")
+        told.append(
+            "The plan has no step for what was found; doctor without --fix-plan tells what each finding asks for. What "
+            "each finding means: python -m diagnostics explain CODE"
+        )
     if outcome != "nothing":
         told.append("If it still dies: python -m diagnostics triage LOG")
     return tuple(told)

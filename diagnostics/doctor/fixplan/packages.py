@@ -173,7 +173,8 @@ def _why(required: list[Finding], by_code: list[Demand], chosen: PinnedSet | Non
 def _offer(mine: list[Finding], first: PinnedSet, installer: Installer) -> Step:
     return Step(
         kind="packages",
-        title="If you would rather have versions that were run together",
+        title="If you would rather have versions that "
+        + ("were run together" if first.evidence == "executed" else "fit by their source"),
         severity=Severity.INFO,
         codes=tuple(dict.fromkeys(finding.code for finding in mine)),
         why=tuple(f"{finding.code}: {finding.detail}" for finding in mine),
@@ -209,7 +210,8 @@ def _caveats(requirements: list[str], installer: Installer, fails: tuple[str, ..
         )
     if any("+" in item for item in requirements):
         told.append(
-            "A version with a local part (+cpu, +cu126) is not on the default index: it needs PyTorch's own."
+            "A version with a local part (+cpu, +cu126) is not on the default index: torch's is on PyTorch's own, "
+            "another where it came from."
         )
     if installer.name in {"conda", "mamba"}:
         told.append("Whether a channel of conda has these versions was not looked up.")
@@ -239,7 +241,7 @@ def conflicts(environment: Environment, wanted: list[Demand]) -> list[Conflict]:
             found.append(
                 Conflict(
                     tuple(map(str, asked)),
-                    f"No version of {name} is both; the plan leaves it alone. One of those who ask has to go.",
+                    f"No version of {name} suits all of these; the plan leaves it alone. One of them has to give way.",
                 )
             )
             continue

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120.0
 NOT_TRIED = "Not tried: whether this can be had together here. --resolve asks the package index."
-TRIED = "Tried: it resolves for this environment's Python and platform, at the index in use."
+TRIED = "Tried: it resolves for this environment's Python and platform, at the index that uv uses."
 _NO_INDEX = (
     "error sending request",
     "Failed to fetch",

@@ -34,7 +34,7 @@ _SOURCES = {
     ),
 }
 _REMEDIES = {
-    "NET952": "The same NCCL on every node: it comes with torch, so install the same torch everywhere.",
+    "NET952": "The same torch on every node, and the NCCL that it asks for.",
     "CMP951": "The same releases on every node, best from one lock or one image.",
     "CMP952": "The same Python on every node, to the last digit where Ray is used.",
     "CMP953": "Install every node from one lock or one image.",
@@ -207,6 +207,8 @@ def _installs(different: Different) -> list[Install]:
         assert facts
         command = installers.find(facts.environment).install(wanted[position])
         installs.append(replace(command, note=f"on {members[position].label}"))
+    if (rest := len(wanted) - MOST_NAMED) > 0:
+        installs[-1] = replace(installs[-1], note=f"{installs[-1].note}; and the like on {rest} more")
     return installs
 
 

@@ -70,7 +70,7 @@ def _reached(node: Node) -> CheckResult:
         detail=f"{node.label}: {node.problem}. What is on it is unknown.",
         evidence=(Evidence(node.problem, node.label),),
         remedy=Remedy.of(
-            "Start it again (`ray start --address=...` on it), or give its work to others."
+            "Where it is still wanted, start it again: `ray start --address=...` on it."
             if node.dead
             else _AGAIN[node.word == "node"]
         ),

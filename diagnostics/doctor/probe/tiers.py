@@ -170,7 +170,7 @@ def _collectives(
         what = f"two-rank collective, {backend}"
         reason = "" if environment.packages.get("torch") else "torch is not installed"
         if backend == "nccl" and count < 2:
-            reason = reason or f"NCCL needs a GPU for each of two ranks; this machine has {count}"
+            reason = reason or f"NCCL needs a GPU for each of two ranks; seen here: {count}"
         if reason:
             results.append(CheckResult(what, "skipped", reason))
             continue

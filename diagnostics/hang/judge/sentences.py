@@ -28,13 +28,16 @@ def of(index: Index, verdict: HangVerdict) -> str:
     held = f", and {holds} up {_victims(index, verdict)}" if verdict.victims else ""
     what = _what(index, verdict)
     since = f" (for {_span(verdict.waited_s)})" if verdict.waited_s and verdict.waited_s >= 1 else ""
+    waits_for = "waits" if len(verdict.victims) == 1 else "wait"
+    for_it = f", and {_victims(index, verdict)} {waits_for} for it" if verdict.victims else ""
     if verdict.outcome == PROGRESS:
-        for_it = f", and {_victims(index, verdict)} wait for it" if verdict.victims else ""
-        return f"No hang so far: {who} {what}{for_it}{since}."
+        ended = any(index.stands[key].kind == "dead" for key in verdict.culprits if key in index.stands)
+        return f"No hang so far: {who} {'has just ended' if ended else what}{for_it}{since}."
     if verdict.outcome == WAITING:
         return f"Too early to say: {who} {what}{held}{since}."
     if verdict.outcome == UNKNOWN:
-        return f"Not known what holds it up: {who} {what}{held}{since}."
+        # Who is waited for is known, and not that it is the cause.
+        return f"Not known what holds it up: {who} {what}{for_it}{since}."
     return f"{_upper(who)} {what}{held}{since}."
 
 
@@ -43,7 +46,7 @@ def _what(index: Index, verdict: HangVerdict) -> str:
     stands = [index.stands[key] for key in verdict.culprits if key in index.stands]
     cause = verdict.cause
     if not stands:
-        return CAUSES.get(cause, cause) if cause != "elsewhere" else "does not answer, and was not looked at"
+        return _NOT_SEEN.get(cause) or CAUSES.get(cause, cause)
     if cause == "mismatch":
         return _apart(index, verdict, stands)
     if cause == "absent" and len(stands) > 1:
@@ -62,6 +65,11 @@ def _what(index: Index, verdict: HangVerdict) -> str:
     )  # fmt: skip
 
 
+# Who is waited for, and is none of those that were seen.
+_NOT_SEEN = {
+    "elsewhere": "does not answer, and was not looked at",
+    "missing": "has no process among those that were seen",
+}
 # What failed by the words of a text alone.
 _TOLD = {
     DIED: "died, by what the text says",
@@ -144,7 +152,7 @@ _OWED = ("lost_answer", "blocked_loop", "lost_message", "pool")
 def calm(index: Index, busy: list[str]) -> str:
     """Where nobody waits for anybody."""
     if busy:
-        names = _joined([f"{_name(index, key)} {_doing(index.stands[key])}" for key in busy[:_MANY]])
+        names = _some([f"{_name(index, key)} {_doing(index.stands[key])}" for key in busy])
         return f"Nothing hangs: {names}."
     count = f"{len(index.stands)} process{'es' if len(index.stands) != 1 else ''}"
     return f"Nothing hangs: {count} at rest, and nobody waits for an answer."
@@ -165,6 +173,11 @@ def unmet(index: Index, verdict: HangVerdict, waiting: tuple[str, ...]) -> str:
 def together(index: Index, keys: tuple[str, ...]) -> str:
     """Where all ranks that were seen are in the same collective: Python knows no more."""
     stand, who = index.stands[keys[0]], _those(index, keys)
+    if len(keys) == 1:
+        return (
+            f"Not known what holds it up: {who} is in {_asked(stand)}; another rank has not come to it, is in another "
+            "group or brings another size, or a link or a device between them stands. Python's stacks tell none of it."
+        )
     return (
         f"Not known what holds it up: {who} are all in {_asked(stand)}; who is missing from it is not among them, "
         "they are in different groups or bring different sizes, or a link or a device between them stands. Python's "
@@ -201,7 +214,7 @@ def blind(index: Index) -> str:
     unseen += index.snapshot.missing
     if not unseen:
         return "Not known: nothing in it tells where a process stands."
-    return f"Not known: {_joined(unseen[:_MANY])} could not be seen."
+    return f"Not known: {_some(unseen)} could not be seen."
 
 
 def _cycle(verdict: HangVerdict) -> tuple[Edge, ...]:
@@ -239,6 +252,12 @@ def _those(index: Index, keys: tuple[str, ...]) -> str:
 
 def _joined(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}" if names else "nobody"
+
+
+def _some(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    rest = len(names) - _MANY
+    return _joined([*names[:_MANY], f"{rest} more"] if rest > 0 else names)
 
 
 def _span(seconds: float) -> str:

@@ -44,7 +44,7 @@ def edges(index: Index) -> Iterator[tuple[str, Edge]]:
             for other in outside:
                 yield p.key, _to(index, p, other, "is not in it", needs="all")
             for rank in missing:
-                label = f"rank {rank} of {group[0].world}, of which there is no process here"
+                label = f"rank {rank} of {group[0].world}"
                 evidence = (_place(index.stands[p.key]), seen)
                 yield (
                     p.key,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SYS_PTRACE = 1 << 19
 _CONTAINER = (
-    "give the container that capability: docker run --cap-add SYS_PTRACE; Kubernetes: "
+    "in a container, give it that capability: docker run --cap-add SYS_PTRACE; Kubernetes: "
     "securityContext.capabilities.add: [SYS_PTRACE], or kubectl debug --profile=general --target=CONTAINER"
 )
 

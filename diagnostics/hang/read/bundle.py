@@ -59,4 +59,6 @@ def read(document: Any, name: str) -> Snapshot:
             return Snapshot.from_json(document)
         except SnapshotError as error:
             raise ReadError(f"{name}: {error}") from None
-    raise ReadError(f"{name}: JSON, but neither a bundle of hang --save nor py-spy's nor RAS's")
+    raise ReadError(
+        f"{name}: JSON, but no bundle of hang --save, and none of py-spy's, a flight recorder's or RAS's"
+    )

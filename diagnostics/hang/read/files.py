@@ -55,7 +55,7 @@ _WATCHDOG = re.compile(r"(?i)watchdog[ _]timeout|Pyspy dump for PID")
 _LONGEST = 1000
 # Who only noticed that something stands: others do, while one is dead.
 _NOTICES = (NOTICED, "NCCL watchdog")
-_NONE = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's pickle"
+_NONE = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, or a flight recorder's dump"
 
 
 def read(names: Sequence[str]) -> Snapshot:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # What these say stands in the command itself, or was asked of the copy.
 _OF_ANY_COPY = {"CFG113", "CFG114", "CFG120", "CFG121"}
+NO_RELEASE = "Of {package} no release is known here."
 NOT_KNOWN_RELEASE = "The release is not known here: give it, as --{package} VERSION, for a firm answer."
 
 
@@ -78,7 +79,9 @@ def found(
         detail = f"{detail} The project's own copy has options of its own, and may allow it."
     if gate is None:
         severity = min(severity, Severity.WARNING)
-        detail = f"{detail} {NOT_KNOWN_RELEASE.format(package=package or plan.framework)}"
+        asked = package or plan.framework
+        with_releases = asked in FRAMEWORKS and bool(FRAMEWORKS[asked].packages)
+        detail = f"{detail} {(NOT_KNOWN_RELEASE if with_releases else NO_RELEASE).format(package=asked)}"
     certainty = "hypothesis" if gate is None else "supported" if soft else "established"
     evidence = [
         Evidence(value.told + (" (a default)" if value.soft else ""), str(value.place)) for value in rests_on

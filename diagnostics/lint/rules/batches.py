@@ -155,6 +155,13 @@ def whole_steps(plan: RunPlan, versions: Versions) -> list[Finding]:
     )
 
 
+# What comes of a group of one, by framework and estimator, where it is not what its others do.
+_OF_ONE = {
+    ("verl", "grpo_passk"): "verl ends at the first advantages: Pass@k wants at least 2.",
+    ("openrlhf", "dr_grpo"): "OpenRLHF 0.11.2 refuses it; in 0.10.2 every advantage is 0.",
+}
+
+
 @rule("CFG110", check="batches and groups")
 def group_of_one(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG110: a group of one has no other to compare with: refused, or a gradient of nought."""
@@ -176,7 +183,8 @@ def group_of_one(plan: RunPlan, versions: Versions) -> list[Finding]:
     else:
         return []
     del versions
-    consequence = (
+    told = _OF_ONE.get((plan.framework, plan.get("train.estimator")))
+    consequence = told or (
         "verl does not refuse it: every advantage is the bare reward."
         if silent
         else "It is refused before training starts."
@@ -184,7 +192,7 @@ def group_of_one(plan: RunPlan, versions: Versions) -> list[Finding]:
     return found(
         plan,
         "CFG110",
-        Severity.WARNING if silent else Severity.ERROR,
+        Severity.WARNING if silent and not told else Severity.ERROR,
         f"The group has one completion. {consequence}",
         values(plan, "group.size", "train.estimator"),
         remedy=f"Set {plan.values['group.size'].key} to 2 or more; 8 is usual.",
@@ -346,7 +354,7 @@ def deepspeed_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
             plan,
             "CFG102",
             Severity.ERROR,
-            f"DeepSpeed's file says {theirs.data} where the arguments say {ours}.",
+            f"DeepSpeed's file says {theirs.data}, and the run has {ours}.",
             [theirs, *values(plan, name)],
             remedy='Write "auto" in DeepSpeed\'s file.',
         )

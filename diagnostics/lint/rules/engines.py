@@ -47,7 +47,8 @@ def parked_sequence(plan: RunPlan, versions: Versions) -> list[Finding]:
     ways = tuple(name for name in occurring(entry, versions.releases) if name in _OVERLONG)
     return found(
         plan, "SCH002", Severity.WARNING,
-        "Chunked prefill with async output on the V0 engine: a prompt over max_model_len gets in and stops the run.",
+        "Chunked prefill with async output on the V0 engine: a prompt over max_model_len gets in, and stops the run "
+        "or the next one of the same engine, or another request is dropped without a word.",
         values(plan, "engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
         gate=gate and bool(ways), package="vllm", triggers=ways,
     )  # fmt: skip
@@ -114,7 +115,7 @@ def catalogued(plan: RunPlan, versions: Versions) -> list[Finding]:
         for table in () if entry.status == "retired" else entry.config:
             if _may_be(plan, table.when) and all(_equal(plan, name, wanted) for name, wanted in table.when):
                 out += found(
-                    plan, entry.code, Severity.WARNING, f"This config has what the issue needs: {table.about}.",
+                    plan, entry.code, Severity.WARNING, f"Of a config the issue needs this: {table.about}.",
                     values(plan, *(name for name, _ in table.when if name != "framework")),
                     gate=concerned(entry, versions), package=subject(entry),
                 )  # fmt: skip

@@ -31,11 +31,15 @@ def crowded(plan: RunPlan, versions: Versions) -> list[Finding]:
     sleeps = plan.values.get("engine.sleep")
     if plan.framework in {"verl", "easyr1"} and (sleeps is None or sleeps.data is not False):
         return []
+    # What is set outside of what was read may turn it on.
+    if any(not value.known for value in values(plan, "engine.sleep", "engine.sleep_level")):
+        return []
     return found(
         plan, "CFG105", Severity.WARNING,
         f"The engine takes {share:g} of each device, keeps it while the trainer works there, and sleep is off.",
         values(plan, "engine.memory_share", _sleep(plan), "rollout.mode"),
-        remedy="Turn sleep on, or give the engine a share that leaves room for weights, gradients and optimizer.",
+        remedy="Turn sleep on where the release has it, or give the engine a share that leaves room for weights, "
+        "gradients and optimizer.",
     )  # fmt: skip
 
 
@@ -112,7 +116,8 @@ def expandable(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     return found(
         plan, "CFG112", Severity.ERROR,
-        "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, with which vLLM 0.8 to 0.20.0 cannot sleep.",
+        "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, with which an engine that is to sleep does not start in "
+        "vLLM 0.8.0 to 0.20.0.",
         values(plan, "memory.allocator", _sleep(plan)), package="vllm",
         remedy="Take expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF.",
         gate=versions.within("vllm", ">=0.8.0,<0.20.1"),

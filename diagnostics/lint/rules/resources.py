@@ -158,7 +158,7 @@ def _served(plan: RunPlan, parallel: int) -> list[Finding]:
         plan, "CFG104", Severity.ERROR,
         f"The server needs {parallel * copies * stages} devices and sees {visible}.",
         values(plan, "engine.tensor_parallel", "engine.data_parallel", "engine.pipeline_parallel", "devices.visible"),
-        remedy="Show it more devices, or lower tensor or data parallelism.",
+        remedy="Show it more devices, or lower its tensor, pipeline or data parallelism.",
     )  # fmt: skip
 
 
@@ -216,7 +216,8 @@ def shared_devices(plans: list[RunPlan], versions: Versions) -> list[Finding]:
                 told = ", ".join(sorted(both))
                 out += found(
                     trainer, "CFG108", Severity.ERROR,
-                    f"Device {told} is given to the trainer and to its server. NCCL refuses two ranks on one device.",
+                    f"Given to the trainer and to its server: device {told}. Where the weights are sent from it, NCCL "
+                    "refuses two ranks on one device; elsewhere both want its memory.",
                     [*values(trainer, "devices.ids"), *values(server, "devices.ids"), *values(trainer, "server.host")],
                     remedy="Give the server devices of its own, or use colocate mode"
                     f"{', in TRL from 0.18 on' if trainer.framework == 'trl' else ''}.",

@@ -31,7 +31,7 @@ def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
         plan, "NUM002", Severity.WARNING,
         f"Rollouts are sampled with {told}: the engine's log-probs are those within what is left, or the ratio is "
         "taken against a policy that would have sampled more.",
-        cuts, remedy="Train with top_p 1, top_k 0 or -1 and no min_p; keep them for evaluation.",
+        cuts, remedy="Train with top_p 1, top_k off and no min_p; keep them for evaluation.",
     )  # fmt: skip
 
 
@@ -59,8 +59,9 @@ def greedy(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     return found(
         plan, "CFG115", Severity.WARNING if temperature == 0 else Severity.ERROR,
-        f"The temperature of rollouts is {temperature:g}: the completions of a group come out the same, so there is "
-        "nothing to compare." if temperature == 0 else f"The temperature is {temperature:g}; none is below 0.",
+        f"The temperature of rollouts is {temperature:g}: vLLM refuses it where a group is asked for at once; a "
+        "trainer that divides by it gets NaN; else the completions of a group are the same, with nothing to compare."
+        if temperature == 0 else f"The temperature is {temperature:g}; none is below 0.",
         values(plan, "sampling.temperature", "group.size"),
         remedy=f"Set {plan.values['sampling.temperature'].key} to 1.0; use 0 for evaluation only.",
     )  # fmt: skip
@@ -92,7 +93,7 @@ def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
         plan, "NUM001", Severity.WARNING,
         f"The temperature is {temperature:g}, and this TRL corrects by log-probs that the engine reports before it.",
         values(plan, "sampling.temperature", "rollout.mode", "train.correction"),
-        remedy="Temperature 1.0, vllm_importance_sampling_correction=False, or TRL 0.27.1 or newer.",
+        remedy=f"Temperature 1.0, vllm_importance_sampling_correction=False, or TRL {first} or newer.",
     )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ _LOCAL = {
         "vllm_enable_prefix_caching", "vllm_max_num_seqs", "vllm_enforce_eager", "vllm_engine_kwargs",
     ),
 }  # fmt: skip
+# Of these a server has none.
+_NOT_OF_A_SERVER = {"vllm_enable_sleep_mode", "vllm_device"}
 _SERVERS = {"trl": "trl vllm-serve", "ms-swift": "swift rollout"}
 
 
@@ -46,8 +48,16 @@ def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
         f"The engine is a server; {told} would set up a local one and {'is' if len(ignored) == 1 else 'are'} "
         "ignored.",
         [*ignored, *values(plan, "rollout.mode")],
-        remedy=f"Give {'it' if len(ignored) == 1 else 'them'} to `{_SERVERS[plan.framework]}`.",
+        remedy=" ".join(_elsewhere([value.key for value in ignored], _SERVERS[plan.framework])),
     )  # fmt: skip
+
+
+def _elsewhere(names: list[str], server: str) -> list[str]:
+    """Where options of a local engine belong: to the server, which may call them otherwise, or nowhere."""
+    out = [name for name in names if name in _NOT_OF_A_SERVER]
+    given = [name for name in names if name not in out]
+    told = [f"Give {', '.join(given)} to `{server}`, under the name that it has there."] if given else []
+    return [*told, *([f"Leave {', '.join(out)} out."] if out else [])]
 
 
 @rule("HNG015", check="servers and ports", warns=True)
@@ -88,7 +98,7 @@ def server_beside_colocate(plan: RunPlan, versions: Versions) -> list[Finding]:
             "CFG901", Severity.WARNING, known_by="static",
             detail=f"vllm_mode is colocate: the run makes an engine of its own, and {said[0].key} names a server.",
             evidence=tuple(Evidence(value.told, str(value.place)) for value in (mode, *said)),
-            remedy=Remedy.of(f"Set vllm_mode to server, or leave {said[0].key} out."),
+            remedy=Remedy.of(f"Set vllm_mode to server, or leave {' and '.join(value.key for value in said)} out."),
         )
     ]  # fmt: skip
 
@@ -156,7 +166,8 @@ def one_port_for_two(plans: list[RunPlan], versions: Versions) -> list[Finding]:
             if same and disjoint and first.settings.place.file == second.settings.place.file:
                 out += found(
                     second, "CFG109", Severity.WARNING,
-                    f"Two servers on port {min(same)}: on one machine the second one does not start.",
+                    f"Two servers on port {min(same)}: on one machine the second does not start, or, of `vllm "
+                    "serve`, may get a part of the first one's requests.",
                     [*values(second, "server.port"), *values(first, "server.port")],
                     remedy="Give each --port of its own.",
                 )  # fmt: skip

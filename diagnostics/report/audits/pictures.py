@@ -17,7 +17,7 @@ def drawn(pictures: dict[str, Any]) -> str:
         return ""
     floor = pictures["floor"]
     parts = [
-        _figure("Differences of scored ids, in floors (the line: the floor, below which most of an engine that is"
+        _figure("Differences of scored ids, in floors (the line: the floor, below which most are of an engine that is"
                 " right lie)", _histogram([abs(one) / floor for one in pictures["difference"]])),
         _figure("Mean difference by position, in floors", _bars([one / floor for one in pictures.get("position", ())])),
         _figure("Mean difference from each checkpoint, in floors",

@@ -46,7 +46,7 @@ def head(plan: Plan) -> list[str]:
             "nothing to do: no finding asks for a change" + (", of what was looked at" if plan.unseen else "")
         )
     if plan.outcome == "unknown":
-        told.append("there are findings, and nothing is known that helps")
+        told.append("there are findings, and no step of a plan for them")
     return told
 
 

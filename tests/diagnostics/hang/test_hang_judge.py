@@ -53,6 +53,13 @@ def test_a_kept_snapshot_gets_its_verdict(path):
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
 
 
+def test_who_ended_while_it_was_looked_at_is_no_dead_process():
+    """Something goes on there: its parent is about to ask for its exit code."""
+    sentence = judge(files.read([str(KEPT / "healthy_imports.json")])).verdict.sentence
+    assert "has just ended, and pid" in sentence
+    assert "is dead" not in sentence
+
+
 def test_there_are_kept_snapshots_of_both_kinds():
     """So that the test above does not pass on nothing."""
     kept = [CASES[path.stem] for path in KEPT.glob("*.json")]
@@ -98,7 +105,7 @@ def test_a_rank_without_a_process_is_missing():
     """Where the store is on this host, all ranks are."""
     verdict = judge(Snapshot((gathers(0), gathers(2)))).verdict
     assert (verdict.cause, verdict.culprits) == ("missing", ("rank 1",))
-    assert "no process here" in verdict.sentence or "there is no such process" in verdict.sentence
+    assert "has no process among those that were seen" in verdict.sentence
 
 
 def test_a_rank_that_computes_is_no_hang_however_the_others_wait():

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -141,3 +142,12 @@ def test_who_has_begun_less_is_named_though_all_stacks_are_alike():
 def test_what_tells_no_ranks_apart_says_nothing(document):
     """Nor does what is no document of RAS's."""
     assert ras.collectives(document, map(rank, range(3))) == ()
+
+
+def test_one_rank_and_several_are_told_in_their_own_words():
+    """Who is missing from several is none of them; of one alone that is all there is to say."""
+    alone = replace(rank(0), world=None)
+    one = judge(Snapshot((alone,), seconds=1.5)).verdict.sentence
+    several = judge(Snapshot(tuple(map(rank, range(3))), seconds=1.5)).verdict.sentence
+    assert "rank 0 is in all_reduce" in one
+    assert "are all in all_reduce" in several

@@ -68,10 +68,17 @@ def _elsewhere() -> Iterator[tuple[str, str, str]]:
 
 
 def _printed(tree: ast.Module) -> Iterator[str]:
-    """Sentences among a module's strings; what is filled in is an ellipsis."""
+    """Sentences among a module's strings; what is filled in is an ellipsis.
+
+    >>> list(_printed(ast.parse("A = re.compile('One two three four five six seven.')")))
+    []
+    >>> list(_printed(ast.parse("a = f'One two three four five six {7}.'")))
+    ['One two three four five six ….']
+    """
     said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    said |= {id(part) for node in _unsaid(tree) for part in ast.walk(node)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
+        if isinstance(node, ast.JoinedStr) and id(node) not in said:
             said |= set(map(id, node.values))
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
@@ -81,6 +88,33 @@ def _printed(tree: ast.Module) -> Iterator[str]:
         for sentence in _END.split(" ".join(text.split())):
             if sentence[:1].isupper() and sentence.count(" ") > _WORDS and not _PATTERN.search(sentence):
                 yield sentence
+
+
+def _unsaid(tree: ast.Module) -> Iterator[ast.AST]:
+    """What a program reads by or sends, and does not say: patterns, how lines begin, texts that ids are made of."""
+    read: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if ast.unparse(node.func.value) in {"re", "re2"}:
+                yield from node.args
+            elif node.func.attr in {"startswith", "endswith"}:
+                read |= _named(node)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "'input_ids'":
+            read |= _named(node)
+        elif isinstance(node, ast.Dict) and {"'role'", "'content'"} <= {
+            ast.unparse(key) for key in node.keys if key
+        }:
+            yield node
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and {each.id for each in node.targets if isinstance(each, ast.Name)} & read
+        ):
+            yield node.value
+
+
+def _named(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _drawn() -> set[tuple[str, str]]:
