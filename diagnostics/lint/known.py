@@ -96,6 +96,23 @@ def added(settings: Settings) -> list[Value]:
     ]
 
 
+def unread(settings: Settings, framework: str, among: Collection[str]) -> tuple[str, list[Value]]:
+    """Options of a part whose names are not among the known ones, and what the part is.
+
+    That is the config of a `model_engine` of verl's that was not read, and the sections for Ray's roles in a YAML of
+    ms-swift's.
+    """
+    if framework == "ms-swift":
+        return "its sections for Ray's roles", [value for value in options_of(settings) if "." in value.key]
+    engine = settings.items.get("model_engine")
+    part = f".{engine.data}." if engine is not None and engine.known else ""
+    if not part or any(part in name for name in among):
+        return "", []
+    return f"the config of model_engine{part[:-1].replace('.', '=')}", [
+        value for value in options_of(settings) if part in value.key
+    ]
+
+
 def takes(name: str, among: Collection[str], *, free: bool = False) -> bool:
     """Tells whether a parser that knows these names takes this one: argparse takes a beginning, and `no_` of a switch.
 
