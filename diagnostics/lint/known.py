@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics import given
-from diagnostics.frameworks import FRAMEWORKS, parser_of
+from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -99,11 +99,10 @@ def added(settings: Settings) -> list[Value]:
 def unread(settings: Settings, framework: str, among: Collection[str]) -> tuple[str, list[Value]]:
     """Options of a part whose names are not among the known ones, and what the part is.
 
-    That is the config of a `model_engine` of verl's that was not read, and the sections for Ray's roles in a YAML of
-    ms-swift's.
+    That is the config of a `model_engine` of verl's that was not read, and a section for a role in a YAML.
     """
-    if framework == "ms-swift":
-        return "its sections for Ray's roles", [value for value in options_of(settings) if "." in value.key]
+    if has_sections(framework):
+        return "its sections for roles", [value for value in options_of(settings) if "." in value.key]
     engine = settings.items.get("model_engine")
     part = f".{engine.data}." if engine is not None and engine.known else ""
     if not part or any(part in name for name in among):
