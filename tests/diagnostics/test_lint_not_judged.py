@@ -1,5 +1,6 @@
 """What lint could not judge: said, with its place, under the check it concerns, and never taken for fine."""
 
+import ast
 from importlib import import_module
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from diagnostics.lint import judge, known, reading, unjudged
 from diagnostics.report.findings import Report, Severity
 from tests.diagnostics.lint_helpers import codes, plans, versions
+from tests.diagnostics.programs import option_names
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
@@ -78,6 +80,8 @@ def test_the_nearest_known_name_is_offered():
         ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.99"}, False),
         (TRL + "--num_generationz 8", {"trl": "1.9.0"}, True),
         ("accelerate launch mine.py --num_generations 8 --flavour 8", {"trl": "1.9.0"}, False),
+        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.4"}, False),
+        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.1"}, True),
         (VERL + "actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, True),
         (VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, False),
         (VERL + "model_engine=mindspeed actor_rollout_ref.actor.sizes=1", {"verl": "0.9.0"}, True),
@@ -88,6 +92,12 @@ def test_a_name_that_the_release_does_not_have_is_refused(script, releases, wron
     """CFG113, where the release was read and the framework's own parser takes the options."""
     codes = {finding.code for finding in report(script, **releases).findings}
     assert ("CFG113" in codes) is wrong
+
+
+def test_options_that_a_parser_adds_in_a_loop_are_read():
+    """As OpenRLHF adds those of its optimizers."""
+    text = 'for one in ("a", "b"):\n    p.add_argument(f"--{one}.lr")\n    p.add_argument(f"--{other}.lr")\n'
+    assert option_names.of_python(ast.parse(text)) == {"a.lr", "b.lr"}
 
 
 def test_an_engine_whose_config_was_not_read_is_said():
