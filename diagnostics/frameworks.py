@@ -42,6 +42,7 @@ class Framework:
         entries: Modules that a run begins with; of those with `vllm` in their name only where that is installed.
         parser: What reads its options: `dataclasses` (transformers' parser), `argparse` in its entry, `hydra`, or
             `omegaconf` alone.
+        sections: Whether its YAML may have a section for each role, whose keys are not among its options.
         beside: Packages whose options its commands take beside its own.
         copy: How a project's own copy of it is known.
         log_texts: Texts, one of which is in every line that `log_marks` finds.
@@ -56,6 +57,7 @@ class Framework:
     modules: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     parser: str = ""
+    sections: bool = False
     beside: tuple[str, ...] = ()
     copy: CopyMarks | None = None
     log_texts: tuple[str, ...] = ()
@@ -101,6 +103,7 @@ FRAMEWORKS = {
             modules=("swift",),
             entries=("swift.cli.rlhf",),
             parser="dataclasses",
+            sections=True,  # of its roles on Ray
             beside=("transformers",),
             copy=CopyMarks("swift/cli/rlhf.py", says=("swift/version.py",)),
             log_texts=("[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli"),
@@ -162,6 +165,15 @@ def parser_of(name: str) -> str:
     ('argparse', '')
     """
     return FRAMEWORKS[name].parser if name in FRAMEWORKS else ""
+
+
+def has_sections(name: str) -> bool:
+    """Whether a framework's YAML may have a section for each role.
+
+    >>> has_sections("ms-swift"), has_sections("trl")
+    (True, False)
+    """
+    return name in FRAMEWORKS and FRAMEWORKS[name].sections
 
 
 def configured_in(packages: Collection[str]) -> set[str]:

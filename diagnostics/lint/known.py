@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics import given
-from diagnostics.frameworks import FRAMEWORKS, parser_of
+from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -93,6 +93,22 @@ def added(settings: Settings) -> list[Value]:
         and value.known
         and not isinstance(value.data, list | dict)
         and not str(value.data).startswith(("[", "{"))
+    ]
+
+
+def unread(settings: Settings, framework: str, among: Collection[str]) -> tuple[str, list[Value]]:
+    """Options of a part whose names are not among the known ones, and what the part is.
+
+    That is the config of a `model_engine` of verl's that was not read, and a section for a role in a YAML.
+    """
+    if has_sections(framework):
+        return "its sections for roles", [value for value in options_of(settings) if "." in value.key]
+    engine = settings.items.get("model_engine")
+    part = f".{engine.data}." if engine is not None and engine.known else ""
+    if not part or any(part in name for name in among):
+        return "", []
+    return f"the config of model_engine{part[:-1].replace('.', '=')}", [
+        value for value in options_of(settings) if part in value.key
     ]
 
 

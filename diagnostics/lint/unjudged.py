@@ -67,19 +67,21 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
     if not taken:
         return []
     if settings.exact and not copied and known.was_read(plan.framework, release):
-        return _added(plan, taken, release)  # CFG113 has the answer to the others
+        # CFG113 has the answer to the others.
+        return [*_added(plan, taken, release), *_of_a_part(plan, taken)]
     if hydra and not settings.exact:
         # A config of one's own has keys of its own.
         return [_own_config(plan)] if settings.signs and not settings.own else []
-    found = _added(plan, taken, release)
+    found = [*_added(plan, taken, release), *_of_a_part(plan, taken)]
     if copied and hydra:
         found += _of_another_release(plan, release)
     if release is None and not copied and settings.exact:
         found += _release(plan)
+    unread = {value.key for value in known.unread(settings, plan.framework, taken)[1]}
     strange = [
         value
         for value in known.options_of(settings)
-        if value.key not in settings.own and not known.takes(value.key, taken, free=not hydra)
+        if value.key not in {*settings.own, *unread} and not known.takes(value.key, taken, free=not hydra)
     ]
     for value in strange[:_NAMED]:
         near = known.nearest(value.key, taken)
@@ -94,6 +96,13 @@ def _unknown(plan: RunPlan) -> list[NotJudged]:
         why = f"they too are in no release of {SHOWN[plan.framework]} that was read"
         found.append(NotJudged(f"{len(strange) - _NAMED} more options", why, "", str(settings.place)))
     return found
+
+
+def _of_a_part(plan: RunPlan, taken: set[str]) -> list[NotJudged]:
+    """The keys of a part of the config whose names are not among those that were read."""
+    part, unread = known.unread(plan.settings, plan.framework, taken)
+    why = "which keys it takes was not read"
+    return [NotJudged(part, why, "", str(unread[0].place))] if unread else []
 
 
 def _added(plan: RunPlan, taken: set[str], release: Version | None) -> list[NotJudged]:

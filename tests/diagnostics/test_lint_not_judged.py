@@ -1,5 +1,6 @@
 """What lint could not judge: said, with its place, under the check it concerns, and never taken for fine."""
 
+import ast
 from importlib import import_module
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from diagnostics.lint import judge, known, reading, unjudged
 from diagnostics.report.findings import Report, Severity
 from tests.diagnostics.lint_helpers import codes, plans, versions
+from tests.diagnostics.programs import option_names
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
+VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
 
 
 def report(text, syntax="shell", **releases):
@@ -77,12 +80,38 @@ def test_the_nearest_known_name_is_offered():
         ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.99"}, False),
         (TRL + "--num_generationz 8", {"trl": "1.9.0"}, True),
         ("accelerate launch mine.py --num_generations 8 --flavour 8", {"trl": "1.9.0"}, False),
+        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.4"}, False),
+        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.1"}, True),
+        (VERL + "actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, True),
+        (VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, False),
+        (VERL + "model_engine=mindspeed actor_rollout_ref.actor.sizes=1", {"verl": "0.9.0"}, True),
+        (VERL + "model_engine=megatron actor_rollout_ref.actor.megatron.sizes=1", {"verl": "0.9.0"}, True),
     ],
 )  # fmt: skip
 def test_a_name_that_the_release_does_not_have_is_refused(script, releases, wrong):
     """CFG113, where the release was read and the framework's own parser takes the options."""
     codes = {finding.code for finding in report(script, **releases).findings}
     assert ("CFG113" in codes) is wrong
+
+
+def test_options_that_a_parser_adds_in_a_loop_are_read():
+    """As OpenRLHF adds those of its optimizers."""
+    text = 'for one in ("a", "b"):\n    p.add_argument(f"--{one}.lr")\n    p.add_argument(f"--{other}.lr")\n'
+    assert option_names.of_python(ast.parse(text)) == {"a.lr", "b.lr"}
+
+
+def test_an_engine_whose_config_was_not_read_is_said():
+    """verl's `model_engine=mindspeed`: none of the configs whose names were read has its keys."""
+    run = VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.param_offload=True"
+    assert (unjudged.READING, "the config of model_engine=mindspeed", True) in told(run, verl="0.9.0")
+
+
+def test_a_section_for_a_role_of_rays_is_said():
+    """ms-swift's YAML for Ray: which keys a section takes was read from no release."""
+    text = "rlhf_type: grpo\nuse_vllm: true\nnum_generations: 8\ntrain:\n  gpus: 4\nrollout:\n  gpus: 4\n"
+    releases = {"ms-swift": "4.5.2"}
+    assert (unjudged.READING, "its sections for roles", True) in told(text, "yaml", **releases)
+    assert "CFG113" not in {finding.code for finding in report(text, "yaml", **releases).findings}
 
 
 def test_a_config_of_ones_own_may_have_options_of_its_own():

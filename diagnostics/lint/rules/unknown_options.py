@@ -30,8 +30,13 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     taken = known.names(plan.framework, plan.role)
     told, gone = [], []
+    unread = {value.key for value in known.unread(plan.settings, plan.framework, taken)[1]}
     for value in known.options_of(plan.settings):
-        if value.key in GONE.get(plan.framework, {}) or passed_over(plan, value, versions):
+        if (
+            value.key in unread
+            or value.key in GONE.get(plan.framework, {})
+            or passed_over(plan, value, versions)
+        ):
             continue
         if known.lacks(plan.framework, value.key, release):
             first, last = known.span(plan.framework, value.key) or ("", "")

@@ -135,6 +135,7 @@ def of_release(package: str, folder: Path) -> dict[str, set[str]]:
 def of_python(tree: ast.Module) -> set[str]:
     """The fields of dataclasses, and the options that are added to a parser."""
     names = set()
+    loops = _loops(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(
             "dataclass" in ast.unparse(each) for each in node.decorator_list
@@ -145,9 +146,33 @@ def of_python(tree: ast.Module) -> set[str]:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
             }
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            flags = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            names |= {flag.lstrip("-") for flag in flags if isinstance(flag, str) and flag.startswith("--")}
+            flags = {flag for each in node.args for flag in _texts(each, loops)}
+            names |= {flag.lstrip("-") for flag in flags if flag.startswith("--")}
     return {name for name in names if not name.startswith("_")}
+
+
+def _loops(tree: ast.Module) -> dict[str, set[str]]:
+    """The texts that a loop over constants gives a name."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple | ast.List):
+            texts = {each.value for each in node.iter.elts if isinstance(each, ast.Constant)}
+            found.setdefault(ast.unparse(node.target), set()).update(map(str, texts))
+    return found
+
+
+def _texts(argument: ast.expr, loops: dict[str, set[str]]) -> set[str]:
+    """A text; or what an f-string is with each value of a loop."""
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        return {argument.value}
+    if not isinstance(argument, ast.JoinedStr):
+        return set()
+    texts = {""}
+    for part in argument.values:
+        name = ast.unparse(part.value) if isinstance(part, ast.FormattedValue) else ""
+        ends = {str(part.value)} if isinstance(part, ast.Constant) else loops.get(name, set())
+        texts = {text + end for text in texts for end in ends}
+    return texts
 
 
 def of_yaml(path: Path) -> set[str]:
