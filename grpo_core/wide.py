@@ -145,8 +145,8 @@ class WideTrainConfig(TrainConfig):
     ppo_mini_batch_size, TRL's steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the
     first of them."""
     mini_batch_normaliser: str = key("mini_batch", choices=("mini_batch", "rollout"))
-    """Whose tokens and completions a mini-batch's loss is divided by: its own (verl), or the whole rollout's divided by
-    the number of mini-batches (TRL)."""
+    """Whose tokens and completions a mini-batch's loss is divided by: its own (as verl 0.9), or the whole rollout's
+    divided by the number of mini-batches (as TRL's dapo from 1.9.1 on)."""
     scheduler: str = key("constant", choices=("constant", "linear", "cosine"))
     """What becomes of the learning rate behind the warm-up, up to the run's last update: transformers' schedules."""
     final_rate: float = key(0.0, low=0)

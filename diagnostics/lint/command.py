@@ -32,7 +32,11 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     lint.add_argument("--framework", choices=CONFIGURED, default="", help="of a file that does not show it")
     for name in _RELEASES:
-        lint.add_argument(f"--{name}", metavar="VERSION", help=f"judge for this {name} (default: installed)")
+        lint.add_argument(
+            f"--{name}",
+            metavar="VERSION",
+            help=f"judge for this {name} (default: the project's, else what is installed)",
+        )
     output.add_options(lint)
     lint.set_defaults(command=_lint)
 

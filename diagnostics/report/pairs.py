@@ -204,7 +204,7 @@ def render(
     if shown:
         paper.print()
         _write_table(paper, shown)
-        paper.print("✔ ran and held  ✘ ran and failed  blank: not asked; on CPUs, real code of both", "dim")
+        paper.print("✔ ran and held  ✘ ran and failed  blank: no result; on CPUs, real code of both", "dim")
         seen = [f"vLLM {pair.vllm}: {', '.join(pair.crashes)}" for pair in shown if pair.crashes]
         if seen:
             paper.print(f"known crashes seen in {'; in '.join(seen)}", "dim")

@@ -43,13 +43,15 @@ def proxies(environment: Environment) -> list[Finding]:
     """NET901 where a proxy would be asked for localhost."""
     seen = environment.variables
     proxy = next((name for name in _PROXIES if seen.get(name)), None)
-    exempt = [part.strip() for name in ("no_proxy", "NO_PROXY") for part in seen.get(name, "").split(",")]
+    # Of both spellings Python's clients read the lower one, where it says anything.
+    spelling = "no_proxy" if seen.get("no_proxy") else "NO_PROXY"
+    exempt = [part.strip() for part in seen.get(spelling, "").split(",")]
     if proxy is None or "*" in exempt or {"localhost", "127.0.0.1"} <= set(exempt):
         return []
     exempt = list(dict.fromkeys(filter(None, exempt)))
     told = ", ".join(exempt) or "(not set)"
     # What is exempt already stays so.
-    spared = ",".join(dict.fromkeys([*exempt, "localhost", "127.0.0.1", "::1"]))
+    spared = ",".join(dict.fromkeys([*exempt, "localhost", "127.0.0.1", "::1", "0.0.0.0"]))  # noqa: S104 - TRL's server is asked there
     return [
         finding(
             "NET901",
@@ -59,10 +61,10 @@ def proxies(environment: Environment) -> list[Finding]:
             "unless NO_PROXY has the name that they use.",
             evidence=(
                 Evidence(f"{proxy}={seen[proxy]}", "environment"),
-                Evidence(f"NO_PROXY: {told}", "environment"),
+                Evidence(f"{spelling}: {told}", "environment"),
             ),
             remedy=Remedy.of(
-                "Name this machine, and the nodes of the run, in NO_PROXY; both spellings are read.",
+                "Name this machine, and the nodes of the run, in both spellings: clients differ in which goes first.",
                 SetVariables(tuple((name, spared) for name in ("NO_PROXY", "no_proxy"))),
             ),
         )

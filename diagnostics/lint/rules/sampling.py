@@ -78,7 +78,7 @@ def raw_logprobs(plan: RunPlan, versions: Versions) -> list[Finding]:
             plan, "NUM001", Severity.WARNING,
             "The engine reports log-probs before the temperature and before any penalty.",
             values(plan, "engine.logprobs_mode", "sampling.temperature"),
-            remedy="Ask for processed_logprobs.",
+            remedy="Ask for processed_logprobs; vLLM 0.10.0 and 0.10.1 take these before the temperature, too.",
         )  # fmt: skip
     if plan.framework != "trl" or plan.role != "train" or temperature in {None, 1.0}:
         return []

@@ -94,7 +94,7 @@ SWEEPS = {
             alone=("compressed-tensors",),
             differs=(
                 "vllm: the released wheel's Python files, each compared with its RECORD, without its compiled ones; "
-                "torch and transformers: one release of each for all, newer than most of these pinned"
+                "torch and transformers: one release of each for all, not those that each asks for"
             ),
             environment=(("VLLM_USE_V1", "0"),),
             timeout_s=900.0,
@@ -111,8 +111,8 @@ SWEEPS = {
             pinned="repro/ray.txt",
             differs=(
                 "vllm: one unmodified wheel for all, without its dependencies, on a machine without a GPU; "
-                "ray, torch, transformers and what verl imports: one release of each for all, newer than most of these "
-                "pinned"
+                "ray, torch, transformers and what verl imports: one release of each for all, not those "
+                "that each asks for"
             ),
             timeout_s=3600.0,
             attempt_s=600.0,
