@@ -58,6 +58,8 @@ OLDER_TRL = ROOT / ".matrix" / "peers-trl-0.17.0"
 def install(session: nox.Session, *requirements: str, torch: bool = False) -> None:
     """Installs with the settings the machine gives to pip, and with CPU torch where torch is asked for."""
     session.env.update(uv_environment(os.environ))
+    # Tests start programs by the hundred: where no bytecode may be kept, each of them reads all sources anew.
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
     python = sys.version_info[:2] if PYTHON is None else (3, 11)
     # An index has newer releases than a folder of wheels, as builds for CUDA: the folder's is asked for by name.
     offered = torch_offered(os.environ, python=python) if torch else None
