@@ -43,6 +43,13 @@ def test_a_misspelt_option_and_a_bound_too_wide_are_found():
     )
 
 
+def test_no_edit_gives_openrlhf_the_word_for_all_linear_layers():
+    """Its option takes a list (nargs="*" from 0.5.8 to 0.11.2), in which peft takes the word for a module's name."""
+    for code, name, framework, text, _ in edits.each_edit():
+        if framework == "openrlhf":
+            assert not re.search(r"target_modules[ =]all-linear", text), (code, name)
+
+
 def test_edits_for_one_framework_are_for_different_releases():
     """Of two words for the same, each release has one."""
     for code, entry in ISSUES.items():
