@@ -260,6 +260,17 @@ def test_what_brings_a_library_back_depends_on_whose_it_is(environment, missing,
     assert unsaid not in text_of(found.remedy)
 
 
+def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment):
+    """Which PyTorch is wanted comes first; nothing is offered that would fail."""
+    environment.add("flash-attn", "2.8.3").add("torch", "2.13.0+cpu")
+    modules = (Extension("/env/flash_attn_2_cuda.so", ("libcudart.so.12",), ("libcudart.so.12",)),)
+    (found,) = [
+        each for each in examine(environment, GOOD, extensions=modules).findings if each.code == "ENV910"
+    ]
+    assert "uninstall it, or install that PyTorch" in text_of(found.remedy)
+    assert commands_of(found.remedy.actions) == ()
+
+
 @pytest.mark.parametrize(
     ("ranges", "wanted"), [((">=3.9,<3.11",), "3.10"), ((">=3.12", "<3.12"), ""), ((">=3.12",), "3.12")]
 )

@@ -264,7 +264,13 @@ def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
 
 @pytest.mark.parametrize(
     ("device", "largest", "outcome_"),
-    [("cpu", 1e-6, "ok"), ("cpu", 0.02, "findings"), ("cuda", 0.02, "ok"), ("cpu", None, "findings")],
+    [
+        ("cpu", 1e-6, "ok"),
+        ("cpu", 0.02, "findings"),
+        ("cuda", 0.02, "ok"),
+        ("cpu", None, "findings"),
+        ("cpu", float("inf"), "findings"),
+    ],
 )
 def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, outcome_):
     """16-bit floats are allowed more than 32-bit ones; no number is no agreement."""
@@ -279,7 +285,10 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
         assert "importance sampling" not in str(found.remedy)
         return
     results = {r.check: r for r in tiers.live(children, names, NO_GPU, rules, lambda _text: None)}
-    assert results["log-probs against transformers"].outcome == outcome_
+    judged = results["log-probs against transformers"]
+    assert judged.outcome == outcome_
+    corrects = [finding for finding in judged.findings if "importance sampling" in str(finding.remedy)]
+    assert bool(corrects) == (outcome_ == "findings" and largest != float("inf"))
     assert results["two-rank collective, nccl"].outcome == "skipped"
 
 

@@ -119,6 +119,26 @@ def test_one_command_brings_a_node_to_the_others(facts):
     assert "trl" not in command
 
 
+@pytest.mark.parametrize(("word", "other"), [("rank", "--host-python"), ("node", "Ray's workers")])
+@pytest.mark.parametrize(
+    ("answer", "reached"),
+    [
+        (NodeAnswer(problem="no answer within 30 s"), False),
+        (NodeAnswer(text=f'{program.MARK} {{"error": "/gone: no such folder"}}'), True),
+        (NodeAnswer(text="Welcome"), True),
+        (NodeAnswer(text=f"{program.MARK} {{}}"), True),
+    ],
+)
+def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
+    """More time, or Ray's word, is for one that was not reached."""
+    fleet = [Node(0, word, "0", "a", **nodes.read(answer))]
+    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    (found,) = [each for each in report.findings if each.code == "NET951"]
+    assert ("Mend there" in text_of(found.remedy)) == reached
+    assert ("--node-limit" in text_of(found.remedy)) == (not reached)
+    assert not reached or other in text_of(found.remedy)
+
+
 def test_a_node_with_nothing_installed_is_another_environment(facts):
     """One finding that asks for the right place, and no list of what it lacks."""
     fleet = [node(facts, i, packages={"vllm": "0.9.2", "numpy": "2.0"} if i else {}) for i in range(3)]

@@ -223,6 +223,30 @@ def test_a_default_of_the_script_is_no_certain_failure():
     assert (found.severity, found.certainty) == (Severity.WARNING, "supported")
 
 
+@pytest.mark.parametrize(
+    ("script", "wanted"),
+    [
+        ("--per_device_train_batch_size 3 --generation_batch_size 12", "Make it a multiple of 24, or take a group of 4 or 6 or 12."),
+        ("--generation_batch_size 12", "a multiple of 8 and of per_device_train_batch_size x processes, or"),
+        ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make it a multiple of 8."),
+    ],
+)  # fmt: skip
+def test_what_makes_whole_groups_is_not_refused_next(script, wanted):
+    """A size that is set has to hold whole passes, too; and into one completion no group fits."""
+    [found] = [
+        f for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
+        if f.code == "CFG101" and "group of" in f.detail
+    ]  # fmt: skip
+    assert wanted in text_of(found.remedy)
+
+
+@pytest.mark.parametrize("value", ["1", "50"])
+def test_a_cut_is_named(value):
+    """One token that is left is a cut as well."""
+    [found] = [f for f in findings(SWIFT + f"--top_k {value}") if f.code == "NUM002"]
+    assert f"top_k = {value}" in found.detail
+
+
 def test_a_remedy_speaks_the_language_of_the_config():
     """The same fault, in verl's words and in ms-swift's."""
     script = "actor_rollout_ref.rollout.temperature=0"

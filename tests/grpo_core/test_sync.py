@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.child.process import ProcessEngine
-from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.weights import shm
 from grpo_core.rollout.weights.base import SetUpError, TornError
 from grpo_core.rollout.weights.digest import fingerprint_like
@@ -443,6 +443,19 @@ def test_a_killed_receiver_is_named_and_leaves_nothing(model_dir, kind):
         with pytest.raises(EngineError, match=r"ended with signal 9|weight sync by gloo: version 3"):
             engine.update_weights(tensors, 3)
         assert engine.policy_version == -1
+
+
+def test_a_receiver_that_reads_no_more_is_waited_for_no_longer_than_the_limit(model_dir):
+    """Stopped, and the pipe full: the error names the limit, and the engine is ended, who has half a message."""
+    spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
+    with closing(ProcessEngine(spec, timeout_s=500, sync="inline")) as engine:
+        engine._timeout_s = 0.1
+        os.kill(engine.pid, signal.SIGSTOP)
+        with pytest.raises(EngineTimeoutError, match=r"did not read on in 0\.1 s"):
+            engine.update_weights([("large", torch.zeros(1_000_000))], 3)
+        engine._timeout_s = 500
+        with pytest.raises(EngineError, match="signal 9"):
+            engine.fingerprint()
 
 
 _DIES = """

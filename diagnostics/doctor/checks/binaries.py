@@ -61,7 +61,7 @@ def extensions(environment: Environment) -> list[Finding]:
         "cuda" in name or "cudart" in name for m in bad.values() for name in m
     )
     detail = "Built for CUDA, and PyTorch here is a build without it." if without_cuda else ""
-    advice, installs = _again(environment, bad)
+    advice, installs = _again(environment, bad, built)
     return [
         finding(
             "ENV910",
@@ -75,7 +75,7 @@ def extensions(environment: Environment) -> list[Finding]:
     ]
 
 
-def _again(environment: Environment, bad: dict[str, list[str]]) -> tuple[str, list[Install]]:
+def _again(environment: Environment, bad: dict[str, list[str]], built: str) -> tuple[str, list[Install]]:
     """What puts modules back, in words and as commands: it depends on who brings what they lack."""
     told, installs = [], []
     if any(name.startswith(_OF_THE_SYSTEM) for missing in bad.values() for name in missing):
@@ -92,7 +92,12 @@ def _again(environment: Environment, bad: dict[str, list[str]]) -> tuple[str, li
             + ("; on a machine without a GPU a CPU build of vLLM." if plain else ".")
         )
         installs.append(install(environment, *pinned, options=("--force-reinstall",)))
-    if flash:
+    if flash and built == "cpu":
+        told.append(
+            "flash-attn is built beside a PyTorch with CUDA alone: uninstall it, or install that PyTorch and build it "
+            "again then."
+        )
+    elif flash:
         told.append("Build flash-attn again beside the PyTorch that is here: it asks for no release of it.")
         names = dict.fromkeys(_release_of(environment, path) for path in sorted(flash))
         installs.append(

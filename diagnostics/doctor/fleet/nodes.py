@@ -25,6 +25,7 @@ class Node:
         name: Its name or address; empty where it must not be shown.
         facts: What was found there; None if nothing was.
         problem: Why it could not be examined, one line.
+        reached: Whether it was reached, so that the problem is what it said itself.
         dead: Whether the cluster itself says that it is dead.
         clock: Seconds that its clock is ahead of ours, at least and at most.
     """
@@ -37,6 +38,7 @@ class Node:
     nccl: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     problem: str = ""
+    reached: bool = False
     dead: bool = False
     clock: tuple[float, float] | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -58,9 +60,12 @@ def read(answer: NodeAnswer) -> dict[str, Any]:
             "models": tuple(map(one_line, document["models"])),
         }
     except AnswerError as error:
-        return {"problem": str(error)}
+        return {"problem": str(error), "reached": not answer.problem}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FactsError) as error:
-        return {"problem": one_line(f"its answer is broken: {type(error).__name__}: {error}")}
+        return {
+            "problem": one_line(f"its answer is broken: {type(error).__name__}: {error}"),
+            "reached": True,
+        }
     return found | {"clock": _skew(answer)}
 
 

@@ -54,7 +54,14 @@ def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, n
 _AGAIN = (
     "Try by hand what gets in: `ssh HOST python3`, or the words of --host-command; --node-limit is for a host that is"
     " slow, --host-python for one whose Python is elsewhere.",
-    "Look at what Ray says of it (`ray status`, `ray list nodes`); --node-limit gives the task on it more time.",
+    "Look at what Ray says of it (`ray status`, `ray list nodes`) and at its logs there; where it did not answer in"
+    " time, --node-limit gives the task on it more.",
+)
+# Of one that was reached and said itself what is the matter.
+_THERE = (
+    "Mend there what it says. --prefix names the environment that is examined, --host-python the Python that does it.",
+    "Mend there what it says. --prefix names the environment that is examined; what does it is the Python of Ray's"
+    " workers.",
 )
 
 
@@ -72,7 +79,7 @@ def _reached(node: Node) -> CheckResult:
         remedy=Remedy.of(
             "Where it is still wanted, start it again: `ray start --address=...` on it."
             if node.dead
-            else _AGAIN[node.word == "node"]
+            else (_THERE if node.reached else _AGAIN)[node.word == "node"]
         ),
     )
     return CheckResult(name, "crashed", node.problem, (told,))

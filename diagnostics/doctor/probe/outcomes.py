@@ -277,7 +277,12 @@ def parity(ended: ChildEnded) -> list[Finding]:
             ),
             remedy=Remedy.of(
                 "Do not train with it as it is: take another release of vLLM"
-                + (", or correct by importance sampling." if counted else "."),
+                # A ratio that is nought or infinite corrects nothing.
+                + (
+                    ", or correct by importance sampling, if these are the log-probs that it samples by."
+                    if math.isfinite(largest)
+                    else "."
+                ),
                 Explain("NUM001"),
             ),
         )

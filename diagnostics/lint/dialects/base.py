@@ -135,18 +135,26 @@ def launched(settings: Settings) -> Value | None:
     return product((per_node, nodes), per_node.key)
 
 
+# What takes nothing away, by setting.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "sampling.top_p": (1, 1.0, None),
+    "sampling.top_k": (0, -1, None),
+    "sampling.min_p": (0, 0.0, None),
+}
+
+
 def truncated(made: RunPlan) -> None:
     """Derives whether sampling cuts the distribution; unknown where a value it depends on is."""
-    neutral = {
-        "sampling.top_p": (1, 1.0),
-        "sampling.top_k": (0, -1, None),
-        "sampling.min_p": (0, 0.0, None),
-    }
-    for name, fine in neutral.items():
+    for name in NEUTRAL:
         value = made.values.get(name)
-        if value is not None and value.known and not isinstance(value.data, str) and value.data not in fine:
+        if value is not None and cuts_off(name, value):
             made.put("sampling.truncated", value.but(data=True))
             return
+
+
+def cuts_off(name: str, value: Value) -> bool:
+    """Tells whether a setting of the sampler, by its name in the plan, takes anything away."""
+    return value.known and not isinstance(value.data, str) and value.data not in NEUTRAL[name]
 
 
 def truth(value: Value | None) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
@@ -47,7 +48,7 @@ def whole_groups(plan: RunPlan, versions: Versions) -> list[Finding]:
         Severity.ERROR,
         f"One generation makes {total} completions ({shown}), which is no multiple of the group of {group}.",
         values(plan, "group.size", *names),
-        remedy=f"Make it a multiple of {group}, or take a group of {_near(total, group)}.",
+        remedy=f"Make it a multiple of {_unit(plan, group)}{_near(total, group)}.",
         gate=gate,
     )
 
@@ -90,10 +91,21 @@ def _groups_divide(plan: RunPlan, versions: Versions) -> bool | None:
     return True if known is None and _SINCE_GROUPS & set(plan.settings.items) else known
 
 
+def _unit(plan: RunPlan, group: int) -> str:
+    """What the size of a generation has to be a multiple of: one that is set has to hold whole passes, too."""
+    if "batch.generation" not in plan.values:
+        return str(group)
+    per_device, processes = plan.whole("batch.per_device"), plan.whole("devices.train")
+    if not per_device or not processes:
+        return f"{group} and of per_device_train_batch_size x processes"
+    return str(math.lcm(group, per_device * processes))
+
+
 def _near(total: int, group: int) -> str:
+    """The other way, a group that fits, where one of two or more does."""
     fine = [number for number in range(2, min(total, 4096) + 1) if total % number == 0]
     nearest = sorted(sorted(fine, key=lambda number: abs(number - group))[:3])
-    return " or ".join(map(str, nearest)) if nearest else "another size"
+    return f", or take a group of {' or '.join(map(str, nearest))}" if nearest else ""
 
 
 @rule("CFG101", check="batches and groups")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.lint.dialects.base import NEUTRAL, cuts_off
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
 from diagnostics.report.findings import Severity
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from diagnostics.lint.versions import Versions
     from diagnostics.report.findings import Finding
 
-_CUTS = ("sampling.top_p", "sampling.top_k", "sampling.min_p")
-
 
 @rule("NUM002", check="sampling", warns=True)
 def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
@@ -22,10 +21,7 @@ def truncated(plan: RunPlan, versions: Versions) -> list[Finding]:
     del versions
     if plan.role != "train" or plan.get("sampling.truncated") is not True:
         return []
-    neutral = (1, 1.0, 0, -1, 0.0)
-    cuts = [
-        value for value in values(plan, *_CUTS) if value.known and value.data not in neutral and value.data
-    ]
+    cuts = [value for name in NEUTRAL for value in values(plan, name) if cuts_off(name, value)]
     told = ", ".join(value.told for value in cuts)
     return found(
         plan, "NUM002", Severity.WARNING,
@@ -59,8 +55,9 @@ def greedy(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     return found(
         plan, "CFG115", Severity.WARNING if temperature == 0 else Severity.ERROR,
-        f"The temperature of rollouts is {temperature:g}: vLLM refuses it where a group is asked for at once; a "
-        "trainer that divides by it gets NaN; else the completions of a group are the same, with nothing to compare."
+        f"The temperature of rollouts is {temperature:g}: vLLM refuses it where a group is asked for at once, as does "
+        "transformers where TRL samples without vLLM; a trainer that divides by it gets NaN; else the completions of a "
+        "group are the same, with nothing to compare."
         if temperature == 0 else f"The temperature is {temperature:g}; none is below 0.",
         values(plan, "sampling.temperature", "group.size"),
         remedy=f"Set {plan.values['sampling.temperature'].key} to 1.0; use 0 for evaluation only.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import struct
 import subprocess
 import sys
@@ -23,7 +24,10 @@ _LENGTHS = struct.Struct("!QQ")  # of the JSON and of the bytes behind it
 
 
 def write_frame(
-    stream: IO[bytes], document: dict[str, Any], length: int = 0, pieces: Iterable[memoryview] = ()
+    stream: IO[bytes] | LimitedPipe,
+    document: dict[str, Any],
+    length: int = 0,
+    pieces: Iterable[memoryview] = (),
 ) -> None:
     """Sends one message, and behind it bytes: pieces of `length` in all."""
     text = json.dumps(document).encode()
@@ -31,6 +35,39 @@ def write_frame(
     for piece in pieces:
         stream.write(piece)
     stream.flush()
+
+
+class LimitedPipe:
+    """The writing end of a pipe, at which nobody waits longer than a limit for the other side to read on."""
+
+    def __init__(self, stream: IO[bytes], limit_s: float) -> None:
+        """Takes the stream over: nothing of its own buffer is used.
+
+        Args:
+            stream: To which nothing was written yet, or by another of these.
+            limit_s: Seconds without a byte that is taken.
+        """
+        self._at, self._limit_s = stream.fileno(), limit_s
+        os.set_blocking(self._at, False)
+        self._room = select.poll()
+        self._room.register(self._at, select.POLLOUT)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Writes all of it.
+
+        Raises:
+            TimeoutError: Nothing was taken within the limit; what was written is a part of it.
+        """
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._at, left) :]
+            except BlockingIOError:
+                if not self._room.poll(self._limit_s * 1000):
+                    raise TimeoutError from None
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytearray] | None:

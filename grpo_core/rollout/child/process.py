@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.machine.determinism import settle
 from grpo_core.rollout.build import EngineSpec, build_engine
-from grpo_core.rollout.child.frames import end_child, read_frame, start_child, write_frame
+from grpo_core.rollout.child.frames import LimitedPipe, end_child, read_frame, start_child, write_frame
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.weights.base import TornError
 from grpo_core.rollout.weights.receive import Receiver
@@ -161,10 +161,17 @@ class ProcessEngine:
         message = {"method": method, "arguments": arguments}
         try:
             with self._writing:
+                pipe = LimitedPipe(self._process.stdin, self._timeout_s)
                 if payload is None:
-                    write_frame(self._process.stdin, message)
+                    write_frame(pipe, message)
                 else:
-                    write_frame(self._process.stdin, message, payload.size, payload.pieces())
+                    write_frame(pipe, message, payload.size, payload.pieces())
+        except TimeoutError:
+            self._process.kill()  # with a part of a message it understands no other
+            raise EngineTimeoutError(
+                f"{self.name} engine, {method}: what it is sent it did not read on in {self._timeout_s:g} s "
+                "(rollout.timeout_s); it was ended"
+            ) from None
         except OSError as error:
             raise self._death(method) from error
 
