@@ -95,10 +95,12 @@ def _unit(plan: RunPlan, group: int) -> str:
     """What the size of a generation has to be a multiple of: one that is set has to hold whole passes, too."""
     if "batch.generation" not in plan.values:
         return str(group)
-    per_device, processes = plan.whole("batch.per_device"), plan.whole("devices.train")
-    if not per_device or not processes:
+    # Looked up and not asked for: what was found is decided without them.
+    asked = plan.evidence(("batch.per_device", "devices.train"))
+    sizes = [value.data for value in asked if value.known and isinstance(value.data, int) and value.data > 0]
+    if len(sizes) < 2:
         return f"{group} and of per_device_train_batch_size x processes"
-    return str(math.lcm(group, per_device * processes))
+    return str(math.lcm(group, math.prod(sizes)))
 
 
 def _near(total: int, group: int) -> str:
