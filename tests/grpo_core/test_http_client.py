@@ -102,7 +102,7 @@ def test_a_busy_server_is_asked_again_until_time_is_up():
     with simulated(lambda call: call.answer({"detail": "busy"}, status=503)) as server:
         started = time.monotonic()
         with pytest.raises(EngineError, match="status 503: busy"):
-            http(server, timeout_s=0.5).json("POST", "/x")
+            http(server, timeout_s=3).json("POST", "/x")
         assert time.monotonic() - started < 300
 
 
@@ -216,7 +216,7 @@ def test_a_wrong_token_is_told_as_such():
 )
 def test_another_server_than_was_named_is_refused(tmp_path, wanted, documents, says):
     """With what was expected, what answers, and what to set."""
-    options = RolloutConfig(server=wanted, timeout_s=5)
+    options = RolloutConfig(server=wanted, timeout_s=500)
     with simulated(serving(documents)) as server, pytest.raises(EngineError, match=says):
         engine_for(options, "127.0.0.1", server.port, tmp_path)
 
@@ -224,7 +224,7 @@ def test_another_server_than_was_named_is_refused(tmp_path, wanted, documents, s
 @pytest.mark.parametrize("wanted", ["auto", "grpo-core"])
 def test_our_own_server_is_connected_to(tmp_path, wanted):
     """Capabilities that this version doesn't know are passed over; a server's engine never sleeps for one client."""
-    options = RolloutConfig(server=wanted, timeout_s=5)
+    options = RolloutConfig(server=wanted, timeout_s=500)
     with simulated(serving({"/info": INFO})) as server:
         engine = engine_for(options, "127.0.0.1", server.port, tmp_path)
     assert isinstance(engine, RemoteEngine)
@@ -250,7 +250,7 @@ def test_a_server_that_says_half_is_refused(broken, says):
         simulated(serving({"/info": {**INFO, **broken}})) as server,
         pytest.raises(EngineError, match=f"remote.* engine.*{says}"),
     ):
-        RemoteEngine("127.0.0.1", server.port, timeout_s=5)
+        RemoteEngine("127.0.0.1", server.port, timeout_s=500)
 
 
 def test_an_answer_changed_on_its_way_is_a_lost_one():
@@ -304,7 +304,7 @@ def test_weights_of_another_version_are_noticed_and_of_another_client_where_the_
     asked, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
     own = SimulatedOwn(stamps=stamps)
     with simulated(own) as server:
-        engine = RemoteEngine("127.0.0.1", server.port, timeout_s=5)
+        engine = RemoteEngine("127.0.0.1", server.port, timeout_s=500)
         engine.update_weights([("a", torch.ones(1))], 4)
         assert engine.generate(asked, params)[0].versions == (4,)
         assert engine.fingerprint() == "f"

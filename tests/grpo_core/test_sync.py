@@ -451,6 +451,7 @@ def test_a_receiver_that_reads_no_more_is_waited_for_no_longer_than_the_limit(mo
     with closing(ProcessEngine(spec, timeout_s=500, sync="inline")) as engine:
         engine._timeout_s = 0.1
         os.kill(engine.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, engine.pid, os.WSTOPPED | os.WNOWAIT)  # a stop takes its time
         with pytest.raises(EngineTimeoutError, match=r"did not read on in 0\.1 s"):
             engine.update_weights([("large", torch.zeros(1_000_000))], 3)
         engine._timeout_s = 500

@@ -287,6 +287,7 @@ def server_stopped() -> None:
     """A server is stopped; its client waits."""
     process, port = http_server(lambda handler: handler.send_response(200))
     os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # a stop takes its time
     say("culprit", process.pid)
     say("victim")
     get(port)
