@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
+# `-m` puts the working folder first, where a user's random.py or logging.py would be imported for Python's own.
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    sys.path[:1] = [folder for folder in sys.path[:1] if __file__.startswith(f"{folder}/diagnostics/")]
+
 from diagnostics import interrupts
 
 if __name__ == "__main__" or sys.argv[0].endswith("grpo-doctor"):

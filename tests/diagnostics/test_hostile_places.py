@@ -1,8 +1,11 @@
 """What lies beside a run, and lists of hosts, of strangers: read or not, in every format; no escape, no leak."""
 
+import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -193,6 +196,16 @@ def test_doctor_answers_in_a_folder_that_was_deleted(environment, tmp_path, caps
     gone.rmdir()
     assert main(["doctor", "--prefix", str(environment.prefix)]) != 2
     assert "fault of its own" not in capsys.readouterr().err
+
+
+def test_a_users_modules_are_not_taken_for_pythons_own(tmp_path):
+    """`-m` puts the working folder first; there, `doctor` is to tell of them."""
+    for name in ("random", "logging", "json", "signal", "copy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    command = [sys.executable, "-m", "diagnostics", "doctor", "--format", "json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["schema"] == "grpo-doctor.report.v1"
+    assert "imported" not in done.stderr
 
 
 def test_a_number_of_thousands_of_digits_that_another_machine_tells_is_none():
