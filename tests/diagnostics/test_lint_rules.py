@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics import catalogue
+from diagnostics.__main__ import main
 from diagnostics.lint import rules as checks
 from diagnostics.lint.rules import registered
 from diagnostics.lint.run_plan import VOCABULARY
@@ -254,6 +255,20 @@ def test_a_remedy_speaks_the_language_of_the_config():
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]
     assert "actor_rollout_ref.rollout.temperature=1.0" in text_of(verl.remedy)
     assert "--temperature 1.0" in text_of(swift.remedy)
+
+
+def test_a_config_alone_may_leave_to_the_command_what_a_command_that_is_read_must_give(
+    tmp_path, monkeypatch, capsys
+):
+    """OmegaConf's `???` is made for that."""
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "c.yaml"
+    config.write_text("actor_rollout_ref: {rollout: {name: vllm, n: 8}}\ndata:\n  train_files: ???\n")
+    command = tmp_path / "run.sh"
+    command.write_text("python3 -m verl.trainer.main_ppo --config-path=. --config-name=c\n")
+    for path, said in ((config, "warning CFG120"), (command, "error   CFG120")):
+        main(["lint", str(path)])
+        assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flag", ["--train.async_enable", "--async_train"])

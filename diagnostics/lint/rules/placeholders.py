@@ -43,17 +43,21 @@ def unfilled(plan: RunPlan, versions: Versions) -> list[Finding]:
     read = [*settings.items.values(), *settings.launch.values(), *settings.environ.values()]
     left = [value for value in read if _is(_UNFILLED, value)]
     named = [value for value in read if _is(_NAMED, value)]
-    sure = [value for value in left if not _LABEL.search(value.key)]
+    # OmegaConf's word for what the command is to give; here is a config alone.
+    alone = settings.place.file.endswith((".yaml", ".yml"))
+    due = [value for value in left if alone and value.data == "???"]
+    sure = [value for value in left if value not in due and not _LABEL.search(value.key)]
+    rest = [value for value in (*left, *named) if value not in [*sure, *due]]
     out: list[Finding] = []
-    for values, severity in (
-        (sure, Severity.ERROR),
-        ([value for value in (*left, *named) if value not in sure], Severity.WARNING),
+    for values, severity, detail, where in (
+        (sure, Severity.ERROR, "Nobody filled in {}.", "."),
+        (due, Severity.WARNING, "The command has to give {}.", ", there or in this file."),
+        (rest, Severity.WARNING, "Nobody filled in {}.", "."),
     ):
         told = ", ".join(dict.fromkeys(value.key for value in values))
         if values:
-            out += found(
-                plan, "CFG120", severity, f"Nobody filled in {told}.", values, remedy=f"Give {told} a value of yours.",
-            )  # fmt: skip
+            remedy = f"Give {told} a value of yours{where}"
+            out += found(plan, "CFG120", severity, detail.format(told), values, remedy=remedy)
     return out
 
 
