@@ -26,7 +26,7 @@ INFO = {
 }
 
 
-def http(server, timeout_s: float = 5) -> HttpClient:
+def http(server, timeout_s: float = 500) -> HttpClient:
     return HttpClient("some", "127.0.0.1", server.port, timeout_s=timeout_s, token="secret")
 
 
@@ -133,7 +133,7 @@ def test_other_answers_are_errors_that_name_the_place(monkeypatch, text, status,
 def test_nobody_there_is_an_engine_error(host):
     """Whatever the address looks like."""
     with pytest.raises(EngineUnreachableError, match="is the server up"):
-        HttpClient("some", host, 9, timeout_s=5).json("GET", "/x")
+        HttpClient("some", host, 9, timeout_s=500).json("GET", "/x")
 
 
 def serving(documents):

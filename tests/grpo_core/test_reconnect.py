@@ -48,7 +48,7 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
         return original(self, *arguments)
 
     monkeypatch.setattr(connection.Connection, when, killed_before)
-    settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 60}
+    settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 500}
     try:
         document = run.train(short_run("server", **settings), lambda _: None)
     finally:
