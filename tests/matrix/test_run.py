@@ -278,7 +278,7 @@ def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(world, 
     output, errors = process.communicate(timeout=500)
     assert process.returncode == code, errors
     assert "3 of 5 questions passed" in output
-    assert not _alive(int(pid.read_text()))
+    _until(lambda: not _alive(int(pid.read_text())))
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
 
 
@@ -414,10 +414,9 @@ def _until(condition, timeout_s=500):
 
 def _alive(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
         return False
-    return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
 
 
 def _complete_lines(path):
