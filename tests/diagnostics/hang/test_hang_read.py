@@ -122,18 +122,12 @@ def test_other_tools_stacks(tmp_path, text, kind):
 def test_faulthandlers_own_words(tmp_path):
     """What this Python's faulthandler really writes."""
     program = (
-        "import faulthandler, os, sys, threading
-"
-        "timer = threading.Timer(500, print)
-"
-        "timer.start()
-"
-        "while sys._current_frames()[timer.ident].f_code.co_name != 'wait': pass
-"
-        "faulthandler.dump_traceback()
-"
-        "os._exit(0)
-"
+        "import faulthandler, os, sys, threading\n"
+        "timer = threading.Timer(500, print)\n"
+        "timer.start()\n"
+        "while sys._current_frames()[timer.ident].f_code.co_name != 'wait': pass\n"
+        "faulthandler.dump_traceback()\n"
+        "os._exit(0)\n"
     )
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
