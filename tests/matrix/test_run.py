@@ -17,6 +17,7 @@ from diagnostics.matrix import __main__ as cli
 from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.records.store import Store, StoreError
+from tests.spent import unit_s
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +84,7 @@ def test_a_run_fills_the_table_and_an_unchanged_one_asks_nothing(small):
     before = (small.store / "store.jsonl").read_bytes()
     before_s = _spent_s()
     second = small.run("run")
-    assert _spent_s() - before_s < 4  # of CPU: under 2 s where nothing else is on the cores
+    assert _spent_s() - before_s < 40 * unit_s()  # of CPU: under 2 s where nothing else is on the cores
     assert second.returncode == 0
     assert second.stdout == first.stdout
     assert (small.store / "store.jsonl").read_bytes() == before
