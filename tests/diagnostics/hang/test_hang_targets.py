@@ -13,6 +13,7 @@ import pytest
 from diagnostics.hang.judge import causes
 from diagnostics.hang.judge.decide import Patience, judge
 from diagnostics.hang.look import stacks, take
+from tests.diagnostics.hang.sight import BLIND
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = """
@@ -47,7 +48,7 @@ if sys.argv[1] != "end":
     print("moved", flush=True)
     sys.stdin.readline()
 """
-pytestmark = pytest.mark.skipif(stacks.tool() is None, reason="needs py-spy")
+pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
 
 
 @contextlib.contextmanager
