@@ -215,7 +215,8 @@ class VllmServerEngine:
     def _healthy(self) -> bool:
         """Whether vLLM's engine lives: its front end outlives it by a moment, and answers 500 to everything."""
         try:
-            return self._http.call("GET", "/health", deadline=time.monotonic() + 1)[0] == HTTPStatus.OK
+            deadline = time.monotonic() + _CLEAN_UP_S
+            return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
         except EngineError:
             return True  # the call's own error says it all
 
