@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from grpo_core.rollout.engine import Engine
 
 _GRACE_S = 5
-_BY_ITSELF_S = 4  # in which a running call may end by itself; then it is ended, and has _GRACE_S for its answer
+_BY_ITSELF_S = (
+    4  # in which a running call may end by itself; then it is ended, and has _GRACE_S for its answer
+)
 _AT_A_TIME, _QUEUE = 32, 4096  # connections accepted, and those that wait for it
 # An extra that every server has. In full: what a server's answers rest on is computed from such names.
 _TRL = "grpo_core.rollout.connect.trl.endpoints"
