@@ -49,3 +49,14 @@ def pytest_collection_finish(session):
         raise pytest.UsageError(
             f"pytest {pytest.__version__}: the names that pytest-xdist gives are not kept"
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def terminal():
+    """Commands are tried with no wishes of the caller's terminal: TERM=dumb alone changes what one of them draws."""
+    wishes = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in wishes:
+            patch.delenv(name, raising=False)
+        patch.setenv("TERM", "xterm-256color")
+        yield

@@ -16,6 +16,7 @@ from diagnostics.report import filters
 from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.report.wording import command_of, commands_of, text_of
 from tests.diagnostics.environments import issues
+from tests.spent import unit_s
 
 CELL = {
     "id": "vllm-0.12.0+trl-0.23.1",
@@ -347,12 +348,14 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
         "import sys, time; from diagnostics.__main__ import main;"
         f"code = main(['doctor', '--prefix', {str(environment.prefix)!r}, '--format', 'json']);"
         "heavy = sorted({'torch', 'vllm', 'ray', 'transformers', 'numpy', 'trl', 'rich'} & set(sys.modules));"
-        "print(code, heavy, time.process_time() < 2.0, file=sys.stderr)"
+        "print(code, heavy, time.process_time(), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False
     )
-    assert done.stderr.strip() == "3 [] True"
+    code, heavy, spent = done.stderr.split()
+    assert (code, heavy) == ("3", "[]")
+    assert float(spent) < 20 * unit_s()
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.report.v1"
     assert {"SCH001", "SCH002"} <= {finding["code"] for finding in document["findings"]}

@@ -4,9 +4,11 @@ Most hosts here are stand-ins: shell scripts in place of ssh, each a process wit
 of its own on this one machine. Two tests have real ones: an sshd on loopback, and a Ray cluster of several raylets.
 """
 
+import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -455,10 +457,15 @@ def test_a_host_that_hangs_is_given_up_with_all_that_it_started(tmp_path, capsys
     script.chmod(0o755)
     (tmp_path / "hosts").write_text("hangs\n")
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
-    assert main([*words, "--node-limit", "1"]) == 3
-    assert "no answer within 1 s" in capsys.readouterr().out
-    child = int((tmp_path / "child").read_text())
-    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]
+    for limit_s in (1, 20, 200):  # where the cores are busy it may not have got so far as to have a child
+        assert main([*words, "--node-limit", str(limit_s)]) == 3
+        assert f"no answer within {limit_s} s" in capsys.readouterr().out
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            break
+    with contextlib.suppress(ProcessLookupError):  # it is gone, or ends when the kernel comes to it
+        child = os.pidfd_open(int((tmp_path / "child").read_text()))
+        assert select.select([child], [], [], 500)[0]
+        os.close(child)
 
 
 def test_interrupted_it_leaves_nothing_running(tmp_path):
@@ -471,17 +478,18 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
     script.write_text(f"#!/bin/sh\n{told}\nexec sleep 1000\n")
     script.chmod(0o755)
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "diagnostics", *words],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        # A shell starts what it puts into the background with Ctrl-C ignored.
-    )
-    ready = 0
-    while ready < 2:
-        with (tmp_path / "ready").open() as said:
-            ready += len(said.read().split())
+    # Open for as long as both may write: what is in a pipe that nobody holds is lost.
+    with (tmp_path / "ready").open("r+b", buffering=0) as said:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "diagnostics", *words],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # A shell starts what it puts into the background with Ctrl-C ignored.
+        )
+        ready = b""
+        while ready.count(b"up\n") < 2:
+            ready += said.read(100)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=500)
     assert running.returncode == 130

@@ -14,7 +14,7 @@ SHORT = {
     "train.steps": 4,
     "train.prompts_per_step": 4,
     "sampling.group_size": 4,
-    "rollout.timeout_s": 100,
+    "rollout.timeout_s": 500,
     "output.completions_every": 1,
 }
 

@@ -37,21 +37,24 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
     process, port = start(model_dir)
     servers = [process]
     original = getattr(connection.Connection, when)
-    calls = []
+    calls, starting = [], []
 
     def killed_before(self, *arguments):
         calls.append(when)
         if len(calls) == 3:
             os.kill(servers[0].pid, signal.SIGKILL)
             servers[0].wait()
-            threading.Thread(target=lambda: servers.append(start(model_dir, port)[0])).start()
+            starting.append(threading.Thread(target=lambda: servers.append(start(model_dir, port)[0])))
+            starting[0].start()
         return original(self, *arguments)
 
     monkeypatch.setattr(connection.Connection, when, killed_before)
-    settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 60}
+    settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 500}
     try:
         document = run.train(short_run("server", **settings), lambda _: None)
     finally:
+        for thread in starting:
+            thread.join()
         for server in servers:
             server.kill()
             server.wait()

@@ -186,6 +186,7 @@ def test_an_expected_answer_that_can_not_be_read_names_its_sample():
 @needs_math_verify
 def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
     """And what comes behind it is checked as ever."""
+    assert math_answers(["3"], answer=["3"]) == [1.0]  # the first answer imports more
     monkeypatch.setattr(mathematics, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
         found = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])

@@ -21,7 +21,9 @@ PARSERS = ["auto", "h11", "httptools"]
 
 
 async def application(scope, receive, send):
-    """Answers with a byte, or at /1 with more than sockets hold."""
+    """Answers with a byte, or at /1 with more than sockets hold; at /2 what follows has to come at once."""
+    if scope["path"] == "/2":
+        scope["extensions"][connections.EXTENSION].held.limits = ConnectionLimits(head_s=0.2)
     body = b"a" * (LARGE if scope["path"] == "/1" else 1)
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
@@ -90,7 +92,7 @@ def test_a_head_that_does_not_come_ends_the_connection(start, sent):
 @pytest.mark.parametrize("sent", [b"", b"GET /"])
 def test_so_does_silence_after_an_answer(start, sent):
     """A byte is not a sign of life."""
-    connection = start(head_s=0.2).connect(CALL % 0)
+    connection = start(head_s=500).connect(CALL % 2)
     assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
     with suppress(ConnectionError):
         connection.sendall(sent)

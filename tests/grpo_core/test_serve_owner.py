@@ -59,7 +59,7 @@ def at_an_owner(scenario, engine, **options):
 
 async def begun(engine) -> None:
     """Waits until `generate` is in the engine."""
-    assert await asyncio.to_thread(engine.begun.wait, 30)
+    assert await asyncio.to_thread(engine.begun.wait, 500)
 
 
 @pytest.mark.parametrize("on_update", ["wait", "abort"])

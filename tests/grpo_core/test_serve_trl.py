@@ -73,9 +73,12 @@ class Server:
             response = connection.getresponse()
             return response.status, json.loads(response.read())
 
-    def busy(self, calls: int) -> bool:
-        """Asks until so many calls run or wait; False: they never did."""
-        return any(self.call("GET", "/info")[1]["calls"] == calls for _ in range(2000))
+    def busy(self, running) -> bool:
+        """Asks until a call runs or waits; False: it has ended and was never seen."""
+        while not self.call("GET", "/info")[1]["calls"]:
+            if running.done():
+                return False
+        return True
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +251,7 @@ def test_weights_end_a_running_call_which_says_so(server):
     }
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(server.call, "POST", "/generate", body)
-        assert server.busy(1)
+        assert server.busy(running)
         server.engine.update_weights(weights.items(), 4)
         status, answer = running.result(timeout=500)
     assert status == 200, answer

@@ -129,7 +129,7 @@ def test_a_refused_version_does_not_disturb_the_next(pair, tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_size_that_is_not_what_came_loads_nothing(pair, kind):
     """One byte less than was sent."""
-    both = pair(kind, timeout_s=10)
+    both = pair(kind)
     both.sender.send(weights(0).items(), 0)
     both.before["sync_load"] = lambda arguments: arguments.update(size=arguments["size"] - 1)
     with pytest.raises(EngineError, match=f"weight sync (inline|by {kind[:3]}|by shared memory)"):
@@ -296,13 +296,14 @@ def test_a_group_whose_other_rank_never_comes_is_an_error_in_time(pair):
 
 def test_a_group_whose_other_rank_stops_receiving_is_an_error_in_time(pair):
     """And the next version takes a new group."""
-    both = pair("gloo", timeout_s=10)
+    both = pair("gloo")
     both.sender.send(weights(0).items(), 0)
+    both.sender._timeout_s = 1
     call, both.sender._call = both.sender._call, lambda method, arguments, payload=None: {}
     large = {"large": torch.zeros(30_000_000)}  # more than sockets hold
-    with pytest.raises(EngineError, match=r"weight sync by gloo: version 1: .*in 10 s \(rollout.timeout_s\)"):
+    with pytest.raises(EngineError, match=r"weight sync by gloo: version 1: .*in 1 s \(rollout.timeout_s\)"):
         both.sender.send(large.items(), 1)
-    both.sender._call = call
+    both.sender._call, both.sender._timeout_s = call, 500
     both.sender.send(weights(2).items(), 2)
     assert both.holds(weights(2))
 
@@ -498,7 +499,7 @@ def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
     assert sender.wait(timeout=500) == -signal.SIGKILL
     sender.stdout.close()
     # The child ends by itself, since its stdin does; a pid's descriptor can be read when it has.
-    assert select.select([ended], [], [], 20)[0]
+    assert select.select([ended], [], [], 500)[0]
     os.close(ended)
 
 

@@ -72,7 +72,7 @@ class Server:
         self.engine, self.timeout_s, self.staging = Held(), TIMEOUT_S, uploads.Staging()
         self.root, self.app, self.owner = root, FastAPI(), Owner(self.engine)
         limits = SimpleNamespace(weights_bytes=2**24)
-        add_routes(self.app, self.owner, limits, timeout_s=5, root=root)
+        add_routes(self.app, self.owner, limits, timeout_s=TIMEOUT_S, root=root)
 
         @self.app.post("/weights")
         async def weights(request: Request, x_content_sha256: str | None = Header(None)):
@@ -219,12 +219,21 @@ def test_a_damaged_upload_is_refused_and_the_old_weights_kept(server, fault, clo
 def test_an_upload_that_stops_is_ended_by_the_clock(server, monkeypatch, body):
     """The client is told how much came."""
     monkeypatch.setattr(server, "timeout_s", 0.3)
+    sent, limited = threading.Event(), asyncio.wait_for
+
+    async def behind_all(coming, limit_s):  # the clock starts when the client has sent what it will
+        running = asyncio.ensure_future(coming)
+        assert await asyncio.to_thread(sent.wait, TIMEOUT_S)
+        return await limited(running, limit_s)
+
+    monkeypatch.setattr(uploads, "asyncio", SimpleNamespace(**vars(asyncio) | {"wait_for": behind_all}))
     held = server.engine.policy_version
     with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
         client.sendall(
             b"POST /weights HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nConnection: close\r\n\r\n"
         )
         client.sendall(b"x" * (500_000 if body == "half" else 0))
+        sent.set()
         answer = b""
         while part := client.recv(4096):
             answer += part

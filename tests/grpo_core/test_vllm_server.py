@@ -422,10 +422,13 @@ def test_abort_ends_a_running_rollout(engine, vllm):
 
 def test_a_rollout_is_over_at_the_time_limit(server, vllm, tmp_path):
     """All its calls share it, and are ended at the server, too."""
-    engine = VllmServerEngine("127.0.0.1", server.port, timeout_s=3, folder=tmp_path)
+    engine = VllmServerEngine("127.0.0.1", server.port, timeout_s=500, folder=tmp_path)
+    engine.generate(REQUESTS, PARAMS)
+    engine._http.timeout_s = 3
     vllm.held.set()
     with pytest.raises(EngineTimeoutError, match=r"no answer in 3 s.*\(request r"):
         engine.generate(REQUESTS, PARAMS)
+    assert vllm.aborted.wait(500)
 
 
 @pytest.mark.parametrize(

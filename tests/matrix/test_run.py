@@ -17,6 +17,7 @@ from diagnostics.matrix import __main__ as cli
 from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import Event
 from diagnostics.matrix.records.store import Store, StoreError
+from tests.spent import unit_s
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +84,7 @@ def test_a_run_fills_the_table_and_an_unchanged_one_asks_nothing(small):
     before = (small.store / "store.jsonl").read_bytes()
     before_s = _spent_s()
     second = small.run("run")
-    assert _spent_s() - before_s < 4  # of CPU: under 2 s where nothing else is on the cores
+    assert _spent_s() - before_s < 40 * unit_s()  # of CPU: under 2 s where nothing else is on the cores
     assert second.returncode == 0
     assert second.stdout == first.stdout
     assert (small.store / "store.jsonl").read_bytes() == before
@@ -278,7 +279,7 @@ def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(world, 
     output, errors = process.communicate(timeout=500)
     assert process.returncode == code, errors
     assert "3 of 5 questions passed" in output
-    assert not _alive(int(pid.read_text()))
+    _until(lambda: not _alive(int(pid.read_text())))
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
 
 
@@ -414,10 +415,9 @@ def _until(condition, timeout_s=500):
 
 def _alive(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
         return False
-    return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
 
 
 def _complete_lines(path):

@@ -103,8 +103,12 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         deadline: float | None = None,
         repeat: bool = False,
+        patient: bool = True,
     ) -> tuple[int, bytes]:
-        """Status and body, whatever the status; one of 503 is asked again while there is time: nothing was done."""
+        """Status and body, whatever the status; one of 503 is asked again while there is time: nothing was done.
+
+        Not by who is not `patient`: to them 503 is an answer.
+        """
         sent = {**self._headers, **(headers or {})}
         if isinstance(body, dict):
             body, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
@@ -123,7 +127,8 @@ class HttpClient:
                 raise EngineUnreachableError(
                     f"{self.where(path)}: {type(error).__name__}: {error}; is the server up?"
                 ) from error
-            if status != http.client.SERVICE_UNAVAILABLE or time.monotonic() + pause_s > deadline:
+            busy = patient and status == http.client.SERVICE_UNAVAILABLE
+            if not busy or time.monotonic() + pause_s > deadline:
                 return status, text
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from grpo_core.rollout.engine import Engine
 
 _GRACE_S = 5
+_BY_ITSELF_S = (
+    4  # in which a running call may end by itself; then it is ended, and has _GRACE_S for its answer
+)
 _AT_A_TIME, _QUEUE = 32, 4096  # connections accepted, and those that wait for it
 # An extra that every server has. In full: what a server's answers rest on is computed from such names.
 _TRL = "grpo_core.rollout.connect.trl.endpoints"
@@ -120,7 +123,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
         # So many are accepted at a time: of those that come faster than they are read none is ended before its turn.
         backlog=_AT_A_TIME,
         log_level="error",  # a line for each call that is no HTTP would let anybody fill a disk
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=_BY_ITSELF_S + _GRACE_S,
         server_header=False,
     )
 
@@ -133,7 +136,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
                 listener.listen(_QUEUE)  # uvicorn has made it as short as what is accepted at a time
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().call_later(_GRACE_S - 1, app.state.owner.stop)
+            asyncio.get_running_loop().call_later(_BY_ITSELF_S, app.state.owner.stop)
             await super().shutdown(sockets)
 
     return GracefulServer(options)

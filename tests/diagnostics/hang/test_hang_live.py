@@ -21,10 +21,11 @@ from diagnostics.hang.watch import Motion, Stall
 from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
 from tests.diagnostics import report_schema
 from tests.diagnostics.hang import bench
+from tests.diagnostics.hang.sight import BLIND
 
 CASES = {case.name: case for case in bench.cases()}
 HOST = str(bench.HERE / "host.py")
-pytestmark = pytest.mark.skipif(stacks.tool() is None, reason="needs py-spy")
+pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
 
 
 @pytest.mark.slow

@@ -122,11 +122,15 @@ def test_other_tools_stacks(tmp_path, text, kind):
 def test_faulthandlers_own_words(tmp_path):
     """What this Python's faulthandler really writes."""
     program = (
-        "import faulthandler, threading; threading.Timer(9, print).start(); faulthandler.dump_traceback()"
+        "import faulthandler, os, sys, threading\n"
+        "timer = threading.Timer(500, print)\n"
+        "timer.start()\n"
+        "while sys._current_frames()[timer.ident].f_code.co_name != 'wait': pass\n"
+        "faulthandler.dump_traceback()\n"
+        "os._exit(0)\n"
     )
-    program += "; import os; os._exit(0)"
     told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
     )
     snapshot = read(tmp_path, told.stderr)
     assert {frame.function for thread in snapshot.processes[0].threads for frame in thread.frames} >= {

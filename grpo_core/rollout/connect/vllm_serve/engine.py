@@ -116,6 +116,7 @@ class VllmServerEngine:
             self._check_mark()
             return check_answers(completions, requests, self.name, aborted=self._aborting.is_set())
         finally:
+            self._running.clear()
             self._idle.set()
 
     def abort(self) -> None:
@@ -205,16 +206,17 @@ class VllmServerEngine:
             answer = self._http.json("POST", "/v1/completions", body, deadline=deadline)
         except EngineError as error:
             kind = type(error) if self._healthy() else EngineUnreachableError
+            # Its id stays among the running: the server may still be at it.
             raise kind(f"{error} (request {request.id})") from error
-        finally:
-            self._running.discard(call_id)
+        self._running.discard(call_id)
         where = self._http.where("/v1/completions")
         return completion(answer, request, params, self._version, call_id, where)
 
     def _healthy(self) -> bool:
         """Whether vLLM's engine lives: its front end outlives it by a moment, and answers 500 to everything."""
         try:
-            return self._http.call("GET", "/health", deadline=time.monotonic() + 1)[0] == HTTPStatus.OK
+            deadline = time.monotonic() + _CLEAN_UP_S
+            return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
         except EngineError:
             return True  # the call's own error says it all
 
