@@ -46,11 +46,14 @@ def _why(pid: int) -> str:
     owner = proc.uid(pid)
     if owner != os.geteuid() and os.geteuid() != 0:
         return f"it belongs to uid {owner}; look as that user (sudo -u '#{owner}' …) or as root"
-    if not _effective() & _SYS_PTRACE and _scope() not in {"", "0"}:
+    scope = _scope()
+    if scope == "3":
         return (
-            f"kernel.yama.ptrace_scope is {_scope()}: sudo sysctl kernel.yama.ptrace_scope=0, or start the job by "
-            "`hang --watch -- COMMAND`, since a parent may look"
+            "kernel.yama.ptrace_scope is 3: until this machine is started with another value, nobody may look"
         )
+    if not _effective() & _SYS_PTRACE and scope not in {"", "0"}:
+        # Of a command that `--watch` starts the reader of stacks is no parent, so that is no way around.
+        return f"kernel.yama.ptrace_scope is {scope}: look as root (sudo), or sudo sysctl kernel.yama.ptrace_scope=0"
     return f"this process lacks CAP_SYS_PTRACE over it; {_CONTAINER}"
 
 

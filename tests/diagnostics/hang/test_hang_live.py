@@ -341,6 +341,8 @@ def test_a_stall_is_when_nothing_moved():
     [
         (1001, 1000, "", "belongs to uid 1001"),
         (1000, 1000, "1", "ptrace_scope is 1"),
+        (1000, 1000, "1", "look as root"),
+        (0, 0, "3", "nobody may look"),
         (1000, 1000, "", "CAP_SYS_PTRACE"),
     ],
 )
