@@ -183,9 +183,9 @@ def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Insta
         ", ".join(_pair(item) for item in sets if item.evidence == evidence)
         for evidence in ("executed", "static")
     )
-    told = [f"Nearest pairs of which something ran and passed: {ran}."] if ran else []
+    told = [f"Pairs of which something ran and passed: {ran}."] if ran else []
     if read:
-        told.append(f"Nearest pairs that are allowed and serve all that TRL takes, read and not run: {read}.")
+        told.append(f"Pairs that are allowed and serve all that TRL takes, read and not run: {read}.")
     installs = tuple(
         install(environment, *(f"{pin.name}=={pin.version}" for pin in item.pins)) for item in sets[:1]
     )

@@ -57,8 +57,8 @@ def proxies(environment: Environment) -> list[Finding]:
             "NET901",
             Severity.WARNING,
             known_by="static",
-            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy "
-            "unless NO_PROXY has the name that they use.",
+            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy where the "
+            "client heeds these variables, unless NO_PROXY has the name that they use.",
             evidence=(
                 Evidence(f"{proxy}={seen[proxy]}", "environment"),
                 Evidence(f"{spelling}: {told}", "environment"),
@@ -245,8 +245,8 @@ def elsewhere(environment: Environment) -> list[Finding]:
     imports = (
         "What lies there comes before its own packages, and is judged here." if "PYTHONPATH" in names else ""
     )
-    home = "PYTHONHOME names another place for the standard library." if "PYTHONHOME" in names else ""
-    preload = "LD_PRELOAD loads a library into each process before its own." if "LD_PRELOAD" in names else ""
+    home = "PYTHONHOME says where the standard library is." if "PYTHONHOME" in names else ""
+    preload = "LD_PRELOAD has libraries loaded before a program's own." if "LD_PRELOAD" in names else ""
     return [
         finding(
             "ENV919", Severity.WARNING, known_by="static",
@@ -271,7 +271,7 @@ def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) ->
         known(
             issues["ENV004"],
             Severity.WARNING,
-            detail="No model is found there by its name on the hub; folders are, and what another cache holds.",
+            detail="No model is found there by its name on the hub.",
             evidence=(
                 Evidence(f"{offline}={seen[offline]}", "environment"),
                 Evidence("no such folder: nothing was ever fetched to it", cache.path),

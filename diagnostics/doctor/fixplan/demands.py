@@ -60,11 +60,11 @@ def allows(specifier: str, version: str) -> bool:
 def satisfiable(specifiers: Iterable[str]) -> bool:
     """Tells whether a version can lie in all ranges, by trying each bound and what comes right after it.
 
-    >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"])
-    (True, False)
+    >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"]), satisfiable(["==2.6.*", ">=2.5"])
+    (True, False, True)
     """
     every = list(specifiers)
-    bounds = {match for text in every for match in re.findall(r"\d[\w.!+]*", text)}
+    bounds = {match.rstrip(".") for text in every for match in re.findall(r"\d[\w.!+]*", text)}
     tried = [candidate for bound in bounds for candidate in (bound, f"{bound.partition('+')[0]}.0.1", "0")]
     return not bounds or any(
         all(allows(text, version) for text in every) for version in tried if _valid(version)

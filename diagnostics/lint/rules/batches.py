@@ -345,7 +345,7 @@ def openrlhf_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
         Severity.ERROR,
         f"{prompts} prompts x {group} completions in micro-batches of {micro} are fewer than the {devices} actors.",
         values(plan, "batch.prompts", "group.size", "batch.experience_micro", "devices.train"),
-        remedy="Lower the rollout's micro-batch, or use fewer actors.",
+        remedy=f"Make prompts x completions / micro-batch {devices} or more, or use fewer actors.",
     )
 
 
