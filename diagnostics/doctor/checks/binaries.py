@@ -228,8 +228,8 @@ def pythons(environment: Environment) -> list[Finding]:
                     )
                     if other
                     else Remedy.of(
-                        f"None of Python {', '.join(_PYTHONS)}, in its newest patch, suits all that was read: one of these "
-                        "packages has to go, or to come in another release."
+                        f"None of Python {', '.join(_PYTHONS)}, in its newest patch, suits all that was read: one of "
+                        "these packages has to go, or to come in another release."
                     ),
                 )
             )
@@ -273,8 +273,8 @@ def mixtures(environment: Environment) -> list[Finding]:
             )
         else:
             advice = (
-                "None of them is known to be what PyTorch here was built for: settle first which PyTorch is wanted. The "
-                "commands keep the newest release."
+                "None of them is known to be what PyTorch here was built for: settle first which PyTorch is wanted. "
+                "The commands keep the newest release."
             )
         older = [name for number in sorted(releases) if number != kept for name in releases[number]]
         removable = older or spare or nccl

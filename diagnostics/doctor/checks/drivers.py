@@ -77,9 +77,9 @@ def drivers(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 detail="",
                 evidence=(Evidence(gpus.problem, "libnvidia-ml.so.1"), *traces),
                 remedy=Remedy.of(
-                    "In a container that was given none: give it the GPUs and the driver's utilities (with Docker: run "
-                    "--gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Else see on the machine what the kernel "
-                    "says; after an update of the driver, reboot.",
+                    "In a container that was given no GPUs: give it them and the driver's utilities (with Docker: run "
+                    "--gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Else see on the machine what the "
+                    "kernel says; after an update of the driver, reboot.",
                     Run(("nvidia-smi",)),
                     Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
                 ),
@@ -122,8 +122,8 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
     worse = offered.major < wanted.major
     oldest = OLDEST_DRIVER.get(wanted.major, f"one for CUDA {built}") if worse else f"one for CUDA {built}"
     detail = (
-        f"CUDA {wanted.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries where they "
-        "are made for this GPU and driver."
+        f"CUDA {wanted.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries where "
+        "they are made for this GPU and driver."
         if worse
         else "It may run by minor-version compatibility; kernels that are compiled to PTX at run time may be refused "
         "('the provided PTX was compiled with an unsupported toolchain')."
@@ -169,7 +169,7 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
         found.append(
             finding(
                 "ENV909", Severity.INFO, known_by="executed",
-                detail="GPUs of several kinds: in a tensor-parallel group the slowest sets the pace, the smallest the room.",
+                detail="In a tensor-parallel group of several kinds the slowest sets the pace, the smallest the room.",
                 evidence=(Evidence(told, "NVML"),),
                 remedy=Remedy.of(
                     "Choose those of one kind.",
@@ -186,8 +186,8 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
             known(
                 issues["MEM004"],
                 Severity.WARNING,
-                detail="Memory of a GPU is in use now; from 0.9.1 on vLLM's V1 engine refuses to start where less is free "
-                "than its share.",
+                detail="Memory of a GPU is in use now; from 0.9.1 on vLLM's V1 engine refuses to start where less is "
+                "free than its share.",
                 evidence=(Evidence(told, "NVML"),),
                 remedy=Remedy.of(
                     "End what uses it, take another GPU, or lower gpu_memory_utilization.",
@@ -253,7 +253,9 @@ def _visible(environment: Environment, machine: Machine, issues: dict[str, Issue
         Evidence(f"CUDA_VISIBLE_DEVICES={asked}", "environment"),
         Evidence(f"{count} GPUs", "NVML"),
     )
-    remedy = Remedy.of("Name GPUs that are there, or unset it, unless none is meant.", Unset(("CUDA_VISIBLE_DEVICES",)))
+    remedy = Remedy.of(
+        "Name GPUs that are there, or unset it, unless none is meant.", Unset(("CUDA_VISIBLE_DEVICES",))
+    )
     if not asked.strip() or entries[0] in bad:
         hides = (
             "CUDA reads the list up to the first entry that is not there: this process sees no GPU."

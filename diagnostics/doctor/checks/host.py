@@ -56,9 +56,7 @@ def shared_memory(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
         if full
         else _more_shared_memory(machine)
     )
-    detail = (
-        "NCCL between the processes of one machine, vLLM's message queues and Ray's object store may live in it."
-    )
+    detail = "NCCL between the processes of one machine, vLLM's message queues and Ray's object store may live in it."
     evidence = (Evidence(text, "/dev/shm"),)  # noqa: S108 - a place in a report
     return [known(issues["ENV001"], severity, detail=detail, evidence=evidence, remedy=remedy)]
 

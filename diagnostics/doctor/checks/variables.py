@@ -148,7 +148,7 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
             detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it."
             if name == "PYTORCH_CUDA_ALLOC_CONF"
             else "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not look at "
-            "this name; a PyTorch that does has no memory pools beside it, which sleep needs.",
+            "this name; whether its memory pool works beside it depends on PyTorch's release.",
             evidence=(
                 Evidence(f"{name}={environment.variables[name]}", "environment"),
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),

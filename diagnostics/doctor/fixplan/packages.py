@@ -210,8 +210,8 @@ def _caveats(requirements: list[str], installer: Installer, fails: tuple[str, ..
         )
     if any("+" in item for item in requirements):
         told.append(
-            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, another where "
-            "it came from."
+            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, another "
+            "where it came from."
         )
     if installer.name in {"conda", "mamba"}:
         told.append("Whether a channel of conda has these versions was not looked up.")

@@ -230,8 +230,8 @@ def shared_devices(plans: list[RunPlan], versions: Versions) -> list[Finding]:
                 told = ", ".join(sorted(both))
                 out += found(
                     trainer, "CFG108", Severity.ERROR,
-                    f"Given to the trainer and to its server: device {told}. Where the weights are sent from it by NCCL, "
-                    "that refuses two ranks on one device; elsewhere both want its memory.",
+                    f"Given to the trainer and to its server: device {told}. Where the weights are sent from it by "
+                    "NCCL, that refuses two ranks on one device; elsewhere both want its memory.",
                     [*values(trainer, "devices.ids"), *values(server, "devices.ids"), *values(trainer, "server.host")],
                     remedy="Give the server devices of its own, or use colocate mode"
                     f"{', in TRL from 0.18 on' if trainer.framework == 'trl' else ''}.",

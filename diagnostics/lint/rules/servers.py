@@ -191,8 +191,8 @@ def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
         if asked and listens and not asked & listens and _here(trainer):
             out += found(
                 trainer, "CFG109", Severity.WARNING,
-                f"The trainer asks port {min(asked)}, and the server beside it listens on {min(listens)}: where nothing "
-                "else listens there, it waits until its timeout.",
+                f"The trainer asks port {min(asked)}, and the server beside it listens on {min(listens)}: where "
+                "nothing else listens there, it waits until its timeout.",
                 [*values(trainer, "server.port"), *values(servers[0], "server.port")],
                 remedy="Give both the same port.",
             )  # fmt: skip
