@@ -275,6 +275,15 @@ def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment, torc
     assert commands_of(found.remedy.actions) == ()
 
 
+def test_an_xformers_that_cannot_load_does_not_move_vllms_pytorch(environment):
+    """Its installed release may ask for another one."""
+    environment.add("vllm", "0.11.0").add("xformers", "0.0.30").add("torch", "2.8.0+cu128")
+    modules = (Extension("/env/xformers/_C.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
+    (found,) = examine(environment, GOOD, extensions=modules).findings
+    assert "built for the PyTorch that is wanted" in text_of(found.remedy)
+    assert commands_of(found.remedy.actions) == ()
+
+
 def test_a_flash_attn_of_an_index_of_its_own_is_not_asked_of_the_default_one(environment):
     """flash-attn-3 is on PyTorch's, as wheels."""
     environment.add("flash-attn-3", "3.0.0").add("torch", "2.8.0+cu128")

@@ -84,12 +84,17 @@ def _again(environment: Environment, bad: dict[str, list[str]], built: str) -> t
         )
     mine = {path for path, missing in bad.items() if not missing or not all(map(_of_the_system, missing))}
     flash = {path for path in mine if _release_of(environment, path).startswith("flash-attn")}
-    pinned = dict.fromkeys(_release_of(environment, path) for path in bad if path in mine - flash)
+    if any("/xformers/" in path for path in mine):
+        # Its release has a PyTorch of its own, which need not be vLLM's.
+        told.append("Install xformers in the release that was built for the PyTorch that is wanted.")
+    pinned = dict.fromkeys(
+        _release_of(environment, path) for path in bad if path in mine and "/vllm/" in path
+    )
     if pinned:
         plain = environment.vllm is not None and environment.vllm.name == "vllm"
         told.append(
-            "Install it again, together with the PyTorch that its metadata asks for"
-            + ("; on a machine without a GPU a CPU build of vLLM." if plain else ".")
+            "Install vLLM again, together with the PyTorch that its metadata asks for"
+            + ("; without a GPU of NVIDIA's its build for what is there." if plain else ".")
         )
         installs.append(install(environment, *pinned, options=("--force-reinstall",)))
     if flash and built in {"", "cpu"}:
@@ -263,8 +268,8 @@ def mixtures(environment: Environment) -> list[Finding]:
             advice = (
                 "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again from where it came."
                 if spare
-                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch again "
-                "from where it came."
+                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch"
+                f"{' again from where it came' if torch else ', which brings the one that it asks for'}."
             )
         elif built in releases:
             advice = (

@@ -228,8 +228,8 @@ def platforms(
                     detail="Asked in a process of its own, vLLM names no platform: no engine starts here.",
                     evidence=(Evidence(f"current_platform is {vllm.answer.get('platform')}", vllm.what),),
                     remedy=Remedy.of(
-                        "Without a GPU of NVIDIA's install vLLM's build for what is there, as the CPU's; with one, mend "
-                        "its driver first.",
+                        "Without a GPU of NVIDIA's install vLLM's build for what is there, as the CPU's; with one, "
+                        "mend its driver first.",
                         Explain("ENG004"),
                     ),
                 )
