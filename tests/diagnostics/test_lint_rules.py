@@ -175,6 +175,8 @@ RIGHT = [
     ("CUDA_VISIBLE_DEVICES=0,1 vllm serve m --tensor-parallel-size 2 --pipeline-parallel-size 2 --nnodes 2", {}, "CFG104"),
     ("CUDA_VISIBLE_DEVICES=0,1 vllm serve m --tensor-parallel-size 4 --distributed-executor-backend ray", {}, "CFG104"),
     (SWIFT + "--no_such_option 3 --ignore_args_error true", {"ms_swift": "4.6.0"}, "CFG113"),
+    (TRL + "--vllm_mode server --vllm_gpu_memory_utilization 90", {"trl": "1.16.0"}, "CFG105"),
+    ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\nunset PYTORCH_CUDA_ALLOC_CONF\n" + SWIFT + "--vllm_mode colocate --sleep_level 1", {"vllm": "0.10.2"}, "CFG112"),
     (TRL + "--temperature 1.0", {}, "CFG115"),
     (SWIFT + "--stop_words '<think>' '<|im_end|>' --system 'your answer' --model /data/path/model", {}, "CFG120"),
     (VERL + "trainer.default_local_dir=/data/todo-list actor_rollout_ref.model.path=$MODEL", {}, "CFG120"),

@@ -55,6 +55,9 @@ def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
     share = plan.number("engine.memory_share")
     if share is None or 0 < share <= 1:
         return []
+    # Beside a server it is of a local engine that there is none of (CFG107).
+    if plan.role == "train" and plan.get("rollout.mode") == "server":
+        return []
     return found(
         plan, "CFG105", Severity.ERROR,
         f"The engine's share of the device's memory is {share:g}; it has to be above 0 and at most 1.",
