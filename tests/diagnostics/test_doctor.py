@@ -142,6 +142,13 @@ def judged(maker, vllm, trl, cells=(GOOD,)):
     return finding
 
 
+@pytest.mark.parametrize(("vllm", "offered"), [("0.99.0", True), ("0.99.1.dev3+gabc", False)])
+def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, offered):
+    """A build of somebody's own has none."""
+    finding = judged(environment, vllm, "0.9.9")
+    assert any("add" in command for command in commands_of(finding.remedy.actions)) == offered
+
+
 def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(environment):
     """Allowed by metadata, contract fails: the name, static evidence, the nearest pairs, executed first."""
     finding = judged(environment, "0.13.0", "0.23.1")

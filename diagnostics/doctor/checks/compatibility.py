@@ -62,8 +62,20 @@ def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Find
         remedy=Remedy.of(
             "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
             _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
+        )
+        if all(map(_released, pair))
+        else Remedy.of(
+            "Move to a pair that passed, or try this one; a build that is no release is not looked up."
         ),
     )
+
+
+def _released(version: str) -> bool:
+    """Tells whether it is one: a build of a commit is asked of no index."""
+    try:
+        return not Version(version).is_devrelease
+    except InvalidVersion:
+        return False
 
 
 def _read(
