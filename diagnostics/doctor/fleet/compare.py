@@ -34,11 +34,11 @@ _SOURCES = {
     ),
 }
 _REMEDIES = {
-    "NET952": "The same torch on every node, and the NCCL that it asks for.",
-    "CMP951": "The same releases on every node, best from one lock or one image.",
+    "NET952": "The same torch on every node that trains, and the NCCL that it asks for.",
+    "CMP951": "The same releases on all nodes that do the same, best from one lock or one image.",
     "CMP952": "The same Python on every node, to the last digit where Ray is used.",
-    "CMP953": "Install every node from one lock or one image.",
-    "ENV951": "The same driver on every node, as the machines' keeper can do.",
+    "CMP953": "Install nodes that do the same from one lock or one image.",
+    "ENV951": "The same driver on every node that has GPUs, as the machines' keeper can do.",
     "ENV952": "Leave the odd nodes out, or start on each as many processes as it has GPUs, if the trainer takes that.",
     "ENV953": "Unless it may differ, set it alike: in the launcher's or the job's environment, not in one shell.",
     "ENV954": "Set it alike: ulimit or limits.conf, --shm-size of the container; what starts the run must have it.",

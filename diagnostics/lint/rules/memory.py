@@ -79,8 +79,8 @@ def sleep_without_effect(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     return found(
         plan, "CFG106", Severity.INFO,
-        "Sleep is for an engine on the trainer's devices; here it is somewhere else, and the option "
-        f"{'does nothing' if mode == 'server' else 'costs time for memory that nobody waits for'}.",
+        "Sleep is for an engine on the trainer's devices; here it is somewhere else, and "
+        f"{'does not sleep by this' if mode == 'server' else 'sleeping costs time for memory that nobody waits for'}.",
         [asked, *values(plan, "rollout.mode")], remedy=f"Leave {asked.key} out.",
     )  # fmt: skip
 
