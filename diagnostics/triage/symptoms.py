@@ -173,8 +173,8 @@ RULES = (
     ),
     Rule(
         "a metric of the update is no number (NaN or infinite)",
-        "Where an update was made by a gradient that is NaN, weights are, and nothing later can be trusted: go on from"
-        " the last checkpoint before it. Which metric was the first may say where it came from.",
+        "Where an update was made by a gradient that is no number, nothing later can be trusted: go on from the last"
+        " checkpoint before it. Which metric was the first may say where it came from.",
         _numbers_lost,
         (
             Cause("NUM027", "the first line in which any metric is NaN, and which one it is"),

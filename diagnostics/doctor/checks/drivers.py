@@ -169,7 +169,7 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
         found.append(
             finding(
                 "ENV909", Severity.INFO, known_by="executed",
-                detail="In a tensor-parallel group of several kinds the slowest sets the pace, the smallest the room.",
+                detail="Of several kinds in a tensor-parallel group the slowest sets the pace, the smallest the room.",
                 evidence=(Evidence(told, "NVML"),),
                 remedy=Remedy.of(
                     "Choose those of one kind.",

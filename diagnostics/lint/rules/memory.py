@@ -61,7 +61,7 @@ def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
     return found(
         plan, "CFG105", Severity.ERROR,
         f"The engine's share of the device's memory is {share:g}; it has to be above 0 and at most 1.",
-        values(plan, "engine.memory_share"), remedy="Give a number in between, as 0.5.",
+        values(plan, "engine.memory_share"), remedy="Give a number above 0 and up to 1, as 0.5.",
     )  # fmt: skip
 
 

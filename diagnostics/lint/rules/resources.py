@@ -171,8 +171,7 @@ def _served(plan: RunPlan, parallel: int) -> list[Finding]:
         plan, "CFG104", Severity.ERROR,
         f"The server needs {parallel * copies * stages} devices and sees {visible}.",
         values(plan, "engine.tensor_parallel", "engine.data_parallel", "engine.pipeline_parallel", "devices.visible"),
-        remedy="Show it more devices, lower its tensor, pipeline or data parallelism, or start it where a Ray cluster "
-        "has the rest.",
+        remedy="Show it more devices, or lower its tensor, pipeline or data parallelism.",
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def meets_nobody(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     return found(
         plan, "HNG015", Severity.WARNING,
-        f"Each of {nodes.data} nodes that runs this looks for the first one on itself, and waits there.",
+        f"Each of {nodes.data} nodes that runs this looks for the first one on itself, and waits.",
         [address, nodes], remedy="Give the first node's own address, the same on all.",
     )  # fmt: skip
 
