@@ -151,6 +151,7 @@ RIGHT = [
     (SWIFT + "--vllm_mode colocate --vllm_gpu_memory_utilization 0.9 --sleep_level 1", {}, "CFG105"),
     (SWIFT + "--vllm_mode colocate --vllm_gpu_memory_utilization 0.9 --sleep_level $SLEEP", {}, "CFG105"),
     (SWIFT + "--vllm_mode colocate --sleep_level 1", {}, "CFG106"),
+    ("python3 -m openrlhf.cli.train_ppo_ray --vllm_num_engines 8 --colocate_all_models --async_train --vllm_enable_sleep", {"openrlhf": "0.6.0"}, "CFG106"),
     (SWIFT + "--vllm_mode colocate --vllm_max_model_len 4096", {}, "CFG107"),
     ("CUDA_VISIBLE_DEVICES=0 swift rollout --model m &\nCUDA_VISIBLE_DEVICES=1 " + SWIFT + "--vllm_mode server --vllm_server_host 127.0.0.1", {}, "CFG108"),
     ("CUDA_VISIBLE_DEVICES=0 swift rollout --model m &\nCUDA_VISIBLE_DEVICES=0 " + SWIFT + "--vllm_mode server --vllm_server_host 10.0.0.7", {}, "CFG108"),

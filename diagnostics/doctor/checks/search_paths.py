@@ -53,7 +53,7 @@ def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
         severity,
         known_by="static",
         certainty="supported" if severity is Severity.WARNING else "established",
-        detail=f"Because of {source} {where} imports these in place of what is installed: "
+        detail=f"Because of {source} {where} finds these before what is installed: "
         f"{', '.join(each.module for each in found[:_MOST_TOLD])}{f' and {rest} more' if rest > 0 else ''}.",
         evidence=tuple(
             Evidence(f"{each.module} is found here before {each.hidden}, by {source}", each.place)
@@ -110,7 +110,7 @@ def lost(environment: Environment) -> list[Finding]:
                 "ENV926",
                 Severity.WARNING,
                 known_by="static",
-                detail="Modules that lay there are not found; where nothing asks for them, nothing is lost.",
+                detail="Modules that lay only there are not found; where nothing asks for them, nothing is lost.",
                 evidence=stale,
                 remedy=Remedy.of(
                     "Install it again from where its folder is now, or take out the line or the file that names it."

@@ -68,13 +68,12 @@ def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
 @rule("CFG106", check="memory and sleep")
 def sleep_without_effect(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG106: sleep is asked of an engine that has devices of its own."""
-    del versions
     asked = plan.values.get("engine.sleep_level") or plan.values.get("engine.sleep")
     if asked is None or asked.soft or not asked.known or not asked.data or plan.role != "train":
         return []
     mode = plan.get("rollout.mode")
     if plan.framework == "openrlhf":
-        return _openrlhf(plan, mode)
+        return _openrlhf(plan, mode, refused=versions.within("openrlhf", ">=0.8") is not False)
     if mode not in {"server", "async"} or plan.framework not in {"trl", "ms-swift"}:
         return []
     return found(
@@ -85,7 +84,7 @@ def sleep_without_effect(plan: RunPlan, versions: Versions) -> list[Finding]:
     )  # fmt: skip
 
 
-def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
+def _openrlhf(plan: RunPlan, mode: str | None, *, refused: bool) -> list[Finding]:
     items = plan.settings.items
     together = items.get("train.colocate_all") or items.get("colocate_all_models")
     if together is not None and plan.get("rollout.async"):
@@ -93,7 +92,7 @@ def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
             plan, "CFG106", Severity.ERROR,
             "OpenRLHF refuses sleep in an asynchronous run with colocate_all.",
             values(plan, "engine.sleep", "rollout.async"),
-            remedy=spelled(plan.settings, "Leave --vllm.enable_sleep out."),
+            remedy=spelled(plan.settings, "Leave --vllm.enable_sleep out."), gate=refused,
         )  # fmt: skip
     if mode == "async" and together is None:
         return found(
