@@ -271,7 +271,7 @@ def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment, torc
     (found,) = [
         each for each in examine(environment, GOOD, extensions=modules).findings if each.code == "ENV910"
     ]
-    assert "uninstall it, or install such a PyTorch" in text_of(found.remedy)
+    assert "else uninstall it, or install such a PyTorch" in text_of(found.remedy)
     assert commands_of(found.remedy.actions) == ()
 
 

@@ -99,8 +99,8 @@ def _again(environment: Environment, bad: dict[str, list[str]], built: str) -> t
         installs.append(install(environment, *pinned, options=("--force-reinstall",)))
     if flash and built in {"", "cpu"}:
         told.append(
-            "flash-attn is built beside a PyTorch with CUDA or ROCm: uninstall it, or install such a PyTorch and build "
-            "it again then."
+            "flash-attn is built beside a PyTorch with CUDA or ROCm: where one is here build it again, else uninstall "
+            "it, or install such a PyTorch first."
         )
     elif flash and any("/flash_attn_3/" in path for path in flash):
         told.append("Install flash-attn again from where it came, for the PyTorch that is here.")
