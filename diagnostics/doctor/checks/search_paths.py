@@ -168,7 +168,7 @@ def entry_points(environment: Environment, issues: dict[str, Issue]) -> list[Fin
             issues["ENV012"],
             Severity.ERROR,
             certainty="established",
-            detail=f"Not there: {', '.join(lacking)}. Each import stands at the top of a module, under no condition.",
+            detail=f"Not there: {', '.join(lacking)}. Each is imported with its module, under no condition.",
             evidence=tuple(lacking.values())[:_MOST_TOLD],
             remedy=Remedy.of(
                 "Install what lacks, in a release that the trainer asks for.",
