@@ -417,7 +417,7 @@ def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
         ({"configs": (ConfigFile("nccl", "/a.conf", {"A": "1"}, {"A": 1}),)}, {}, "Move it away", "--config_file"),
         ({"gpus": replace(GOOD.gpus, driver="535.1", cuda="12.2")}, {}, "one for CUDA", "525.60.13"),
         ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, {}, "525.60.13", "one for CUDA"),
-        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD has libraries loaded", "comes before its own"),
+        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD names libraries", "comes before its own"),
         ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "comes before its own", "LD_PRELOAD"),
         ({}, {"PYTHONHOME": "/other"}, "where the standard library is", "comes before its own"),
         ({}, {"CUDA_VISIBLE_DEVICES": ""}, "The list is empty", "reads the list"),

@@ -246,7 +246,7 @@ def elsewhere(environment: Environment) -> list[Finding]:
         "What lies there comes before its own packages, and is judged here." if "PYTHONPATH" in names else ""
     )
     home = "PYTHONHOME says where the standard library is." if "PYTHONHOME" in names else ""
-    preload = "LD_PRELOAD has libraries loaded before a program's own." if "LD_PRELOAD" in names else ""
+    preload = "LD_PRELOAD names libraries that come before a program's own." if "LD_PRELOAD" in names else ""
     return [
         finding(
             "ENV919", Severity.WARNING, known_by="static",
