@@ -47,6 +47,13 @@ class EntryPoint:
 
 # What packages bring beside their own module by mistake: nothing of a run imports it, and every project has one.
 _BESIDE = frozenset({"tests", "test", "docs", "examples", "benchmarks", "scripts", "tools"})
+# Of the standard library what no folder can hide: built in (Modules/Setup.bootstrap.in, Python/bltinmodule.c), and from
+# 3.11 on frozen (Python/frozen.c).
+_BUILT_IN = frozenset(
+    "atexit builtins errno faulthandler gc itertools marshal posix pwd sys time".split()  # noqa: SIM905 - a list to read
+)
+_FROZEN = frozenset("abc codecs genericpath io ntpath os posixpath runpy site stat zipimport".split())  # noqa: SIM905
+_NOT_FROZEN = {"3.8", "3.9", "3.10"}
 
 
 @dataclass(frozen=True)
@@ -201,7 +208,8 @@ def shadows(
     # The standard library comes behind the variable and before all packages.
     named = [(Path(each.path), each.source, each.kind) for each in search.entries if not each.state]
     before = [] if environ.get("PYTHONSAFEPATH") else [(working, "the working folder", "variable")]
-    stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"}
+    stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"} - _BUILT_IN
+    stdlib -= frozenset() if search.release in _NOT_FROZEN else _FROZEN
     for place, (folder, source, kind) in enumerate([*before, *named]):
         names = listed(folder)
         if not names or (kind == "variable" and (folder / "os.py").exists()):

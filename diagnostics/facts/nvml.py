@@ -79,12 +79,13 @@ def _device(library: Any, index: int) -> dict[str, Any]:
     seen: dict[str, Any] = {"index": index, "name": _maybe(library, "nvmlDeviceGetName", handle)}
     seen["uuid"] = _maybe(library, "nvmlDeviceGetUUID", handle)
     try:
-        _call(library, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-        seen |= {"memory_gb": round(memory.total / 1e9, 1), "used_gb": round(memory.used / 1e9, 1)}
         _call(library, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
         seen["capability"] = f"{major.value}.{minor.value}"
+        _call(library, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        seen |= {"memory_gb": round(memory.total / 1e9, 1), "used_gb": round(memory.used / 1e9, 1)}
     except NvmlError as error:
-        seen["problem"] = str(error)
+        # A GPU that shares the machine's memory has none of its own to tell of; some may not be asked.
+        seen |= {} if str(error).endswith((_ERRORS[3], _ERRORS[4])) else {"problem": str(error)}
     mode = _number(library, "nvmlDeviceGetComputeMode", handle)
     mig = _pair(library, "nvmlDeviceGetMigMode", handle)
     pending = _number(library, "nvmlDeviceGetRetiredPagesPendingStatus", handle)

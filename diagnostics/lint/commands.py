@@ -35,6 +35,8 @@ _LAUNCHERS = {
     "num_machines": "nodes",
     "num_nodes": "nodes",
     "master_addr": "master_addr",
+    "rdzv_endpoint": "rendezvous",
+    "rdzv-endpoint": "rendezvous",
     "main_process_ip": "master_addr",
     "master_port": "master_port",
     "master-port": "master_port",

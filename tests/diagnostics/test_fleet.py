@@ -147,6 +147,10 @@ def test_a_node_with_nothing_installed_is_another_environment(facts):
     items = compare.differences(fleet)
     assert [item.code for item in items] == ["CMP951"]
     assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
+    assert "in the list for one" in text_of(items[0].remedy)
+    # The nodes of a cluster stand in no list.
+    items = compare.differences([replace(each, word="node") for each in fleet])
+    assert "in the list" not in text_of(items[0].remedy)
     assert "--prefix" in text_of(items[0].remedy)
 
 

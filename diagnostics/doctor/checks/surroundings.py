@@ -41,8 +41,11 @@ def broken_metadata(environment: Environment) -> list[Finding]:
                 # What an installer set aside under a tilde is in nobody's way.
                 Severity.WARNING if aside else Severity.ERROR,
                 known_by="static",
-                detail="These metadata folders have no name or version.",
-                evidence=tuple(Evidence("no name or version", place) for place in environment.broken),
+                detail="These metadata folders have no name or version that packaging allows.",
+                evidence=tuple(
+                    Evidence("no name or version that packaging allows", place)
+                    for place in environment.broken
+                ),
                 remedy=Remedy.of(
                     "Remove these folders."
                     if aside

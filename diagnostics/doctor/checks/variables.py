@@ -57,8 +57,8 @@ def proxies(environment: Environment) -> list[Finding]:
             "NET901",
             Severity.WARNING,
             known_by="static",
-            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy "
-            "unless NO_PROXY has the name that they use.",
+            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy where the "
+            "client heeds these variables, unless NO_PROXY has the name that they use.",
             evidence=(
                 Evidence(f"{proxy}={seen[proxy]}", "environment"),
                 Evidence(f"{spelling}: {told}", "environment"),
@@ -148,7 +148,7 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
             detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it."
             if name == "PYTORCH_CUDA_ALLOC_CONF"
             else "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not look at "
-            "this name; a PyTorch that does has no memory pools beside it, which sleep needs.",
+            "this name; whether its memory pool works beside it depends on PyTorch's release.",
             evidence=(
                 Evidence(f"{name}={environment.variables[name]}", "environment"),
                 Evidence(f"{vllm.name} {vllm.version}", vllm.place),
@@ -245,8 +245,8 @@ def elsewhere(environment: Environment) -> list[Finding]:
     imports = (
         "What lies there comes before its own packages, and is judged here." if "PYTHONPATH" in names else ""
     )
-    home = "PYTHONHOME names another place for the standard library." if "PYTHONHOME" in names else ""
-    preload = "LD_PRELOAD loads a library into each process before its own." if "LD_PRELOAD" in names else ""
+    home = "PYTHONHOME says where the standard library is." if "PYTHONHOME" in names else ""
+    preload = "LD_PRELOAD names libraries that come before a program's own." if "LD_PRELOAD" in names else ""
     return [
         finding(
             "ENV919", Severity.WARNING, known_by="static",
@@ -271,7 +271,7 @@ def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) ->
         known(
             issues["ENV004"],
             Severity.WARNING,
-            detail="No model is found there by its name on the hub; folders are, and what another cache holds.",
+            detail="No model is found there by its name on the hub.",
             evidence=(
                 Evidence(f"{offline}={seen[offline]}", "environment"),
                 Evidence("no such folder: nothing was ever fetched to it", cache.path),

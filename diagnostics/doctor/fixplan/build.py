@@ -249,7 +249,7 @@ def _refusals(refused: list[PinnedSet], sets: list[PinnedSet], found: list[Findi
             (f"{item.source}, which ran", *item.against),
             f"The plan takes {sets[0].source} instead."
             if sets
-            else "No set in the table suits all of these; one of them has to give way.",
+            else "No set in the table fits all that is asked for here; something has to give way.",
         )
         for item in refused[:2]
         if nearest is None or item.distance <= nearest
@@ -291,7 +291,7 @@ def _help(
     if paired and {finding.code for finding in found} & PAIR and not sets:
         told.append(
             compat.problem
-            or "No set in the table fits what else is installed: a fresh environment with one of its cells, "
+            or "No set in the table fits here: a fresh environment with one of its cells, "
             "`nox -s matrix -- --list`, or your own pair among them (`nox -s matrix -- add`)."
         )
     if outcome == "unknown":

@@ -58,17 +58,25 @@ def allows(specifier: str, version: str) -> bool:
 
 
 def satisfiable(specifiers: Iterable[str]) -> bool:
-    """Tells whether a version can lie in all ranges, by trying each bound and what comes right after it.
+    """Tells whether a version can lie in all ranges, by trying each bound, what comes right after it, and the next.
 
-    >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"])
-    (True, False)
+    >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"]), satisfiable(["==2.6.*", ">=2.5"])
+    (True, False, True)
+    >>> satisfiable([">=4.52", "!=4.52.*"])
+    True
     """
     every = list(specifiers)
-    bounds = {match for text in every for match in re.findall(r"\d[\w.!+]*", text)}
-    tried = [candidate for bound in bounds for candidate in (bound, f"{bound.partition('+')[0]}.0.1", "0")]
+    bounds = {match.rstrip(".") for text in every for match in re.findall(r"\d[\w.!+]*", text)}
+    plain = {bound.partition("+")[0] for bound in bounds}
+    tried = [*bounds, *(f"{bound}.0.1" for bound in plain), *map(_next, plain), "0"]
     return not bounds or any(
         all(allows(text, version) for text in every) for version in tried if _valid(version)
     )
+
+
+def _next(version: str) -> str:
+    """The version with a last number that is one more."""
+    return re.sub(r"\d{1,9}$", lambda last: str(int(last[0]) + 1), version)
 
 
 def _valid(version: str) -> bool:

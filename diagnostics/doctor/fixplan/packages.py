@@ -182,7 +182,7 @@ def _offer(mine: list[Finding], first: PinnedSet, installer: Installer) -> Step:
         cost=_cost(first, [pin.requirement for pin in first.pins]),
         undo=(installer.restore(),),
         commands=(installer.record(), installer.install(pin.requirement for pin in first.pins)),
-        text=(Advice("Nothing is known against this pair; that it works is not known either."),),
+        text=(Advice("The table has nothing against this pair, and no run that shows it to work."),),
     )
 
 
@@ -210,8 +210,8 @@ def _caveats(requirements: list[str], installer: Installer, fails: tuple[str, ..
         )
     if any("+" in item for item in requirements):
         told.append(
-            "A version with a local part (+cpu, +cu126) is not on the default index: torch's is on PyTorch's own, "
-            "another where it came from."
+            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, another "
+            "where it came from."
         )
     if installer.name in {"conda", "mamba"}:
         told.append("Whether a channel of conda has these versions was not looked up.")

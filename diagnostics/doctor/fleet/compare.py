@@ -34,13 +34,13 @@ _SOURCES = {
     ),
 }
 _REMEDIES = {
-    "NET952": "The same torch on every node, and the NCCL that it asks for.",
-    "CMP951": "The same releases on every node, best from one lock or one image.",
+    "NET952": "The same torch on every node that trains, and the NCCL that it asks for.",
+    "CMP951": "The same releases on all nodes that do the same, best from one lock or one image.",
     "CMP952": "The same Python on every node, to the last digit where Ray is used.",
-    "CMP953": "Install every node from one lock or one image.",
-    "ENV951": "The same driver on every node, as the machines' keeper can do.",
-    "ENV952": "As many processes on each node as it has GPUs; where the model differs, leave the odd nodes out.",
-    "ENV953": "Set it alike on every node: in the launcher's or the job's environment, not in one shell.",
+    "CMP953": "Install nodes that do the same from one lock or one image.",
+    "ENV951": "The same driver on every node that has GPUs, as the machines' keeper can do.",
+    "ENV952": "Leave the odd nodes out, or start on each as many processes as it has GPUs, if the trainer takes that.",
+    "ENV953": "Unless it may differ, set it alike: in the launcher's or the job's environment, not in one shell.",
     "ENV954": "Set it alike: ulimit or limits.conf, --shm-size of the container; what starts the run must have it.",
     "ENV955": "Fetch the model on the nodes that lack it, or put the cache on a shared disk.",
     "ENV956": "Nothing, if it is meant to be so.",
@@ -94,8 +94,10 @@ def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
         detail=f"{_who(bare)}: none of {', '.join(there)}, which the other nodes have.",
         evidence=tuple(Evidence(f"examined: {prefix}", node.label) for node, prefix in prefixes),
         remedy=Remedy.of(
-            "If that is not the environment that runs there, name the right one: --prefix for all nodes, prefix=DIR "
-            "in the list for one. Else install it as on the other nodes."
+            "If that is not the environment that runs there, name the right one: --prefix for all nodes"
+            # The nodes of a cluster stand in no list.
+            f"{'' if bare[0].word == 'node' else ', prefix=DIR in the list for one'}. Else install it as on the other "
+            "nodes."
         ),
     )
 

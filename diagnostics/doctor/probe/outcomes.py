@@ -228,7 +228,8 @@ def platforms(
                     detail="Asked in a process of its own, vLLM names no platform: no engine starts here.",
                     evidence=(Evidence(f"current_platform is {vllm.answer.get('platform')}", vllm.what),),
                     remedy=Remedy.of(
-                        "On a machine without a GPU install a CPU build of vLLM; with one, mend the driver first.",
+                        "Without a GPU of NVIDIA's install vLLM's build for what is there, as the CPU's; with one, "
+                        "mend its driver first.",
                         Explain("ENG004"),
                     ),
                 )
@@ -266,7 +267,7 @@ def parity(ended: ChildEnded) -> list[Finding]:
             "NUM901",
             Severity.ERROR,
             known_by="executed",
-            detail=f"By {told} at most; {tolerance:g} is what rounding explains here."
+            detail=f"By {told} at most; up to {tolerance:g} is taken for rounding here."
             if counted
             else f"The largest difference is no number: {told}.",
             evidence=(

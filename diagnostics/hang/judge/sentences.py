@@ -193,7 +193,7 @@ def supposed(index: Index, keys: tuple[str, ...], why: str) -> str:
         who, said = "a rank", "waits in a collective"
     if len(keys) > 1:
         said = said.replace("waits", "wait", 1)
-    return f"{_upper(who)} {said}: {why}. Which process holds it up was not read from this dump."
+    return f"{_upper(who)} {said}: {why}. Which process holds it up was not read from what was given."
 
 
 def of_waiters(index: Index, keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -60,5 +60,5 @@ def read(document: Any, name: str) -> Snapshot:
         except SnapshotError as error:
             raise ReadError(f"{name}: {error}") from None
     raise ReadError(
-        f"{name}: JSON, but no bundle of hang --save, and none of py-spy's, a flight recorder's or RAS's"
+        f"{name}: JSON that could not be read as a bundle of hang --save, as py-spy's, a flight recorder's or RAS's"
     )

@@ -313,7 +313,9 @@ def _easyr1_per_device(plan: RunPlan) -> list[Finding]:
         f"global_batch_size {mini} x {group} completions over {ranks} data-parallel ranks are {per_device} for each, "
         f"no multiple of micro_batch_size_per_device_for_update {micro}.",
         values(plan, "batch.mini", "group.size", "devices.train", "train.sequence_parallel", "batch.micro"),
-        remedy="Make global_batch_size x n a multiple of ranks x micro batch.",
+        remedy="Make global_batch_size x n a multiple of ranks x micro batch."
+        if ranks
+        else f"Lower the sequence parallelism to {devices} or less.",
     )
 
 
@@ -345,7 +347,7 @@ def openrlhf_batches(plan: RunPlan, versions: Versions) -> list[Finding]:
         Severity.ERROR,
         f"{prompts} prompts x {group} completions in micro-batches of {micro} are fewer than the {devices} actors.",
         values(plan, "batch.prompts", "group.size", "batch.experience_micro", "devices.train"),
-        remedy="Lower the rollout's micro-batch, or use fewer actors.",
+        remedy=f"Make prompts x completions / micro-batch {devices} or more, or use fewer actors.",
     )
 
 

@@ -55,9 +55,12 @@ def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
     share = plan.number("engine.memory_share")
     if share is None or 0 < share <= 1:
         return []
+    # Beside a server it is of a local engine that there is none of (CFG107).
+    if plan.role == "train" and plan.get("rollout.mode") == "server":
+        return []
     return found(
         plan, "CFG105", Severity.ERROR,
-        f"The engine's share of the device's memory is {share:g}; it is a part of 1.",
+        f"The engine's share of the device's memory is {share:g}; it has to be above 0 and at most 1.",
         values(plan, "engine.memory_share"), remedy="Give a number above 0 and up to 1, as 0.5.",
     )  # fmt: skip
 
@@ -65,24 +68,23 @@ def share_out_of_range(plan: RunPlan, versions: Versions) -> list[Finding]:
 @rule("CFG106", check="memory and sleep")
 def sleep_without_effect(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG106: sleep is asked of an engine that has devices of its own."""
-    del versions
     asked = plan.values.get("engine.sleep_level") or plan.values.get("engine.sleep")
     if asked is None or asked.soft or not asked.known or not asked.data or plan.role != "train":
         return []
     mode = plan.get("rollout.mode")
     if plan.framework == "openrlhf":
-        return _openrlhf(plan, mode)
+        return _openrlhf(plan, mode, refused=versions.within("openrlhf", ">=0.8") is not False)
     if mode not in {"server", "async"} or plan.framework not in {"trl", "ms-swift"}:
         return []
     return found(
         plan, "CFG106", Severity.INFO,
-        "Sleep is for an engine on the trainer's devices; here it is somewhere else, and the option "
-        f"{'does nothing' if mode == 'server' else 'costs time for memory that nobody waits for'}.",
+        "Sleep is for an engine on the trainer's devices; here it is somewhere else, and "
+        f"{'does not sleep by this' if mode == 'server' else 'sleeping costs time for memory that nobody waits for'}.",
         [asked, *values(plan, "rollout.mode")], remedy=f"Leave {asked.key} out.",
     )  # fmt: skip
 
 
-def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
+def _openrlhf(plan: RunPlan, mode: str | None, *, refused: bool) -> list[Finding]:
     items = plan.settings.items
     together = items.get("train.colocate_all") or items.get("colocate_all_models")
     if together is not None and plan.get("rollout.async"):
@@ -90,7 +92,7 @@ def _openrlhf(plan: RunPlan, mode: str | None) -> list[Finding]:
             plan, "CFG106", Severity.ERROR,
             "OpenRLHF refuses sleep in an asynchronous run with colocate_all.",
             values(plan, "engine.sleep", "rollout.async"),
-            remedy=spelled(plan.settings, "Leave --vllm.enable_sleep out."),
+            remedy=spelled(plan.settings, "Leave --vllm.enable_sleep out."), gate=refused,
         )  # fmt: skip
     if mode == "async" and together is None:
         return found(

@@ -346,7 +346,9 @@ def _openrlhf_queue(plan: RunPlan) -> Wrong | None:
     if depth is None or depth > 0 or plan.get("rollout.async") is not True:
         return None
     return Wrong(
-        f"The queue of rollouts is {depth} long.", tuple(values(plan, "rollout.depth")), "Make it 1 or more."
+        f"The queue of rollouts is to hold {depth}; OpenRLHF refuses fewer than 1.",
+        tuple(values(plan, "rollout.depth")),
+        "Make it 1 or more.",
     )
 
 

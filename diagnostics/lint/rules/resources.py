@@ -148,11 +148,24 @@ def tensor_parallel(plan: RunPlan, versions: Versions) -> list[Finding]:  # noqa
     )  # fmt: skip
 
 
+# What a server over several nodes is told, or one whose devices Ray finds.
+_NODES = {"nnodes", "n", "node_rank", "r", "data_parallel_size_local", "dpl", "data_parallel_address", "dpa",
+          "data_parallel_rank", "dpn", "data_parallel_start_rank", "dpr", "headless"}  # fmt: skip
+_BACKENDS = ("distributed_executor_backend", "data_parallel_backend", "dpb")
+
+
+def _of_nodes(plan: RunPlan) -> bool:
+    items = plan.settings.items
+    return bool(_NODES & set(items)) or any(
+        name in items and items[name].data not in {"mp", "uni", None} for name in _BACKENDS
+    )
+
+
 def _served(plan: RunPlan, parallel: int) -> list[Finding]:
     visible = plan.whole("devices.visible")
     copies = plan.whole("engine.data_parallel") or 1
     stages = plan.whole("engine.pipeline_parallel") or 1
-    if visible is None or parallel * copies * stages <= visible:
+    if visible is None or parallel * copies * stages <= visible or _of_nodes(plan):
         return []
     return found(
         plan, "CFG104", Severity.ERROR,
@@ -216,8 +229,8 @@ def shared_devices(plans: list[RunPlan], versions: Versions) -> list[Finding]:
                 told = ", ".join(sorted(both))
                 out += found(
                     trainer, "CFG108", Severity.ERROR,
-                    f"Given to the trainer and to its server: device {told}. Where the weights are sent from it, NCCL "
-                    "refuses two ranks on one device; elsewhere both want its memory.",
+                    f"Given to the trainer and to its server: device {told}. Where the weights are sent from it by "
+                    "NCCL, that refuses two ranks on one device; elsewhere both want its memory.",
                     [*values(trainer, "devices.ids"), *values(server, "devices.ids"), *values(trainer, "server.host")],
                     remedy="Give the server devices of its own, or use colocate mode"
                     f"{', in TRL from 0.18 on' if trainer.framework == 'trl' else ''}.",

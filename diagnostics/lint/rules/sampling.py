@@ -57,7 +57,7 @@ def greedy(plan: RunPlan, versions: Versions) -> list[Finding]:
         plan, "CFG115", Severity.WARNING if temperature == 0 else Severity.ERROR,
         f"The temperature of rollouts is {temperature:g}: vLLM refuses it where a group is asked for at once, as does "
         "transformers where TRL samples without vLLM; a trainer that divides by it gets NaN; else the completions of a "
-        "group are the same, with nothing to compare."
+        "group are the same but for rounding."
         if temperature == 0 else f"The temperature is {temperature:g}; none is below 0.",
         values(plan, "sampling.temperature", "group.size"),
         remedy=f"Set {plan.values['sampling.temperature'].key} to 1.0; use 0 for evaluation only.",

@@ -66,6 +66,9 @@ def meets_nobody(plan: RunPlan, versions: Versions) -> list[Finding]:
     del versions
     address = plan.settings.launch.get("master_addr") or plan.settings.environ.get("MASTER_ADDR")
     nodes = plan.settings.launch.get("nodes") or plan.settings.environ.get("NNODES")
+    # torchrun that is told where to meet gives its processes an address of its own.
+    if "rendezvous" in plan.settings.launch:
+        return []
     # A default is there to be set by who starts it on several nodes.
     if plan.framework not in _SERVERS or address is None or nodes is None or address.soft or nodes.soft:
         return []
@@ -188,8 +191,8 @@ def found_elsewhere(plans: list[RunPlan], versions: Versions) -> list[Finding]:
         if asked and listens and not asked & listens and _here(trainer):
             out += found(
                 trainer, "CFG109", Severity.WARNING,
-                f"The trainer asks port {min(asked)}, and the server beside it listens on {min(listens)}: it will wait "
-                "until its timeout.",
+                f"The trainer asks port {min(asked)}, and the server beside it listens on {min(listens)}: where "
+                "nothing else listens there, it waits until its timeout.",
                 [*values(trainer, "server.port"), *values(servers[0], "server.port")],
                 remedy="Give both the same port.",
             )  # fmt: skip

@@ -23,9 +23,12 @@ _SHOWN = 4
 @rule("CFG113", check="options")
 def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG113: options that the framework's own parser refuses in this release; one finding for all of them."""
+    release = versions.known.get(plan.framework)
+    if (lenient := plan.settings.items.get("ignore_args_error")) and lenient.data is not False:
+        # ms-swift then passes over what it does not know, with a warning.
+        return []
     if plan.framework in versions.copies:
         return _copied(plan, versions.copies[plan.framework])
-    release = versions.known.get(plan.framework)
     if not plan.settings.exact or release is None or not known.was_read(plan.framework, release):
         return []
     taken = known.names(plan.framework, plan.role)

@@ -341,6 +341,10 @@ class _ShellReader:
             self._source(words[1])
         elif name == "shift" or [word.clean for word in words[:2]] == ["set", "--"]:
             self._shift(words)
+        elif name == "unset":
+            for word in words[1:]:
+                for held in (self.scope.variables, self.scope.arrays, self.scope.exported):
+                    held.pop(word.clean, None)
         elif name in self.functions and self._may_call(name):
             self._call(name, words[1:])
         else:

@@ -28,6 +28,10 @@ def dockerfile(text: str) -> str:
     entry = -1
     going = False
     for line in text.splitlines():
+        if going and (not line.strip() or line.lstrip().startswith("#")):
+            # Docker drops comments and empty lines within an instruction, and goes on.
+            lines.append("\\")
+            continue
         match = None if going else _INSTRUCTION.match(line)
         goes = line.rstrip().endswith("\\")
         if match is None:

@@ -17,8 +17,8 @@ def drawn(pictures: dict[str, Any]) -> str:
         return ""
     floor = pictures["floor"]
     parts = [
-        _figure("Differences of scored ids, in floors (the line: the floor, below which most are of an engine that is"
-                " right lie)", _histogram([abs(one) / floor for one in pictures["difference"]])),
+        _figure("Differences of scored ids, in floors (the line: the floor)",
+                _histogram([abs(one) / floor for one in pictures["difference"]])),
         _figure("Mean difference by position, in floors", _bars([one / floor for one in pictures.get("position", ())])),
         _figure("Mean difference from each checkpoint, in floors",
                 _versions({name: one / floor for name, one in pictures.get("versions", {}).items()})),

@@ -42,7 +42,7 @@ def _finding(finding: Finding) -> str:
     parts = [f"#### {finding.severity.word} {finding.code}: {text_of(finding.title)}"]
     if finding.detail:
         parts.append(text_of(wording.one_line(finding.detail)))
-    parts.append(f"How it is known: {finding.known_by}; that it concerns this run: {finding.certainty}.")
+    parts.append(f"How it is known: {finding.known_by}; that it concerns you: {finding.certainty}.")
     evidence = "\n".join(f"{item.text}    # {item.place}" for item in finding.evidence)
     parts.append(_block(evidence))
     if finding.remedy:
