@@ -24,9 +24,6 @@ _SHOWN = 4
 def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
     """CFG113: options that the framework's own parser refuses in this release; one finding for all of them."""
     release = versions.known.get(plan.framework)
-    if (lenient := plan.settings.items.get("ignore_args_error")) and lenient.data is not False:
-        # ms-swift then passes over what it does not know, with a warning.
-        return []
     if plan.framework in versions.copies:
         return _copied(plan, versions.copies[plan.framework])
     if not plan.settings.exact or release is None or not known.was_read(plan.framework, release):
@@ -58,14 +55,18 @@ def not_there(plan: RunPlan, versions: Versions) -> list[Finding]:
         detail = "Hydra refuses a key that the release's config does not have"
         remedy = f"Write the key of this release; {keys} adds one that your code reads and the config lacks."
     else:
-        detail, remedy = (
-            "Its parser refuses what it does not know",
-            "Write the name of this release, or leave it out.",
-        )
+        detail = f"Its parser {'passes over' if _ignored(plan) else 'refuses'} what it does not know"
+        remedy = "Write the name of this release, or leave it out."
     return found(
-        plan, "CFG113", Severity.ERROR,
+        plan, "CFG113", Severity.WARNING if _ignored(plan) else Severity.ERROR,
         f"{detail}, in {plan.framework} {release}: {'; '.join(told[:_SHOWN])}{more}.", gone, remedy=remedy,
     )  # fmt: skip
+
+
+def _ignored(plan: RunPlan) -> bool:
+    """Whether ms-swift was told to pass over, with a line in its log, what it does not know."""
+    told = plan.settings.items.get("ignore_args_error")
+    return told is not None and told.data is not False
 
 
 def _copied(plan: RunPlan, folder: str) -> list[Finding]:
@@ -81,9 +82,10 @@ def _copied(plan: RunPlan, folder: str) -> list[Finding]:
     told = [(value.key, known.nearest(value.key, taken)) for value in gone[:_SHOWN]]
     shown = "; ".join(key + (f" (did you mean {near}?)" if near else "") for key, near in told)
     more = f", and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
+    does = "passes over" if _ignored(plan) else "refuses"
     return found(
-        plan, "CFG113", Severity.ERROR,
-        f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, does not know {shown}{more}, and refuses "
+        plan, "CFG113", Severity.WARNING if _ignored(plan) else Severity.ERROR,
+        f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, does not know {shown}{more}, and {does} "
         "what it does not know.", gone, remedy="Write the name that the copy has, or leave it out.",
     )  # fmt: skip
 
