@@ -136,7 +136,7 @@ def folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
     temporary = Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 - its size is asked
     return {
         "environment": Path(prefix),
-        "hub cache": Path(environ.get("HF_HUB_CACHE") or hub / "hub"),
+        "hub cache": Path(environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or hub / "hub"),
         "vllm cache": Path(environ.get("VLLM_CACHE_ROOT") or cache / "vllm"),
         "temporary": temporary,
         "ray": clusters.folder(environ),

@@ -425,6 +425,7 @@ def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
         (with_disk("environment", free=0.5), {}, "Make room.", "point it elsewhere"),
         (with_disk("hub cache", free=0.5), {}, "HF_HOME", "HF_HUB_CACHE"),
         (with_disk("hub cache", free=0.5), {"HF_HUB_CACHE": "/c"}, "HF_HUB_CACHE", "HF_HOME"),
+        (with_disk("hub cache", free=0.5), {"HUGGINGFACE_HUB_CACHE": "/c"}, "HUGGINGFACE_HUB_CACHE", "HF_HOME"),
         ({}, {"http_proxy": "http://proxy:80", "no_proxy": "localhost,10.0.0.0/8"}, "0/8,127.0.0.1", "(not set)"),
     ],
 )  # fmt: skip

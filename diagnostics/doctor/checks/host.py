@@ -166,8 +166,10 @@ def _full(disk: Disk) -> str:
 
 def moved_by(environment: Environment, purpose: str) -> str:
     """The variable that points a folder elsewhere, or ""; of two the one that counts."""
-    if purpose == "hub cache" and environment.variables.get("HF_HUB_CACHE"):
-        return "HF_HUB_CACHE"
+    # The older name is still heard.
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ():
+        if environment.variables.get(name):
+            return name
     return _VARIABLES.get(purpose, "")
 
 

@@ -109,7 +109,9 @@ def _trl_reference(plan: RunPlan) -> Wrong | None:
     if value is None or beta is None or beta.data not in (0, 0.0) or isinstance(beta.data, bool):
         return None
     detail = "sync_ref_model needs a reference model, and with beta 0 there is none."
-    return Wrong(detail, (value, beta), "Set beta above 0, or leave sync_ref_model out.")
+    # With an adapter it is refused whatever beta is.
+    above = "" if on(plan, "use_peft") else "Set beta above 0, or leave"
+    return Wrong(detail, (value, beta), f"{above or 'Leave'} sync_ref_model out.")
 
 
 def _swift_overlong(plan: RunPlan) -> Wrong | None:
@@ -393,7 +395,7 @@ def _listed(value: Value) -> list[object]:
 REFUSALS = (
     Refusal("trl", ">=1.9", _trl_batch_finder),
     Refusal("trl", ">=0.28", _trl_hub_completions),
-    Refusal("trl", ">=0.16", _trl_reference),
+    Refusal("trl", ">=0.28", _trl_reference),
     Refusal("ms-swift", ">=3.3", _swift_overlong),
     Refusal("ms-swift", ">=3.7", _swift_cached),
     Refusal("ms-swift", ">=3.5", _swift_no_reward),

@@ -82,11 +82,12 @@ def _copied(plan: RunPlan, folder: str) -> list[Finding]:
     told = [(value.key, known.nearest(value.key, taken)) for value in gone[:_SHOWN]]
     shown = "; ".join(key + (f" (did you mean {near}?)" if near else "") for key, near in told)
     more = f", and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
+    adds = f"; +{gone[0].key} adds one that your code reads" if plan.framework == "verl" else ""
     does = "passes over" if _ignored(plan) else "refuses"
     return found(
         plan, "CFG113", Severity.WARNING if _ignored(plan) else Severity.ERROR,
         f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, does not know {shown}{more}, and {does} "
-        "what it does not know.", gone, remedy="Write the name that the copy has, or leave it out.",
+        "what it does not know.", gone, remedy=f"Write the name that the copy has, or leave it out{adds}.",
     )  # fmt: skip
 
 
