@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from diagnostics.doctor import examine as doctor
+from diagnostics.doctor.checks import compatibility
 from diagnostics.doctor.checks.registered import DoctorCheck
 from diagnostics.doctor.installing import uninstall
 from diagnostics.facts import environment as facts
@@ -143,11 +145,23 @@ def judged(maker, vllm, trl, cells=(GOOD,)):
     return finding
 
 
-@pytest.mark.parametrize(("vllm", "offered"), [("0.99.0", True), ("0.99.1.dev3+gabc", False)])
-def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, offered):
-    """A build of somebody's own has none."""
-    finding = judged(environment, vllm, "0.9.9")
+@pytest.mark.parametrize(
+    ("vllm", "trl", "offered"),
+    [
+        ("0.99.0", "1.99.0", True), ("0.6.3", "0.14.0", True), ("0.99.1.dev3+gabc", "1.99.0", False),
+        ("0.99.0rc1", "1.99.0", False), ("0.6.2", "1.99.0", False), ("0.99.0", "0.13.0", False),
+    ],
+)  # fmt: skip
+def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, trl, offered):
+    """A build of somebody's own has none, and none has a release before those of the list."""
+    finding = judged(environment, vllm, trl)
     assert any("add" in command for command in commands_of(finding.remedy.actions)) == offered
+
+
+def test_the_list_of_releases_begins_where_the_command_is_offered_from():
+    """Both know it."""
+    listed = json.loads((Path(__file__).parents[2] / "locks" / "releases.json").read_text(encoding="utf-8"))
+    assert tuple(listed[name][0]["version"] for name in ("vllm", "trl")) == compatibility._FIRST
 
 
 def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(environment):

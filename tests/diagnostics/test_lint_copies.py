@@ -12,6 +12,7 @@ CONFIG = {
     "ppo_trainer.yaml": (
         "defaults:\n  - engine: dp\n  - actor@worker.actor: ${engine}_actor\n  - _self_\n"
         "trainer:\n  nnodes: 1\n  val_only: false\n  resume: null\n  must: ???\n  same: ${trainer.nnodes}\n"
+        "  many: [a]\n"
     ),
     "engine/dp.yaml": "# @package _global_\nengine: dp\n",
     "engine/other.yaml": "# @package _global_\nengine: other\n",
@@ -23,6 +24,7 @@ CONFIG = {
 TABLES = {"worker", "worker.actor", "trainer"}
 BOTH = {
     "engine", "worker.actor.lr", "trainer.nnodes", "trainer.val_only", "trainer.resume", "trainer.must", "trainer.same",
+    "trainer.many",
 }  # fmt: skip
 RUN = "python3 -m verl.trainer.main_ppo trainer.nnodes=1 "
 
@@ -68,6 +70,7 @@ def test_a_config_is_composed_out_of_the_files_of_its_groups(copy):
         ("actor@worker.actor=other_actor worker.actor.other=2", {}),
         ("nowhere@worker.actor=other_actor worker.actor.other=2", {}),
         ("+trainer.val_only=true", {"CFG121": "trainer.val_only = true"}),
+        ("+trainer.many=b", {"CFG121": "trainer.many = b"}),
         ("++trainer.val_only=true +trainer.mine=1 trainer.val_only=true", {}),
         ("+trainer.resume=auto +trainer.must=1 +trainer.same=2 +trainer.nnodes=[1]", {}),
     ],

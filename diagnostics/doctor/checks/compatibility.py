@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}
+# Of vLLM and TRL, with which locks/releases.json begins.
+_FIRST = ("0.6.3", "0.14.0")
 
 
 def _nothing_to_look_up(environment: Environment, compat: Compat) -> str:
@@ -63,17 +65,17 @@ def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Find
             "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
             _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
         )
-        if all(map(_released, pair))
+        if all(map(_listed, pair, _FIRST))
         else Remedy.of(
-            "Move to a pair that passed, or try this one; a build that is no release is not looked up."
+            "Move to a pair that passed, or try this one; there is no list of such builds or releases to read it from."
         ),
     )
 
 
-def _released(version: str) -> bool:
-    """Tells whether it is one: a build of a commit is asked of no index."""
+def _listed(version: str, first: str) -> bool:
+    """Tells whether it is a release of the kind that the matrix reads, or newer than its list, which it then says."""
     try:
-        return not Version(version).is_devrelease
+        return not Version(version).is_prerelease and Version(version) >= Version(first)
     except InvalidVersion:
         return False
 

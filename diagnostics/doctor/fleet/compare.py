@@ -27,7 +27,7 @@ MOST_VALUES = 12
 SKEW_S = 1.0
 _SOURCES = {
     "NET952": (
-        'Read in NCCL\'s src/init.cc: "Mismatched NCCL version detected" ends with ncclInvalidUsage.',
+        'Read in src/init.cc of NCCL 2.23.4 and newer: "Mismatched NCCL version detected" ends with ncclInvalidUsage.',
     ),
     "CMP952": (
         "Read in Ray 2.60.0, check_version_info: a process of another Python is refused, its last digit included.",

@@ -43,12 +43,15 @@ def ignored_options(plan: RunPlan, versions: Versions) -> list[Finding]:
     if not ignored:
         return []
     told = ", ".join(value.key for value in ignored)
+    server = _SERVERS[plan.framework]
+    if plan.framework == "ms-swift" and versions.within("ms-swift", "<3.4"):
+        server = "swift deploy"
     return found(
         plan, "CFG107", Severity.WARNING,
         f"The engine is a server; {told} would set up a local one and {'is' if len(ignored) == 1 else 'are'} "
         "ignored.",
         [*ignored, *values(plan, "rollout.mode")],
-        remedy=" ".join(_elsewhere([value.key for value in ignored], _SERVERS[plan.framework])),
+        remedy=" ".join(_elsewhere([value.key for value in ignored], server)),
     )  # fmt: skip
 
 

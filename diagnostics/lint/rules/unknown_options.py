@@ -112,6 +112,6 @@ def added_again(plan: RunPlan, versions: Versions) -> list[Finding]:
 
 def _holds(value: Value | None) -> bool:
     """Tells whether a config's value is one that `+` does not replace; of what refers to another nobody knows it."""
-    return (
-        value is not None and value.known and value.data not in {None, "???"} and "${" not in str(value.data)
-    )
+    if value is None or not value.known or value.data is None:
+        return False
+    return value.data != "???" and "${" not in str(value.data)
