@@ -210,18 +210,6 @@ def test_expandable_segments_are_judged_by_the_catalogues_range(environment, ver
         assert [f.code for f in report.findings if f.code == "CFG112"] == expected
 
 
-@pytest.mark.parametrize(("swift", "severity"), [("3.8.3", "warning"), ("3.12.0", "info")])
-def test_ms_swift_switches_expandable_segments_off_itself(environment, swift, severity):
-    """From 3.9.0 on, before it builds a colocated engine."""
-    packages = {
-        name: facts.Package(name, version, "/p", "pip", ())
-        for name, version in (("vllm", "0.10.2"), ("ms-swift", swift))
-    }
-    environ = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    report = examine(environment, GOOD, environ, packages=packages)
-    assert [f.severity.name.lower() for f in report.findings if f.code == "CFG112"] == [severity]
-
-
 def test_a_variable_that_vllm_does_not_read(whole):
     """A slip of the pen is a warning that names what was meant; a strange one is told, no more."""
     (whole.site / "vllm").mkdir()

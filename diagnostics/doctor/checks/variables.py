@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from diagnostics.catalogue.affects import CONCERNED, affects
 from diagnostics.catalogue.own_codes import finding, known, to_unset
-from diagnostics.catalogue.releases import within
 from diagnostics.doctor.checks.host import moved_by
 from diagnostics.doctor.checks.registered import check
 from diagnostics.report.findings import Evidence, Severity
@@ -142,17 +141,12 @@ def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Findin
         return []
     if affects(issue, environment.releases).answer != CONCERNED:
         return []
-    swift = environment.packages.get("ms-swift")
-    # It writes the variable anew before it builds its colocated engine.
-    aside = swift is not None and within(swift.version, ">=3.9.0") and name == "PYTORCH_CUDA_ALLOC_CONF"
     return [
         known(
             issue,
-            Severity.INFO if aside else Severity.WARNING,
-            detail="ms-swift switches it off itself for its colocated engine; another engine with enable_sleep_mode "
-            "does not start beside it."
-            if aside
-            else "An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it."
+            Severity.WARNING,
+            detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it, "
+            "unless the trainer switches it off first, as some do."
             if name == "PYTORCH_CUDA_ALLOC_CONF"
             else "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not look at "
             "this name; whether its memory pool works beside it depends on PyTorch's release.",
