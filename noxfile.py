@@ -172,7 +172,7 @@ def docs(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """The tests nearest to a file, in seconds, without torch and cells: -- FILE, a source, a known issue, a test."""
     if not session.posargs:
-        session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalogue/issues/SCH001.toml")
+        session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalog/issues/SCH001.toml")
     paths, options = chosen_by(session, near=True)
     light = lighter(session, paths)
     if not light:

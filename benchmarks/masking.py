@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.facts import secrets  # noqa: E402 - from this checkout
-from diagnostics.facts.sought import Run  # noqa: E402 - the same
-from diagnostics.report import personal  # noqa: E402 - the same
+from diagnostics.collect import secrets  # noqa: E402 - from this checkout
+from diagnostics.collect.sought import Run  # noqa: E402 - the same
+from diagnostics.output import personal  # noqa: E402 - the same
 
 if TYPE_CHECKING:
     import re

@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.triage.rules import Rules
 
 FAILURE = """\
@@ -139,7 +139,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         log, patterns = Path(folder) / "run.log", Path(folder) / "patterns"
         write_log(log, options.megabytes, options.kind)
-        rules = Rules(catalogue.load())
+        rules = Rules(catalog.load())
         patterns.write_text("".join(f"{rule.pattern}\n" for rule in rules.rules))
         size = log.stat().st_size / 1e6
         wall, cpu = best([sys.executable, "-m", "diagnostics", "triage", str(log)], options.repeats)

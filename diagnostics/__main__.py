@@ -128,7 +128,7 @@ def _carried_out(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     typed = "-" in arguments and sys.stdin is not None and sys.stdin.isatty()
     if name not in _LONG or passes_on or typed:
         return int(options.command(options))
-    from diagnostics.report import pulse
+    from diagnostics.output import pulse
 
     with pulse.beating(name):
         return int(options.command(options))
@@ -137,10 +137,10 @@ def _carried_out(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 def _refusal(error: Exception) -> str:
     """What was given and can't be used, in words for the user; empty for any other error."""
     # Late: what an answer without a refusal needs none of.
-    from diagnostics.catalogue.loader import CatalogueError
-    from diagnostics.facts.names import NoEnvironmentError
-    from diagnostics.facts.secrets import mask
-    from diagnostics.report.filters import BaselineError
+    from diagnostics.catalog.loader import CatalogueError
+    from diagnostics.collect.names import NoEnvironmentError
+    from diagnostics.collect.secrets import mask
+    from diagnostics.output.filters import BaselineError
 
     if not isinstance(error, (BaselineError, CatalogueError, NoEnvironmentError)):
         return ""

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue, version
-from diagnostics.catalogue import signatures
-from diagnostics.catalogue.loader import CHECKS, FOLDER, CatalogueError
-from diagnostics.catalogue.offers import remedy
+from diagnostics import catalog, version
+from diagnostics.catalog import signatures
+from diagnostics.catalog.loader import CHECKS, FOLDER, CatalogueError
+from diagnostics.catalog.offers import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from diagnostics.catalogue.model import CheckCode, Issue
+    from diagnostics.catalog.model import CheckCode, Issue
     from diagnostics.triage.reading.logs import LogSource
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,9 +101,9 @@ def concerns(code: str) -> list[Bearing]:
     Raises:
         CatalogueError: There is no such code, or a log of a run that went well is taken for it.
     """
-    if catalogue.is_check(code):
+    if catalog.is_check(code):
         return [Bearing("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_places(code)]
-    issue = catalogue.find(code)
+    issue = catalog.find(code)
     samples = issue.signature.samples if issue.signature else ()
     matching = sum(sample.matches for sample in samples)
     found = [
@@ -147,7 +147,7 @@ def _judged(issue: Issue) -> list[Bearing]:
 
     if issue.signature is None:
         return []
-    everything, alone = Rules(catalogue.load()), Rules({issue.code: issue})
+    everything, alone = Rules(catalog.load()), Rules({issue.code: issue})
     own, fine = _logs(issue.code), _logs("clean")
     first = [triage([log], everything).candidates[:1] for log in own]
     named = sum(one.issue.code == issue.code for candidates in first for one in candidates)
@@ -176,7 +176,7 @@ def _judged(issue: Issue) -> list[Bearing]:
 
 
 def _anchors(issue: Issue) -> set[str]:
-    from diagnostics.catalogue.anchors import required
+    from diagnostics.catalog.anchors import required
 
     patterns = issue.signature.any if issue.signature else ()
     return {text for pattern in patterns for text in required(issue.code, pattern)}

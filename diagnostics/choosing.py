@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
+from diagnostics.output.findings import FINE, INCOMPLETE, USAGE
 
 
 def add(commands: Any) -> None:
@@ -34,9 +34,9 @@ def _release(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Prints which to take; 3 where no pair of what was asked for ran."""
-    from diagnostics.facts import compat
-    from diagnostics.report import pairs
-    from diagnostics.report.paper import Paper
+    from diagnostics.collect import compat
+    from diagnostics.output import pairs
+    from diagnostics.output.paper import Paper
 
     published = compat.load()
     if published.problem:

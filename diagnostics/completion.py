@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.report.findings import FINE
+from diagnostics.output.findings import FINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,9 +54,9 @@ def run(options: argparse.Namespace) -> int:
     """Prints the script."""
     # Late: it loads every command, and they load this one.
     from diagnostics import __main__ as program
-    from diagnostics import catalogue, programs
+    from diagnostics import catalog, programs
 
-    codes = " ".join(sorted({*catalogue.load(), *catalogue.load_checks()}))
+    codes = " ".join(sorted({*catalog.load(), *catalog.load_checks()}))
     parser = program._parser()  # noqa: SLF001 - the one parser
     (commands,) = (action for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001 - argparse has no other way
     told = {line.dest: line.help or "" for line in commands._choices_actions}  # type: ignore[attr-defined]  # noqa: SLF001 - the same

@@ -129,7 +129,7 @@ class _Errors(Door):
     def write(self, text: str) -> int:
         """Writes a text."""
         # Late: an answer without a refusal needs none of it.
-        from diagnostics.facts.secrets import mask
+        from diagnostics.collect.secrets import mask
 
         super().write(mask(text) if len(text) > 1 else text)
         return len(text)

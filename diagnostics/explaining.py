@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import catalogue
-from diagnostics.catalogue import documents, model, offers
-from diagnostics.report.findings import FINE
-from diagnostics.report.formats import issue as shown
+from diagnostics import catalog
+from diagnostics.catalog import documents, model, offers
+from diagnostics.output.findings import FINE
+from diagnostics.output.formats import issue as shown
 
 if TYPE_CHECKING:
     import argparse
@@ -63,9 +63,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _one(code: str) -> tuple[dict[str, Any], Any]:
     """A code's document, and what is done about it; None for a check's own code."""
-    if catalogue.is_check(code):
-        return documents.of_check(catalogue.find_check(code)), None
-    entry = catalogue.find(code)
+    if catalog.is_check(code):
+        return documents.of_check(catalog.find_check(code)), None
+    entry = catalog.find(code)
     remedy = offers.remedy(entry)
     return documents.of_issue(entry, remedy), remedy
 
@@ -86,24 +86,24 @@ def _found(text: str) -> tuple[list[str], str]:
             """The one block of it."""
             yield text.encode("utf-8", "replace") + b"\n"
 
-    issues = catalogue.load()
+    issues = catalog.load()
     if found := [
         one.issue.code for one in triage([Line("text", None)], Rules(issues), excerpt=True).candidates
     ]:
         return found, "printed"
     near = Questions(issues).near(text)
     if not near and " " not in text:
-        catalogue.find(text)  # which says what codes there are
+        catalog.find(text)  # which says what codes there are
     if not near:
-        raise catalogue.CatalogueError(f"nothing is near {text!r}; `explain --list` has all codes")
+        raise catalog.CatalogueError(f"nothing is near {text!r}; `explain --list` has all codes")
     return near, "near"
 
 
 def _list(options: argparse.Namespace) -> int:
     """All codes, of one kind or all."""
-    kind, issues = options.kind, catalogue.load()
+    kind, issues = options.kind, catalog.load()
     kept = [each for each in issues.values() if kind in {None, each.kind}]
-    checks = list(catalogue.load_checks().values()) if kind in {None, documents.CHECK} else []
+    checks = list(catalog.load_checks().values()) if kind in {None, documents.CHECK} else []
     if options.format == "json":
         print(json.dumps(documents.listing(kept, checks), indent=1, ensure_ascii=False))
         return FINE

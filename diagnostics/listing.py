@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.report.findings import FINE
+from diagnostics.output.findings import FINE
 
 if TYPE_CHECKING:
     import argparse
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Adds the command to a parser's commands."""
-    catalogue: argparse.ArgumentParser = commands.add_parser("catalogue", help="the known issues")
-    catalogue.add_argument(
+    parser: argparse.ArgumentParser = commands.add_parser("catalogue", help="the known issues")
+    parser.add_argument(
         "--check",
         nargs="*",
         metavar="CODE",
         help="check every entry and its samples; of these codes, tell all that concerns them",
     )
-    catalogue.add_argument("--format", choices=("terminal", "json"), default="terminal")
-    catalogue.set_defaults(command=run)
+    parser.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,21 +30,21 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CatalogueError: An entry can't be used.
     """
-    from diagnostics import catalogue
+    from diagnostics import catalog
 
-    issues, checks = catalogue.load(), catalogue.load_checks()
+    issues, checks = catalog.load(), catalog.load_checks()
     codes = [code.upper() for code in options.check or ()]
     for code in codes:
-        _ = catalogue.is_check(code) or catalogue.find(code)
+        _ = catalog.is_check(code) or catalog.find(code)
     told = {}
     if options.check is not None:
         from diagnostics import checking
 
         if wrong := checking.problems(issues, checks):
-            raise catalogue.CatalogueError("\n".join(wrong))
+            raise catalog.CatalogueError("\n".join(wrong))
         told = {code: checking.concerns(code) for code in codes}
     if options.format == "json":
-        from diagnostics.catalogue import documents
+        from diagnostics.catalog import documents
 
         document = documents.listing(issues.values(), checks.values())
         document |= (

@@ -64,7 +64,7 @@ def failed(error: Exception, program: str) -> int:
         import traceback
 
         traceback.print_exception(error)
-    from diagnostics.facts.secrets import cut
+    from diagnostics.collect.secrets import cut
 
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         print(f"{program}: {error.strerror}: the answer is not whole", file=sys.stderr)

@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from diagnostics.report.findings import Report
+    from diagnostics.output.findings import Report
 
 SECTION = "grpo-doctor"
 # The log that triage is given; its name stands before each line number in the section.
@@ -118,7 +118,7 @@ pytest_runtest_makereport = pytest.hookimpl(wrapper=True)(_makereport)
 
 def _line(text: str) -> str:
     from diagnostics import door
-    from diagnostics.facts.secrets import mask
+    from diagnostics.collect.secrets import mask
 
     return door.line(mask(text))
 
@@ -137,14 +137,14 @@ def _wanted(item: pytest.Item) -> bool:
 
 def _look(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[str, str]:
     """The section's text and, where an issue is known, the property's."""
-    from diagnostics import catalogue
+    from diagnostics import catalog
     from diagnostics.triage import command
     from diagnostics.triage.reading.named import find
     from diagnostics.triage.report import report as tell
     from diagnostics.triage.rules import Rules
 
     if _RULES not in item.config.stash:
-        item.config.stash[_RULES] = Rules(catalogue.load())
+        item.config.stash[_RULES] = Rules(catalog.load())
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
         log = Path(folder) / _LOG
         log.write_text(_printed(call, report), encoding="utf-8", errors="replace")
@@ -187,9 +187,9 @@ def _exception(error: BaseException) -> str:
 
 def _text(told: Report) -> str:
     """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
-    from diagnostics.report import clean
-    from diagnostics.report.formats.finding import write_finding
-    from diagnostics.report.paper import Paper
+    from diagnostics.output import clean
+    from diagnostics.output.formats.finding import write_finding
+    from diagnostics.output.paper import Paper
 
     stream = io.StringIO()
     told = clean.own(told)

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue, programs
-from diagnostics.catalogue import documents, offers
+from diagnostics import catalog, programs
+from diagnostics.catalog import documents, offers
 from diagnostics.matrix import usage as of_matrix
-from diagnostics.report.formats.issue_markdown import page
+from diagnostics.output.formats.issue_markdown import page
 from grpo_core.show import helps as of_trainer
 from repro import usage as of_repro
 
@@ -91,9 +91,9 @@ def written() -> Iterator[Path]:
 
 def code_pages() -> Iterator[tuple[str, str]]:
     """Every code, and the page of it."""
-    for issue in catalogue.load().values():
+    for issue in catalog.load().values():
         yield issue.code, page(documents.of_issue(issue, offers.remedy(issue)))
-    for check in catalogue.load_checks().values():
+    for check in catalog.load_checks().values():
         yield check.code, page(documents.of_check(check))
 
 

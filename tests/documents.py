@@ -12,8 +12,8 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
-from diagnostics.catalogue import model
+from diagnostics import catalog
+from diagnostics.catalog import model
 from diagnostics.lint import rules
 from diagnostics.matrix.ask.registry import ALL
 from tests import pairs
@@ -41,16 +41,16 @@ def codes() -> str:
             _yes(issue.status == "active"), _yes(issue.code in linted), _yes(issue.signature is not None),
             _yes(issue.code in logs), _yes(issue.code in repros),
         )
-        for issue in catalogue.load().values()
+        for issue in catalog.load().values()
     ]  # fmt: skip
     head = ("code", "what", "kind", "known by", "doctor, by release", "lint", "triage", "logs of it", "repro")
-    own = [(each.code, each.title) for each in catalogue.load_checks().values()]
+    own = [(each.code, each.title) for each in catalog.load_checks().values()]
     return f"{table(head, rows)}\nThose of checks, which are no known failures:\n\n{table(('code', 'what'), own)}"
 
 
 def rule_table() -> str:
     """What `lint` finds: by a rule, or by a table of values in the entry."""
-    issues, checks = catalogue.load(), catalogue.load_checks()
+    issues, checks = catalog.load(), catalog.load_checks()
     told: dict[str, dict[str, None]] = {}
     for check, judges in rules.RULES.items():
         for code in (code for rule in judges for code in rule.codes):
@@ -66,7 +66,7 @@ def rule_table() -> str:
 
 def _linted() -> set[str]:
     ruled = {code for judges in rules.RULES.values() for rule in judges for code in rule.codes}
-    return ruled | {issue.code for issue in catalogue.load().values() if issue.config}
+    return ruled | {issue.code for issue in catalog.load().values() if issue.config}
 
 
 def values() -> str:

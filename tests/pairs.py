@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import catalogue
-from diagnostics.report.pairs import QUESTIONS, SHOWN, tried
+from diagnostics import catalog
+from diagnostics.output.pairs import QUESTIONS, SHOWN, tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def _verdict(layer: Mapping[str, Any] | None) -> str:
 
 def refuted() -> str:
     """Advice that a run refuted: for what, what is advised, what was seen."""
-    issues, rows = catalogue.load(), []
+    issues, rows = catalog.load(), []
     for code, name in REFUTED:
         issue = issues[code]
         (one,) = [each for each in issue.mitigations if each.name == name]

@@ -23,10 +23,10 @@ def names(*paths: str, near: bool = False) -> set[str]:
 @pytest.mark.parametrize(
     ("path", "test"),
     [
-        ("diagnostics/facts/nvml.py", "diagnostics/test_doctor_nvml.py"),
-        ("diagnostics/catalogue/issues/SCH001.toml", "diagnostics/test_catalogue.py"),
-        ("diagnostics/catalogue/issues", "diagnostics/test_triage.py"),
-        ("diagnostics/catalogue", "diagnostics/test_doctor.py"),
+        ("diagnostics/collect/nvml.py", "diagnostics/test_doctor_nvml.py"),
+        ("diagnostics/catalog/issues/SCH001.toml", "diagnostics/test_catalogue.py"),
+        ("diagnostics/catalog/issues", "diagnostics/test_triage.py"),
+        ("diagnostics/catalog", "diagnostics/test_doctor.py"),
         ("diagnostics/data/compat.json", "diagnostics/test_doctor.py"),
         ("diagnostics/__main__.py", "diagnostics/test_command.py"),
         ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
@@ -51,8 +51,8 @@ def test_what_rests_on_a_file_is_chosen(path, test):
     ("path", "test"),
     [
         ("grpo_core/learn/loss.py", "diagnostics/test_triage.py"),
-        ("diagnostics/catalogue", "grpo_core/test_loss.py"),
-        ("diagnostics/catalogue", "matrix/test_run.py"),
+        ("diagnostics/catalog", "grpo_core/test_loss.py"),
+        ("diagnostics/catalog", "matrix/test_run.py"),
         ("repro/runner.py", "diagnostics/test_doctor.py"),
         ("tests/grpo_core/test_loss.py", "grpo_core/test_modes.py"),
     ],
@@ -64,9 +64,9 @@ def test_what_does_not_is_not(path, test):
 
 def test_the_nearest_are_few_and_of_the_same_part():
     """They name the module themselves."""
-    near = names("diagnostics/catalogue/issues/SCH001.toml", near=True)
+    near = names("diagnostics/catalog/issues/SCH001.toml", near=True)
     assert "diagnostics/test_catalogue.py" in near
-    assert near < names("diagnostics/catalogue/issues/SCH001.toml")
+    assert near < names("diagnostics/catalog/issues/SCH001.toml")
     assert {name.partition("/")[0] for name in near} == {"diagnostics"}
     # Who reads the catalogue for something else is no neighbour of an entry.
     assert "diagnostics/test_fleet.py" not in near

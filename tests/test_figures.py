@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from tests.documents import ROOT
 
 DOCS = ROOT / "docs"
@@ -45,7 +45,7 @@ def test_a_share_stands_in_the_results_that_are_named_with_it(part, names):
 
 def test_entries_are_counted():
     """Those of the catalogue, and those with a run."""
-    issues = catalogue.load().values()
+    issues = catalog.load().values()
     executed = sum(any(claim.evidence == "executed" for claim in issue.affected) for issue in issues)
     assert one(r"Of the (\d+) entries (\d+) are `executed`", page("evidence.md")) == (len(issues), executed)
 

@@ -9,8 +9,8 @@ import shlex
 import pytest
 
 from diagnostics import __main__ as program
-from diagnostics import catalogue, programs
-from diagnostics.report.formats.issue_markdown import prose
+from diagnostics import catalog, programs
+from diagnostics.output.formats.issue_markdown import prose
 from tests.documents import ROOT
 
 SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))
@@ -27,7 +27,7 @@ def laid_out(tmp_path_factory):
 
 def test_every_code_has_a_page(laid_out):
     """Known issues and those of checks, each linked from the table of codes."""
-    codes = {*catalogue.load(), *catalogue.load_checks()}
+    codes = {*catalog.load(), *catalog.load_checks()}
     assert {path.stem for path in (laid_out / "docs" / "codes").glob("*.md")} == codes
     table = (laid_out / "docs" / "codes.md").read_text()
     assert codes <= set(re.findall(r"\]\(codes/([A-Z]{3}\d{3})\.md\)", table))

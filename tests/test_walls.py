@@ -98,11 +98,11 @@ def test_the_trainer_stands_alone():
 
 
 def test_repros_know_only_the_catalogue_and_the_trainer():
-    """Repro imports nothing of ours but diagnostics.catalogue and grpo_core."""
+    """Repro imports nothing of ours but diagnostics.catalog and grpo_core."""
     assert (
         offences(
             "repro",
-            lambda module: top(module) == "diagnostics" and not module.startswith("diagnostics.catalogue"),
+            lambda module: top(module) == "diagnostics" and not module.startswith("diagnostics.catalog"),
         )
         == []
     )
@@ -168,7 +168,7 @@ def test_what_runs_in_a_cell_reads_on_python_310(package):
 
 
 @pytest.mark.parametrize(
-    "module", ["diagnostics.__main__", "diagnostics.catalogue", "diagnostics.matrix.__main__"]
+    "module", ["diagnostics.__main__", "diagnostics.catalog", "diagnostics.matrix.__main__"]
 )
 def test_start_up_loads_nothing_heavy(module):
     """Importing a command of diagnostics loads no heavy package, by whatever way."""

@@ -112,7 +112,7 @@ def test_the_wheel_has_the_catalogue_and_the_data_and_no_matrix(wheel):
         names = set(archive.namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"diagnostics", "grpo_core", "repro"}
-    read = [*ROOT.glob("diagnostics/catalogue/issues/*.toml"), *ROOT.glob("diagnostics/data/*.json")]
+    read = [*ROOT.glob("diagnostics/catalog/issues/*.toml"), *ROOT.glob("diagnostics/data/*.json")]
     assert len(read) > 100
     assert {str(path.relative_to(ROOT)) for path in read} <= names
     assert not [name for name in names if name.startswith("diagnostics/matrix/")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from diagnostics import door
 from diagnostics.audit.live.budget import LEAST
 from diagnostics.quantity import seconds
-from diagnostics.report.findings import INCOMPLETE, USAGE
+from diagnostics.output.findings import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     from typing import Any
@@ -166,7 +166,7 @@ def _watched(options: argparse.Namespace) -> Audit:
     """Each change as a line when it comes; on stdout where that is no one document."""
     from diagnostics.audit.running.probing import Probe
     from diagnostics.audit.running.watching import Watch, Watched
-    from diagnostics.report.audits import running
+    from diagnostics.output.audits import running
 
     def told(change: Change) -> None:
         if options.format == "jsonl":
@@ -213,7 +213,7 @@ def _misused(options: argparse.Namespace) -> str:
 def write(found: Audit, form: str, *, verbose: bool = False) -> int:
     """Prints it; returns the exit code."""
     from diagnostics.audit import document
-    from diagnostics.report.audits import markdown, page, terminal
+    from diagnostics.output.audits import markdown, page, terminal
 
     made = document.document(found)
     if form == "json":

@@ -7,18 +7,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
-from diagnostics.catalogue import loader as catalogue
-from diagnostics.report import clean
-from diagnostics.report.audits import terminal, wording
-from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.catalog import loader as catalogue
+from diagnostics.output import clean
+from diagnostics.output.audits import terminal, wording
+from diagnostics.output.findings import FINDINGS, FINE, INCOMPLETE
 
 if TYPE_CHECKING:
     from diagnostics.audit.model import Audit, ProbeAnswer
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.report.findings import Finding
+    from diagnostics.catalog.model import Issue
+    from diagnostics.output.findings import Finding
 
 SCHEMA = "grpo-doctor.audit.v1"
-_load = cache(catalogue.load)
+_load = cache(catalog.load)
 
 
 def document(audit: Audit) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def exit_code(outcome: str) -> int:
 
 def findings(made: dict[str, Any]) -> dict[str, Finding]:
     """Of each family whose fault is a known issue: the finding, with what to do first."""
-    from diagnostics.catalogue import offers
+    from diagnostics.catalog import offers
 
     return {
         each["family"]: offers.as_finding(
@@ -88,7 +88,7 @@ def _codes() -> dict[str, str]:
 def _helps(code: str) -> dict[str, Any]:
     """What the catalogue says of a code; empty of one that it does not have."""
     # Here and not above: a training environment that runs the callback need not have what ranges are read with.
-    from diagnostics.catalogue import offers
+    from diagnostics.catalog import offers
 
     issue: Issue | None = _load().get(code)
     return {} if issue is None else offers.told(issue)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
 from diagnostics.audit.errors import AuditError
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import given
-from diagnostics.facts.names import NoEnvironmentError, working_folder
-from diagnostics.facts.search_path import own_folders, release_of
+from diagnostics.collect.names import NoEnvironmentError, working_folder
+from diagnostics.collect.search_path import own_folders, release_of
 from diagnostics.frameworks import ENGINES, TRAINERS
-from diagnostics.report.findings import CheckResult, NotJudged
-from diagnostics.report.wording import quoted
+from diagnostics.output.findings import CheckResult, NotJudged
+from diagnostics.output.wording import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from diagnostics.facts.environment import Environment
+    from diagnostics.collect.environment import Environment
 
 _NAME = re.compile(r"(?:python|pypy|graalpy)[\d.]*[a-z]*(?:\.exe)?", re.IGNORECASE)
 _LONGEST = 4096

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.nodes import options as nodes
-from diagnostics.report import output
-from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
+from diagnostics.output import output
+from diagnostics.output.findings import FINE, INCOMPLETE, USAGE
 from diagnostics.uncollected import uncollected
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def run(options: argparse.Namespace) -> int:
 def _here(options: argparse.Namespace) -> int:
     from diagnostics.doctor import chosen
     from diagnostics.doctor import examine as doctor
-    from diagnostics.facts import collection, compat
+    from diagnostics.collect import collection, compat
 
     prefix = chosen.prefix_of(options.python) if options.python else options.prefix
     facts = collection.collect(prefix)
     if options.facts_json:
-        from diagnostics.report import clean
+        from diagnostics.output import clean
 
         print(json.dumps(clean.shareable(clean.own(facts.to_json())), indent=1))
         return FINE

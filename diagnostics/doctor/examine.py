@@ -5,19 +5,19 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.doctor.checks import BY_NAME
 from diagnostics.doctor.checks.registered import DoctorCheck, Examined, asked, needs
 from diagnostics.frameworks import PACKAGES
-from diagnostics.report.findings import CheckResult, NotJudged, Report
+from diagnostics.output.findings import CheckResult, NotJudged, Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.facts.compat import Compat
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Machine
+    from diagnostics.catalog.model import Issue
+    from diagnostics.collect.compat import Compat
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Machine
 
 STATIC = "static: read from files; nothing was imported, so what is installed may still fail to start (--tier probe)"
 
@@ -72,7 +72,7 @@ def _summary(machine: Machine) -> str:
 
 def load_catalogue() -> dict[str, Issue]:
     """The shipped entries."""
-    return catalogue.load()
+    return catalog.load()
 
 
 def result(name: str, checks: Sequence[DoctorCheck], examined: Examined) -> CheckResult:

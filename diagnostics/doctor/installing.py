@@ -9,12 +9,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from diagnostics.frameworks import FRAMEWORKS, TRAINERS, top_of
-from diagnostics.report.remedies import Install, Uninstall
+from diagnostics.output.remedies import Install, Uninstall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.facts.environment import Environment
+    from diagnostics.collect.environment import Environment
 
 # What puts a package back that an installer takes for installed.
 ANEW = ("--force-reinstall", "--no-deps")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from diagnostics import door
 from diagnostics.nodes import options as nodes
 from diagnostics.quantity import seconds
-from diagnostics.report.findings import INCOMPLETE, USAGE
+from diagnostics.output.findings import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     from typing import Any

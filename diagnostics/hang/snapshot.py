@@ -302,7 +302,7 @@ def short(path: str) -> str:
     for mark in ("/site-packages/", "/dist-packages/"):
         if mark in path:
             return path.rpartition(mark)[2]
-    from diagnostics.report.personal import (
+    from diagnostics.output.personal import (
         folders,  # late: a snapshot is taken where nothing but this room is
     )
 

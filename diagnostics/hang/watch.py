@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.look import find, proc
-from diagnostics.report.findings import FINDINGS, FINE, USAGE
+from diagnostics.output.findings import FINDINGS, FINE, USAGE
 
 if TYPE_CHECKING:
     import argparse

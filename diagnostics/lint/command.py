@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
-from diagnostics.report import clean, output
-from diagnostics.report.findings import FINE, INCOMPLETE, USAGE
+from diagnostics.output import clean, output
+from diagnostics.output.findings import FINE, INCOMPLETE, USAGE
 from diagnostics.uncollected import uncollected
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
 @uncollected()
 def _lint(options: argparse.Namespace) -> int:
     from diagnostics.lint import judge, versions
-    from diagnostics.report import filters
+    from diagnostics.output import filters
 
     files, command = _split(options.files)
     if not files and not command:

@@ -13,7 +13,7 @@ from diagnostics.lint.dialects.dialect import Recognised, Started
 from diagnostics.lint.sources.shell_scope import Word
 from diagnostics.lint.sources.shell_words import GIVEN, HOLE, SOFT
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, scalar
-from diagnostics.report.findings import NotJudged
+from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable

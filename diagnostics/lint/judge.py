@@ -6,13 +6,13 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.lint import folders, known, project, reading, unjudged
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.sources.tree import UnreadableError
 from diagnostics.lint.versions import PACKAGES
-from diagnostics.report.findings import CheckResult, Report
+from diagnostics.output.findings import CheckResult, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Settings
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding, NotJudged
+    from diagnostics.output.findings import Finding, NotJudged
 
 
 def lint(

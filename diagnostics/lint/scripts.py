@@ -14,7 +14,7 @@ from diagnostics import given
 from diagnostics.lint.sources import python_file
 from diagnostics.lint.sources.tree import MAX_BYTES, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.report.findings import NotJudged
+from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

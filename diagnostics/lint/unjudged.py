@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import known
-from diagnostics.report.findings import CheckResult, NotJudged
+from diagnostics.output.findings import CheckResult, NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
-    from diagnostics.report.findings import NotJudged
+    from diagnostics.output.findings import NotJudged
 
 # More digits than any setting has; beyond that a number is text that nobody can use.
 _DIGITS = 18

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import door, given
-from diagnostics.facts.compat import problem_of
-from diagnostics.facts.secrets import mask
+from diagnostics.collect.compat import problem_of
+from diagnostics.collect.secrets import mask
 from diagnostics.matrix import probing
 from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.build import environments, listing, locks

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given, processes
-from diagnostics.facts.shapes import problem
+from diagnostics.collect.shapes import problem
 from diagnostics.nodes import ray_program
 from diagnostics.nodes.answer import Member, NodeAnswer, clock_of, one_line
 from diagnostics.nodes.program import program

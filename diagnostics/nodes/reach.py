@@ -17,7 +17,7 @@ from diagnostics.nodes import hosts
 from diagnostics.nodes.answer import MOST_ANSWER_BYTES, NodeAnswer, clock_of, one_line
 from diagnostics.nodes.hosts import HostsError
 from diagnostics.nodes.program import MARK, program
-from diagnostics.report import pulse
+from diagnostics.output import pulse
 
 if TYPE_CHECKING:
     import argparse

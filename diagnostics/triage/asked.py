@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.model import FAMILIES
+from diagnostics.catalog.model import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
 
 MOST = 3
 # Words, and numbers that name something, as 137 and 500.

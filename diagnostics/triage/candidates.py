@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.affects import FREE, NOT_LOOKED, affects
-from diagnostics.catalogue.model import CONFIRMATION, KINDS, ROLES
+from diagnostics.catalog.affects import FREE, NOT_LOOKED, affects
+from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES
 from diagnostics.triage import triggers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from diagnostics.catalogue.affects import Concern
-    from diagnostics.catalogue.model import Issue, Signature
+    from diagnostics.catalog.affects import Concern
+    from diagnostics.catalog.model import Issue, Signature
     from diagnostics.triage.rules import Rules
     from diagnostics.triage.seen import Hit, Hits, Seen
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
-from diagnostics.report import clean, output, pulse
-from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics import catalog
+from diagnostics.output import clean, output, pulse
+from diagnostics.output.findings import FINDINGS, FINE, INCOMPLETE, USAGE
 from diagnostics.triage.reading.folders import Passed
 from diagnostics.triage.reading.logs import SourceError
 from diagnostics.triage.reading.named import find
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     except SourceError as error:
         print(f"diagnostics: {clean.own(str(error))}", file=sys.stderr)
         return USAGE
-    rules = Rules(catalogue.load())
+    rules = Rules(catalog.load())
     verdict = triage(sources, rules, excerpt=options.excerpt)
     told = report(verdict, [source.name for source in sources], str(passed))
     told = output.filtered(told, options)
@@ -88,7 +88,7 @@ def _runs(arguments: Sequence[str], passed: Passed) -> dict[str, list[LogSource]
 
 def _group(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
     """Each run alone; those with the same fingerprint together, the largest group first."""
-    rules = Rules(catalogue.load())
+    rules = Rules(catalog.load())
     groups: dict[str, list[tuple[str, Diagnosis]]] = {}
     for name, sources in runs.items():
         verdict = triage(sources, rules)

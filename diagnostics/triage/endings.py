@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.facts import late as re
-from diagnostics.facts.secrets import cut
+from diagnostics.collect import late as re
+from diagnostics.collect.secrets import cut
 from diagnostics.triage import facts
 from diagnostics.triage.reading import envelopes
 from diagnostics.triage.reading.prefixes import clean

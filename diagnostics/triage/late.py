@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.triage import nearest, symptoms
 from diagnostics.triage.endings import end_of
 from diagnostics.triage.leads import alike, asks, together
@@ -15,7 +15,7 @@ from diagnostics.triage.seen import Hit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.triage.endings import End
     from diagnostics.triage.leads import Lead
     from diagnostics.triage.rules import Rules

@@ -10,10 +10,10 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue import anchors
-from diagnostics.catalogue.model import CONFIRMATION
-from diagnostics.facts import late as re
-from diagnostics.facts.secrets import cut
+from diagnostics.catalog import anchors
+from diagnostics.catalog.model import CONFIRMATION
+from diagnostics.collect import late as re
+from diagnostics.collect.secrets import cut
 from diagnostics.triage import triggers
 from diagnostics.triage.seen import Hit
 from diagnostics.triage.tracebacks import short_path
@@ -21,7 +21,7 @@ from diagnostics.triage.tracebacks import short_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.triage.endings import End
     from diagnostics.triage.seen import Seen
     from diagnostics.triage.symptoms import Symptom

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.facts import late as re
+from diagnostics.collect import late as re
 from diagnostics.triage.reading.prefixes import clean
 
 if TYPE_CHECKING:

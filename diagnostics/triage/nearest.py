@@ -12,7 +12,7 @@ from diagnostics.triage.tracebacks import short_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.triage.tracebacks import Traceback
 
 MOST_NEAR = 3

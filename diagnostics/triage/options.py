@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.report import output
+from diagnostics.output import output
 
 if TYPE_CHECKING:
     import argparse

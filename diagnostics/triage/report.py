@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue import model
-from diagnostics.catalogue.offers import remedy
-from diagnostics.facts.secrets import cut
-from diagnostics.report import wording
-from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
+from diagnostics.catalog import model
+from diagnostics.catalog.offers import remedy
+from diagnostics.collect.secrets import cut
+from diagnostics.output import wording
+from diagnostics.output.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
 from diagnostics.triage.leads import MOST_LEADS
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue import FOLDER, anchors, load
-from diagnostics.catalogue.kept import kept
+from diagnostics.catalog import FOLDER, anchors, load
+from diagnostics.catalog.kept import kept
 from diagnostics.triage import facts
 from diagnostics.triage.leads import Fragments
 from diagnostics.triage.nearest import Index, Messages
@@ -17,7 +17,7 @@ from diagnostics.triage.reading.prefixes import clean
 from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue, LogSample
+    from diagnostics.catalog.model import Issue, LogSample
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 # A frame, also where its quotation mark is written out for JSON or HTML.

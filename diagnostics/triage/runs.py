@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.facts import late as re
+from diagnostics.collect import late as re
 from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:

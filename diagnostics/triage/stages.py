@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue import anchors
-from diagnostics.facts.secrets import cut, mask
+from diagnostics.catalog import anchors
+from diagnostics.collect.secrets import cut, mask
 from diagnostics.triage import facts
 from diagnostics.triage.reading import wrapped
 from diagnostics.triage.reading.first_look import MOST_HITS

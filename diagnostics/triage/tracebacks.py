@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from diagnostics.report import personal
+from diagnostics.output import personal
 
 if TYPE_CHECKING:
     from diagnostics.triage.reading.prefixes import Line

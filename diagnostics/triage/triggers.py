@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from diagnostics.catalogue.model import Earlier, Frame, Issue
+    from diagnostics.catalog.model import Earlier, Frame, Issue
     from diagnostics.triage.seen import Hit, Seen
     from diagnostics.triage.tracebacks import Traceback
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.triage.candidates import HYPOTHESIS, VALUES, candidates_of, confirmed, order
 from diagnostics.triage.late import Late, late_look
 from diagnostics.triage.leads import broadly, together
@@ -19,7 +19,7 @@ from diagnostics.triage.tracebacks import short_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.triage.candidates import Candidate
     from diagnostics.triage.leads import Lead
     from diagnostics.triage.rules import Rules

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from grpo_core.kv_cache import cache_kwargs
 from grpo_core.learn.sharing import can_share, read_prompts
 
 # For hidden states so wide, up to 32 MiB of probabilities stay for the backward pass, if PyTorch has them so.
@@ -168,8 +169,8 @@ def _hidden_behind_shared(
             input_ids=ids_BL.gather(1, places_BT.clamp(max=ids_BL.shape[1] - 1)),
             position_ids=places_BT,
             attention_mask=torch.cat([gap_BTW, before_TT.expand(shape)], -1),
-            past_key_values=shared.cache,
             use_cache=True,
+            **cache_kwargs(model.base_model, shared.cache),
         ).last_hidden_state
         hidden_BTH = torch.cat([hidden_BTH, hidden], 1)
     return hidden_BTH

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grpo_core.kv_cache import output_cache
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -64,11 +66,12 @@ def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> Shared:
     out = model.base_model(input_ids=torch.tensor(padded, device=model.device), use_cache=True)
     found = [(places[ids], len(ids)) for ids in prompts]
     rows_B, lengths_B = torch.tensor(found, device=model.device).unbind(1)
-    out.past_key_values.reorder_cache(rows_B)
+    cache = output_cache(out)
+    cache.reorder_cache(rows_B)
     gap_BW = out.last_hidden_state.new_zeros(len(prompts), width)
     behind_BW = torch.arange(width, device=model.device)[None, :] >= lengths_B[:, None]
     last_BH = out.last_hidden_state[rows_B, lengths_B - 1]
-    return Shared(out.past_key_values, last_BH, lengths_B, gap_BW.masked_fill(behind_BW, -torch.inf))
+    return Shared(cache, last_BH, lengths_B, gap_BW.masked_fill(behind_BW, -torch.inf))
 
 
 def keys_and_values(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -3,13 +3,13 @@
 import functools
 from pathlib import Path
 
-from diagnostics import catalogue
+from diagnostics import catalog
 
 
 @functools.cache
 def issues():
     """The shipped catalogue, read once."""
-    return catalogue.load()
+    return catalog.load()
 
 
 class Maker:

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from diagnostics import catalogue
-from diagnostics.catalogue.model import FAMILIES
-from diagnostics.report.findings import FINDINGS, FINE, USAGE
+from diagnostics import catalog
+from diagnostics.catalog.model import FAMILIES
+from diagnostics.output.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
 from diagnostics.triage.late import late_look
 from diagnostics.triage.reading.logs import LogSource
@@ -131,7 +131,7 @@ def evaluate(folder: Path) -> list[Outcome]:
     Raises:
         NotADirectoryError: There are no logs in folders of that kind.
     """
-    rules = Rules(catalogue.load())
+    rules = Rules(catalog.load())
     outcomes = []
     for path in sorted(folder.glob("*/*.log")):
         label = path.parent.name.partition("+")[0]

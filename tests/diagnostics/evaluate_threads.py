@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
@@ -95,7 +95,7 @@ class Thread:
 
 def judged(folder: Path) -> list[Thread]:
     """Judges each labelled thread of a folder by itself."""
-    rules = Rules(catalogue.load())
+    rules = Rules(catalog.load())
     found = []
     for line in (folder / LABELS).read_text(encoding="utf-8").splitlines():
         label = json.loads(line)

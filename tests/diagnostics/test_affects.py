@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import catalogue
-from diagnostics.catalogue.affects import (
+from diagnostics import catalog
+from diagnostics.catalog.affects import (
     CONCERNED,
     FREE,
     NOT_LOOKED,
@@ -15,7 +15,7 @@ from diagnostics.catalogue.affects import (
     free_from,
     subject,
 )
-from diagnostics.catalogue.model import Affected
+from diagnostics.catalog.model import Affected
 
 
 def claim(package, versions="", releases=(), **more):
@@ -27,7 +27,7 @@ def claim(package, versions="", releases=(), **more):
 @pytest.fixture
 def issue():
     """Makes an issue in vLLM with some claims."""
-    plain = replace(catalogue.find("SCH001"), components=("vllm", "trl"))
+    plain = replace(catalog.find("SCH001"), components=("vllm", "trl"))
     return lambda *claims: replace(plain, affected=claims)
 
 
@@ -105,7 +105,7 @@ def test_where_a_range_ends():
 
 def test_how_far_was_looked_is_a_field_of_every_shipped_entry():
     """No range ends with a release that is merely the last one looked at."""
-    issues = catalogue.load()
+    issues = catalog.load()
     assert not [code for code, one in issues.items() for each in one.affected if "<=" in each.versions]
     assert sum(bool(each.looked_to) for one in issues.values() for each in one.affected) > 60
     assert all(subject(one) for one in issues.values())

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics import catalogue, checking
-from diagnostics.catalogue import CatalogueError, signatures
-from diagnostics.catalogue.loader import FOLDER
-from diagnostics.catalogue.model import Bound, ConfigRule
+from diagnostics import catalog, checking
+from diagnostics.catalog import CatalogueError, signatures
+from diagnostics.catalog.loader import FOLDER
+from diagnostics.catalog.model import Bound, ConfigRule
 from diagnostics.lint import rules
-from diagnostics.report.remedies import Advice, Install
+from diagnostics.output.remedies import Advice, Install
 from diagnostics.triage.rules import Rules
 from repro.issues import REPROS
 
@@ -19,7 +19,7 @@ SEEDS = ("CFG001", "CMP001", "RAY001", "SCH001", "SCH002")
 
 @pytest.fixture(scope="module")
 def issues():
-    return catalogue.load()
+    return catalog.load()
 
 
 def test_the_seeds_are_there(issues):
@@ -42,7 +42,7 @@ def test_no_pattern_escapes_what_means_itself(issues):
 
 def test_no_sample_of_one_issue_is_taken_for_another(issues):
     """A positive sample matches the signature of its own entry alone; all else that holds entries together holds."""
-    assert checking.problems(issues, catalogue.load_checks()) == []
+    assert checking.problems(issues, catalog.load_checks()) == []
 
 
 def test_one_failure_under_two_codes_is_told_with_both_places(tmp_path):
@@ -50,7 +50,7 @@ def test_one_failure_under_two_codes_is_told_with_both_places(tmp_path):
     for code in ("SCH001", "SCH002"):
         text = (FOLDER / "SCH001.toml").read_text().replace('code = "SCH001"', f'code = "{code}"', 1)
         (tmp_path / f"{code}.toml").write_text(text)
-    told = signatures.claimed_twice(catalogue.load(tmp_path).values(), tmp_path)
+    told = signatures.claimed_twice(catalog.load(tmp_path).values(), tmp_path)
     lines = text.splitlines()
     sample = lines.index("[[signature.positive]]") + 1
     pattern = next(
@@ -157,7 +157,7 @@ def test_a_bad_entry_is_refused_by_name_and_line(entry, old, new, line, message)
     """One line: the file, the line of the key, the value, what was expected."""
     path = entry(old, new)
     with pytest.raises(CatalogueError) as refused:
-        catalogue.load_file(path)
+        catalog.load_file(path)
     text = str(refused.value)
     assert message in text
     assert str(path) in text
@@ -171,11 +171,11 @@ def test_an_edit_tells_what_it_is(entry):
     """An installation is requirements, what not to do is advice, and anything else in their place is refused."""
     text = (FOLDER / "SCH001.toml").read_text()
     [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
-    issue = catalogue.load_file(entry(old, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
+    issue = catalog.load_file(entry(old, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
     first = issue.mitigations[0]
     assert first.action("vllm") == Install(("numpy<2",), note="or wait", framework="vllm")
     assert dict(first.edits)["vllm"] == "pip install 'numpy<2', or wait"
-    advised = catalogue.load_file(entry(old, 'vllm = { advice = "don\'t" }')).mitigations[0]
+    advised = catalog.load_file(entry(old, 'vllm = { advice = "don\'t" }')).mitigations[0]
     assert advised.action("vllm") == Advice("don't", "vllm")
     for wrong in (
         '{ install = ["-U trl"] }',
@@ -184,7 +184,7 @@ def test_an_edit_tells_what_it_is(entry):
         '{ advice = "x", note = "y" }',
     ):
         with pytest.raises(CatalogueError, match=r"mitigations\.\w+\.edits"):
-            catalogue.load_file(entry(old, f"vllm = {wrong}"))
+            catalog.load_file(entry(old, f"vllm = {wrong}"))
 
 
 def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry):
@@ -192,7 +192,7 @@ def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry)
     text = (FOLDER / "SCH001.toml").read_text()
     [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
     two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
-    one = catalogue.load_file(entry(old, two)).mitigations[0]
+    one = catalog.load_file(entry(old, two)).mitigations[0]
     assert [bound for edit, bound in one.known_edits() if edit.framework == "vllm"] == [
         Bound("<1"),
         Bound(">=1", ("two_owners",)),
@@ -204,28 +204,28 @@ def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry)
         '{ set = "a", versions = "new" }',
     ):
         with pytest.raises(CatalogueError, match=r"mitigations\.one_owner\.edits"):
-            catalogue.load_file(entry(old, f"vllm = {wrong}"))
+            catalog.load_file(entry(old, f"vllm = {wrong}"))
 
 
 def test_a_table_that_nobody_reads_is_told(entry):
     """A [[config]] of a code whose rule stands in its place has to say so, and none else may."""
-    issue = catalogue.load_file(entry("by_rule = true\n", ""))
+    issue = catalog.load_file(entry("by_rule = true\n", ""))
     told = rules.problems({issue.code}, [issue])[0]
     assert told.startswith("SCH001: [[config]] 'evaluation during training")
     assert "by_rule = true" in told
-    other = catalogue.load()["MEM001"]
+    other = catalog.load()["MEM001"]
     lost = replace(other, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
     assert "no rule stands in its place" in rules.problems({"MEM001"}, [lost])[0]
-    everything = set(catalogue.load()) | set(catalogue.load_checks())
-    assert rules.problems(everything, catalogue.load().values()) == []
+    everything = set(catalog.load()) | set(catalog.load_checks())
+    assert rules.problems(everything, catalog.load().values()) == []
 
 
 def test_the_codes_of_checks_are_entries(tmp_path):
     """Each is read strictly, too, and none is a known issue's."""
-    assert not set(catalogue.load_checks()) & set(catalogue.load())
-    assert catalogue.is_check("CMP901")
-    assert not catalogue.is_check("SCH001")
-    good = (catalogue.FOLDER.parent / "checks" / "CMP901.toml").read_text()
+    assert not set(catalog.load_checks()) & set(catalog.load())
+    assert catalog.is_check("CMP901")
+    assert not catalog.is_check("SCH001")
+    good = (catalog.FOLDER.parent / "checks" / "CMP901.toml").read_text()
     for old, new, message in (
         ("title =", "titel =", "title"),
         ("CMP901", "CMP902", "the file's name, 'CMP901'"),
@@ -233,7 +233,7 @@ def test_the_codes_of_checks_are_entries(tmp_path):
     ):
         (tmp_path / "CMP901.toml").write_text(good.replace(old, new, 1))
         with pytest.raises(CatalogueError, match=message):
-            catalogue.find_check("CMP901", tmp_path)
+            catalog.find_check("CMP901", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_is_wrong_with_a_signature_is_told_with_file_and_line(entry, new, w
     path = entry("any = ['assert len", new)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), start=1) if text.startswith(wrong))
     with pytest.raises(CatalogueError, match=message) as refused:
-        signatures.check(catalogue.load_file(path), path.parent)
+        signatures.check(catalog.load_file(path), path.parent)
     assert str(refused.value).startswith(f"{path}:{line}: signature")
 
 
@@ -261,11 +261,11 @@ def test_an_entry_of_a_release_to_come_and_a_confirmation_of_nothing_are_told(is
     monkeypatch.setattr(checking, "version", lambda: "0.1.0")
     told = checking.problems(
         {**issues, "SCH001": later, "ENG001": replace(issues["ENG001"], signature=nothing)},
-        catalogue.load_checks(),
+        catalog.load_checks(),
     )
     assert [line.partition(": ")[0] for line in told] == [
-        "diagnostics/catalogue/issues/SCH001.toml",
-        "diagnostics/catalogue/issues/ENG001.toml",
+        "diagnostics/catalog/issues/SCH001.toml",
+        "diagnostics/catalog/issues/ENG001.toml",
     ]
     assert "since is '9.0.0': expected a release up to this one, 0.1.0" in told[0]
     assert "not ENG999" in told[1]
@@ -289,7 +289,7 @@ def test_all_that_concerns_a_code(tmp_path, monkeypatch, issues):
     assert re.fullmatch(r"(\d+), \1 of them named SCH001 first", told["logs"].told[0])
     assert told["samples"].told == ("2 that must match, 2 that must not",)
     own = {one.name: one for one in checking.concerns("CMP901")}
-    assert own["entry"].told == ("diagnostics/catalogue/checks/CMP901.toml",)
+    assert own["entry"].told == ("diagnostics/catalog/checks/CMP901.toml",)
     # A run that went well, in which the line stands all the same; and none, which is asked for.
     sample = next(one.text for one in issues["ENV009"].signature.samples if one.matches)
     (tmp_path / "clean").mkdir()
@@ -309,21 +309,21 @@ def test_an_entry_without_a_negative_sample_is_refused(entry):
     text = path.read_text().replace("[[signature.negative]]", "[[signature.positive]]")
     path.write_text(text)
     with pytest.raises(CatalogueError, match="at least one"):
-        catalogue.load_file(path)
+        catalog.load_file(path)
 
 
 def test_an_unknown_code_is_answered_with_what_is_close():
     """And never by a traceback."""
     with pytest.raises(CatalogueError, match=r"unknown code 'SCH01' \(did you mean SCH001"):
-        catalogue.find("SCH01")
-    assert catalogue.find("sch001").code == "SCH001"
+        catalog.find("SCH01")
+    assert catalog.find("sch001").code == "SCH001"
 
 
 def test_a_servers_whole_command_keeps_the_log_probs_that_trl_needs():
     """TRL starts its server with them; whoever starts it by a line of ours that lacks them loses them."""
     told = {
         (issue.code, edit)
-        for issue in catalogue.load().values()
+        for issue in catalog.load().values()
         for mitigation in issue.mitigations
         for framework, edit in mitigation.edits
         if framework == "trl" and "vllm serve MODEL --weight-transfer-config" in edit

@@ -7,9 +7,9 @@ from importlib import import_module
 import pytest
 from packaging.version import Version
 
-from diagnostics.catalogue import loader
-from diagnostics.catalogue.model import Bound
-from diagnostics.catalogue.releases import within
+from diagnostics.catalog import loader
+from diagnostics.catalog.model import Bound
+from diagnostics.catalog.releases import within
 from diagnostics.lint.rules.options import GONE
 from diagnostics.matrix.sweep import edits
 from repro.issues import REPROS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 
 # `ValueError in PATH:LINE[, LINE][ and LINE] of RELEASE[, LINE of RELEASE ...]`, as the sources of ranges have it.
 FILE = re.compile(r"(?P<path>[\w./-]+\.py):")
@@ -18,7 +18,7 @@ KIND = re.compile(r"\b(?P<kind>\w+(?:Error|Exception)|[Aa]ssert\w*)s? in $")
 
 def claimed():
     """Each line of an exception or assertion that a range rests on: code, kind, path, line, release."""
-    for issue in catalogue.load().values():
+    for issue in catalog.load().values():
         for claim in issue.affected:
             yield from lines_of(issue.code, claim.source)
 

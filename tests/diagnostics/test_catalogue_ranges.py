@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from diagnostics.catalogue import loader
-from diagnostics.catalogue.releases import within
+from diagnostics.catalog import loader
+from diagnostics.catalog.releases import within
 from diagnostics.matrix.sweep import edits, options, ranges
 
 # Read in what has no wheel (source distributions), or held by a run of every release.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.__main__ import main
 
-CHECKS = catalogue.load_checks()
+CHECKS = catalog.load_checks()
 
 
 def diagnostics(*arguments, **environ):

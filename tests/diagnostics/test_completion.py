@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics import catalogue
-from diagnostics.report.output import FORMATS
+from diagnostics import catalog
+from diagnostics.output.output import FORMATS
 from tests.screen import ROOT
 
 _ASKED = """
@@ -54,7 +54,7 @@ def test_bash_completes_commands_options_formats_and_codes(offered):
     assert {*command.COMMANDS, "repro", "matrix", "train", "--help", "--version"} == {*offered("")}
     assert offered("lint", "--format", "") == list(FORMATS)
     assert offered("doctor", "--fix") == ["--fix-plan"]
-    assert offered("explain", "SCH") == [code for code in catalogue.load() if code.startswith("SCH")] != []
+    assert offered("explain", "SCH") == [code for code in catalog.load() if code.startswith("SCH")] != []
     assert offered("doctor", "--select", "CFG101") == ["CFG101"]
     assert offered("--verbose", "explain", "--kind", "sil") == ["silent"]
     assert offered("triage", "run") == []
@@ -118,7 +118,7 @@ def test_fish_and_zsh_offer_the_same(offered_elsewhere):
     assert {*offered_elsewhere("lint", "--format", "")} == {*FORMATS}
     assert offered_elsewhere("doctor", "--fix") == ["--fix-plan"]
     assert offered_elsewhere("explain", "SCH") == [
-        code for code in catalogue.load() if code.startswith("SCH")
+        code for code in catalog.load() if code.startswith("SCH")
     ]
     assert {*offered_elsewhere("completion", "")} == {"bash", "zsh", "fish"}
     assert offered_elsewhere("--ver") == ["--version"]

@@ -12,11 +12,11 @@ from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.checks import compatibility
 from diagnostics.doctor.checks.registered import DoctorCheck
 from diagnostics.doctor.installing import uninstall
-from diagnostics.facts import environment as facts
-from diagnostics.facts.compat import Compat, load
-from diagnostics.report import filters
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.report.wording import command_of, commands_of, text_of
+from diagnostics.collect import environment as facts
+from diagnostics.collect.compat import Compat, load
+from diagnostics.output import filters
+from diagnostics.output.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.output.wording import command_of, commands_of, text_of
 from tests.diagnostics.environments import issues
 from tests.spent import unit_s
 

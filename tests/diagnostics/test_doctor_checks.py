@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from diagnostics.doctor import checks, examine
 from diagnostics.doctor.checks import declared, registered
 from diagnostics.doctor.checks.registered import DoctorCheck, Examined
-from diagnostics.report.findings import NotJudged
+from diagnostics.output.findings import NotJudged
 
 
 def test_every_check_is_registered():

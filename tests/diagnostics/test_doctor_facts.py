@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.facts import (
+from diagnostics.collect import (
     clusters,
     collection,
     configs,
@@ -20,7 +20,7 @@ from diagnostics.facts import (
     processors,
     variables,
 )
-from diagnostics.facts.gpus import Gpu, Gpus
+from diagnostics.collect.gpus import Gpu, Gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,7 +60,7 @@ def test_a_document_that_holds_something_else_is_refused(environment, change, me
 def test_the_facts_need_the_standard_library_alone(environment):
     """They can be sent to a node that has nothing else: of ours the facts, names and one reader, no site-packages."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv.pop(1)); from diagnostics.facts.__main__ import main; main();"
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from diagnostics.collect.__main__ import main; main();"
         "print(sorted(m for m in sys.modules if m.startswith('diagnostics.') and '.facts' not in m), file=sys.stderr)"
     )
     command = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnostics.doctor import examine
-from diagnostics.facts import compat, environment
-from diagnostics.report.wording import commands_of
+from diagnostics.collect import compat, environment
+from diagnostics.output.wording import commands_of
 from tests.diagnostics.environments import Maker, issues
 
 

@@ -6,17 +6,17 @@ import pytest
 
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.checks.drivers import cuda_of
-from diagnostics.facts import environment as facts
-from diagnostics.facts.clusters import RayCluster
-from diagnostics.facts.compat import Compat
-from diagnostics.facts.configs import ConfigFile
-from diagnostics.facts.extensions import Extension
-from diagnostics.facts.gpus import Gpu, Gpus
-from diagnostics.facts.limits import Limit
-from diagnostics.facts.machine import Disk, Libraries, Machine
-from diagnostics.facts.processors import Memory, NumaNode, Processors
-from diagnostics.report.findings import Severity
-from diagnostics.report.wording import commands_of, text_of
+from diagnostics.collect import environment as facts
+from diagnostics.collect.clusters import RayCluster
+from diagnostics.collect.compat import Compat
+from diagnostics.collect.configs import ConfigFile
+from diagnostics.collect.extensions import Extension
+from diagnostics.collect.gpus import Gpu, Gpus
+from diagnostics.collect.limits import Limit
+from diagnostics.collect.machine import Disk, Libraries, Machine
+from diagnostics.collect.processors import Memory, NumaNode, Processors
+from diagnostics.output.findings import Severity
+from diagnostics.output.wording import commands_of, text_of
 from tests.diagnostics.environments import issues
 
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from diagnostics.facts import gpus
+from diagnostics.collect import gpus
 
 # Signatures as in NVIDIA's nvml.h; one device that has something to say, and one that has fallen off the bus.
 SOURCE = r"""

@@ -13,8 +13,8 @@ import pytest
 from diagnostics.doctor.probe import outcomes, tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.doctor.probe.outcomes import Tried
-from diagnostics.facts.environment import Environment, Package
-from diagnostics.report.wording import text_of
+from diagnostics.collect.environment import Environment, Package
+from diagnostics.output.wording import text_of
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
 from tests.diagnostics.environments import issues

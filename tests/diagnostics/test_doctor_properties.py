@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.doctor import examine as doctor
-from diagnostics.facts import environment as facts
-from diagnostics.facts import extensions
-from diagnostics.facts.compat import Compat
-from diagnostics.facts.environment import Environment, Package
+from diagnostics.collect import environment as facts
+from diagnostics.collect import extensions
+from diagnostics.collect.compat import Compat
+from diagnostics.collect.environment import Environment, Package
 from tests.diagnostics.environments import issues
 from tests.diagnostics.test_doctor_machine import GOOD
 

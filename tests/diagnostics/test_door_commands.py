@@ -16,11 +16,11 @@ from diagnostics.doctor.fixplan.installers import Installer
 from diagnostics.doctor.fleet.nodes import Node, read
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
 from diagnostics.doctor.installing import install, uninstall
-from diagnostics.facts import collection, compat
-from diagnostics.facts import environment as facts
+from diagnostics.collect import collection, compat
+from diagnostics.collect import environment as facts
 from diagnostics.nodes.answer import NodeAnswer
-from diagnostics.report import clean, output, wording
-from diagnostics.report.remedies import Explain, Install, Run, SetVariables, Unset
+from diagnostics.output import clean, output, wording
+from diagnostics.output.remedies import Explain, Install, Run, SetVariables, Unset
 from tests.diagnostics.environments import issues
 from tests.diagnostics.test_door_out import terminal
 
@@ -226,7 +226,7 @@ def test_what_is_shared_is_quoted_after_it_was_cleaned():
 def test_every_command_is_quoted_in_one_place():
     """Nobody else knows the shell: but for what sends a command to a shell of ssh's, and what reads scripts."""
     root = Path(__file__).parents[2] / "diagnostics"
-    known = {"report/wording.py", "nodes/reach.py", "lint/commands.py", "lint/sources/wrapped.py"}
+    known = {"output/wording.py", "nodes/reach.py", "lint/commands.py", "lint/sources/wrapped.py"}
     found = {
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from diagnostics import __main__ as command
 from diagnostics import door, explaining
 from diagnostics.doctor.fixplan import build
-from diagnostics.facts import compat
-from diagnostics.report import output
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.report.formats import markdown
-from diagnostics.report.output import FORMATS
-from diagnostics.report.remedies import Advice, Explain, Install, Remedy, Run, SetVariables, Unset
+from diagnostics.collect import compat
+from diagnostics.output import output
+from diagnostics.output.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.output.formats import markdown
+from diagnostics.output.output import FORMATS
+from diagnostics.output.remedies import Advice, Explain, Install, Remedy, Run, SetVariables, Unset
 from tests.diagnostics.environments import issues
 from tests.diagnostics.test_output import LOG, SCRIPT
 
@@ -294,7 +294,7 @@ def test_markdown_has_no_entity_and_no_heading_from_elsewhere():
 def test_a_plan_is_made_of_the_same_words(environment):
     """A hostile folder in a plan's commands is one word on one line."""
     from diagnostics.doctor import examine
-    from diagnostics.facts import environment as facts
+    from diagnostics.collect import environment as facts
 
     environment.add("vllm", "0.7.3").add("odd", "", folder="odd\n::error::x;id.dist-info")
     seen = facts.collect(environment.prefix, {})

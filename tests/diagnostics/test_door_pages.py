@@ -14,7 +14,7 @@ from diagnostics.hang.judge.decide import Patience, judge
 from diagnostics.hang.read import files
 from diagnostics.hang.show import document
 from diagnostics.hang.show import page as of_hang
-from diagnostics.report.audits import page as of_audit
+from diagnostics.output.audits import page as of_audit
 from tests import hostile_pages
 from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
 from tests.diagnostics.test_door_out import terminal

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics.facts.secrets import mask
-from diagnostics.report.personal import strip
+from diagnostics.collect.secrets import mask
+from diagnostics.output.personal import strip
 from tests.diagnostics import secret_cases
 
 ISSUED = """

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics import __main__ as command
-from diagnostics.facts import variables
-from diagnostics.facts.secrets import mask
-from diagnostics.report import output
-from diagnostics.report.output import FORMATS
-from diagnostics.report.personal import strip
+from diagnostics.collect import variables
+from diagnostics.collect.secrets import mask
+from diagnostics.output import output
+from diagnostics.output.output import FORMATS
+from diagnostics.output.personal import strip
 from tests.diagnostics.test_door_out import report_with, terminal
 from tests.diagnostics.test_output import LOG, SCRIPT
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnostics import __main__ as program
-from diagnostics import catalogue, usage
+from diagnostics import catalog, usage
 from diagnostics.doctor import chosen
 
 KINDS = ("crash", "hang", "silent", "check")
@@ -91,8 +91,8 @@ def test_what_nobody_knows_is_refused_in_a_line(explain, words, said):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_list_is_of_one_kind(explain, kind):
     """Each code of it and no other, in the terminal and as JSON."""
-    issues = [each.code for each in catalogue.load().values() if each.kind == kind]
-    wanted = issues if kind != "check" else list(catalogue.load_checks())
+    issues = [each.code for each in catalog.load().values() if each.kind == kind]
+    wanted = issues if kind != "check" else list(catalog.load_checks())
     _, out, _ = explain("--list", "--kind", kind)
     assert [line[:6] for line in out.splitlines()] == wanted != []
     document = json.loads(explain("--list", "--kind", kind, "--format", "json")[1])

@@ -16,7 +16,7 @@ from diagnostics.hang.judge.decide import Patience, judge
 from diagnostics.hang.read import files
 from diagnostics.hang.show import document as hang_document
 from diagnostics.hang.show import terminal as hang_terminal
-from diagnostics.report.audits import terminal as audit_terminal
+from diagnostics.output.audits import terminal as audit_terminal
 from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
 from tests.documents import ROOT
 from tests.screen import COLUMNS, ROWS, plain, show

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue, door
+from diagnostics import catalog, door
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor import installing
 from diagnostics.doctor.fixplan import build, installers, resolving
 from diagnostics.doctor.fixplan.build import fix_plan
-from diagnostics.facts import environment as facts
-from diagnostics.facts.compat import Compat
-from diagnostics.facts.compat import load as load_table
-from diagnostics.report import clean, filters
-from diagnostics.report.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.report.formats import plan as render
-from diagnostics.report.plans import Step
-from diagnostics.report.remedies import Install, Remedy, Run, SetVariables, Uninstall
-from diagnostics.report.wording import command_of, edit_of
+from diagnostics.collect import environment as facts
+from diagnostics.collect.compat import Compat
+from diagnostics.collect.compat import load as load_table
+from diagnostics.output import clean, filters
+from diagnostics.output.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.output.formats import plan as render
+from diagnostics.output.plans import Step
+from diagnostics.output.remedies import Install, Remedy, Run, SetVariables, Uninstall
+from diagnostics.output.wording import command_of, edit_of
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.test_door_out import acting, terminal
 from tests.documents import ROOT
@@ -79,7 +79,7 @@ BREADTH = {
 }
 
 
-CATALOGUE = catalogue.load()
+CATALOGUE = catalog.load()
 # Few, so that an entry that is added changes nothing here.
 ISSUES = {code: CATALOGUE[code] for code in ("SCH001", "SCH002", "CMP001", "ENG004")}
 
@@ -465,7 +465,7 @@ def test_pixi_owns_what_lies_in_its_folder(tmp_path):
 @pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
 def test_every_format_says_the_same(environment, form, capsys, monkeypatch):
     """Exit code as doctor's; nothing was run."""
-    monkeypatch.setattr("diagnostics.facts.compat.load", lambda: TABLE)
+    monkeypatch.setattr("diagnostics.collect.compat.load", lambda: TABLE)
     broken_pair(environment)
     before = sorted(path.name for path in environment.prefix.rglob("*"))
     assert main(["doctor", "--prefix", str(environment.prefix), "--fix-plan", "--format", form]) == 1
@@ -608,7 +608,7 @@ def test_the_plan_and_the_finding_ask_for_the_same_beside_a_remedy(environment):
     """An unmet numpy<2 beside a pyarrow that is built for numpy 2."""
     environment.add("trl", "1.9.2", requires=["numpy<2"]).add("numpy", "2.4.0").add("pyarrow", "24.0.0")
     seen = facts.collect(environment.prefix, {})
-    report = doctor.examine(seen, catalogue.load(), Compat(problem="no table"))
+    report = doctor.examine(seen, catalog.load(), Compat(problem="no table"))
     (finding,) = [one for one in report.findings if one.code == "CMP904"]
     own = [one.requirements for one in finding.remedy.actions if isinstance(one, Install)]
     plan = fix_plan(report, seen, Compat(problem="no table"))
@@ -636,7 +636,7 @@ def test_an_installation_is_tried_before_it_is_offered(
     monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
     seen = facts.collect(environment.prefix, {})
     plan = fix_plan(
-        doctor.examine(seen, catalogue.load(), Compat(problem="no table")), seen, Compat(problem="no")
+        doctor.examine(seen, catalog.load(), Compat(problem="no table")), seen, Compat(problem="no")
     )
     (step,) = [one for one in resolving.tried(plan, seen).steps if one.kind == "packages"]
     assert step.text[-1].text.startswith(told)

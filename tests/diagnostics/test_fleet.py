@@ -19,23 +19,23 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet import compare, nodes, remote
 from diagnostics.doctor.fleet.command import carried
 from diagnostics.doctor.fleet.nodes import Node
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
-from diagnostics.facts import collection
-from diagnostics.facts.compat import Compat
-from diagnostics.facts.gpus import Gpu, Gpus
+from diagnostics.collect import collection
+from diagnostics.collect.compat import Compat
+from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.nodes import hosts, program, reach
 from diagnostics.nodes.answer import NodeAnswer
-from diagnostics.report.findings import CheckResult, Severity
-from diagnostics.report.wording import commands_of, text_of
+from diagnostics.output.findings import CheckResult, Severity
+from diagnostics.output.wording import commands_of, text_of
 from tests.diagnostics.environments import Maker
 
-ISSUES = catalogue.load()
+ISSUES = catalog.load()
 NAMES = "abcdefgh"
 
 

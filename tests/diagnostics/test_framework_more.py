@@ -43,7 +43,7 @@ def _launched(started):
 DIALECT = ConfigDialect("toyrl", plan, _launched)
 '''
 LOG = "INFO starting toyrl.cli\nKeyError: 'reward'\n"
-ISSUE = ROOT / "diagnostics" / "catalogue" / "issues" / "CFG115.toml"
+ISSUE = ROOT / "diagnostics" / "catalog" / "issues" / "CFG115.toml"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def run(tmp_path_factory):
     listed.write_text(listed.read_text().replace(AT, ENTRY + AT, 1))
     assert "toyrl" in listed.read_text()
     (place / "diagnostics" / "lint" / "dialects" / "toyrl.py").write_text(DIALECT)
-    entry = place / "diagnostics" / "catalogue" / "issues" / "CFG115.toml"
+    entry = place / "diagnostics" / "catalog" / "issues" / "CFG115.toml"
     entry.write_text(ISSUE.read_text().replace('frameworks = ["trl"', 'frameworks = ["toyrl", "trl"', 1))
     assert "toyrl" in entry.read_text()
 

@@ -21,7 +21,7 @@ import pytest
 from diagnostics import __main__ as program
 from diagnostics import given
 from diagnostics.doctor.fleet import nodes
-from diagnostics.facts import clusters, collection, compat, configs, environment, extensions
+from diagnostics.collect import clusters, collection, compat, configs, environment, extensions
 from diagnostics.hang.read import ReadError, files
 from diagnostics.lint import project
 from diagnostics.matrix import __main__ as matrix
@@ -194,7 +194,7 @@ def test_an_extension_that_asks_for_gigabytes_is_unreadable(tmp_path, kind):
     (tmp_path / "vllm" / "_C.so").write_bytes(_greedy(kind))
     text = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
-        "from pathlib import Path; from diagnostics.facts import extensions;"
+        "from pathlib import Path; from diagnostics.collect import extensions;"
         f"(found,) = extensions.collect([Path({str(tmp_path)!r})], Path('/nowhere'), {{}}); print(found.problem)"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -489,11 +489,11 @@ def _broken(*_arguments, **_options):
 def test_what_nobody_foresaw_is_exit_2_in_one_line(which, shown, monkeypatch, capfd):
     """Never 1, which says that something was found; the traceback comes on demand."""
     import repro.__main__
-    from diagnostics.facts import __main__ as facts
+    from diagnostics.collect import __main__ as facts
 
     if shown and which != "facts":
         monkeypatch.setenv("GRPO_DOCTOR_DEBUG", "1")
-    monkeypatch.setattr("diagnostics.catalogue.load", _broken)
+    monkeypatch.setattr("diagnostics.catalog.load", _broken)
     monkeypatch.setattr("diagnostics.matrix.commands.check", _broken)
     monkeypatch.setattr("repro.__main__._list", _broken)
     monkeypatch.setattr(facts, "collect", _broken)
@@ -624,7 +624,7 @@ def test_what_was_never_written_of_a_log_takes_no_time(tmp_path, before):
 
 # Own documents, what a program of ours printed, a text within a text of a bounded length.
 _PARSES_ITSELF = {
-    "given.py", "facts/gpus.py", "nodes/cluster.py", "nodes/program.py", "audit/recorded/readers/trackers.py",
+    "given.py", "collect/gpus.py", "nodes/cluster.py", "nodes/program.py", "audit/recorded/readers/trackers.py",
     "audit/running/probing.py", "lint/commands.py", "lint/sources/json_file.py", "lint/known.py", "processes.py",
     "hang/read/files.py", "triage/reading/envelopes.py",
 }  # fmt: skip

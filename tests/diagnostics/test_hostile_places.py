@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from diagnostics.__main__ import main
-from diagnostics.facts import collection, environment
+from diagnostics.collect import collection, environment
 from diagnostics.lint import project
 from diagnostics.nodes import hosts, reach
-from diagnostics.report.output import FORMATS
+from diagnostics.output.output import FORMATS
 from tests.diagnostics.test_given import INSTEAD
 
 RUN = "swift rlhf --rlhf_type grpo --use_vllm true --num_generations 8 --model m --dataset d\n"

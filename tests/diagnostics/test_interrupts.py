@@ -57,7 +57,7 @@ def test_before_a_command_is_there_it_ends_by_the_signal(command, wanted):
 @pytest.mark.parametrize(
     ("command", "wanted", "said"),
     [
-        (EXPLAINED, "diagnostics.catalogue.loader", "diagnostics: interrupted\n"),
+        (EXPLAINED, "diagnostics.catalog.loader", "diagnostics: interrupted\n"),
         (LISTED, "repro.issues.cfg019", "repro: interrupted; the processes it started are gone\n"),
         (CHECKED, "grpo_core.records.dumps", "grpo_core: interrupted (SIGINT)\n"),
     ],
@@ -76,7 +76,7 @@ def test_words_of_a_refusal_are_no_command_any_more():
 
 def test_what_is_ignored_stays_ignored():
     """As a shell has it for what it starts in the background."""
-    done = sent(EXPLAINED, "diagnostics.catalogue.loader", "ignored")
+    done = sent(EXPLAINED, "diagnostics.catalog.loader", "ignored")
     assert (done.returncode, done.stderr) == (0, "")
     assert "SCH001" in done.stdout
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue, uncollected
-from diagnostics.catalogue import anchors, kept, loader
-from diagnostics.facts import late, secrets
-from diagnostics.report import personal
+from diagnostics import catalog, uncollected
+from diagnostics.catalog import anchors, kept, loader
+from diagnostics.collect import late, secrets
+from diagnostics.output import personal
 from diagnostics.triage import endings, leads, metrics, rules
 
 
@@ -86,14 +86,14 @@ def test_what_is_kept_of_the_catalogue_is_what_its_files_say(here):
     assert rules._known() == known
     patterns = [one for each in first.values() if each.signature for one in each.signature.any]
     assert all(tuple(known.get(one) or ()) == anchors.literals(one) for one in patterns)
-    with_config = [each.code for each in catalogue.with_config({"CFG001"})]
+    with_config = [each.code for each in catalog.with_config({"CFG001"})]
     assert with_config == [code for code, each in first.items() if each.config and code != "CFG001"]
 
 
 def test_entries_are_made_again_when_what_makes_them_changes():
     """All of ours that is loaded to read an entry is in what the kept ones depend on."""
     program = (
-        "import sys, diagnostics.catalogue.entries, diagnostics.tables;"
+        "import sys, diagnostics.catalog.entries, diagnostics.tables;"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('diagnostics.')))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

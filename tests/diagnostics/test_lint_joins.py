@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diagnostics.lint import judge, reading, versions
-from diagnostics.report.findings import INCOMPLETE, Severity
+from diagnostics.output.findings import INCOMPLETE, Severity
 
 YAML = (
     "num_generations: 8\nper_device_train_batch_size: 3\ngradient_accumulation_steps: 1\nuse_vllm: true\n"

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from diagnostics.lint import judge, known, reading, unjudged
-from diagnostics.report.findings import Report, Severity
+from diagnostics.output.findings import Report, Severity
 from tests.diagnostics.lint_helpers import codes, plans, versions
 from tests.diagnostics.programs import option_names
 

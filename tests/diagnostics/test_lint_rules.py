@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.lint import rules as checks
 from diagnostics.lint.rules import registered
 from diagnostics.lint.run_plan import VOCABULARY
-from diagnostics.report.findings import Severity
-from diagnostics.report.wording import text_of
+from diagnostics.output.findings import Severity
+from diagnostics.output.wording import text_of
 from tests.diagnostics.lint_helpers import codes, findings
 
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
@@ -313,14 +313,14 @@ def test_several_steps_on_one_generation_shrink_dapo():
 
 def test_the_catalogue_speaks_the_vocabulary_of_the_plan():
     """Each [[config]] asks for names that a plan can have; else it would never be found."""
-    asked = {name for entry in catalogue.load().values() for rule in entry.config for name, _ in rule.when}
+    asked = {name for entry in catalog.load().values() for rule in entry.config for name, _ in rule.when}
     assert asked <= set(VOCABULARY)
 
 
 def test_every_rule_is_registered_under_the_codes_it_finds():
     """What looks like a rule is one; its file names no code that none of its rules is registered for."""
     every = [rule for rules in checks.RULES.values() for rule in rules]
-    assert checks.problems(set(catalogue.load()) | set(catalogue.load_checks())) == []
+    assert checks.problems(set(catalog.load()) | set(catalog.load_checks())) == []
     for path in sorted(Path(checks.__file__).parent.glob("[a-z]*.py")):
         here = [rule for rule in every if Path(rule.place[0]) == path]
         if path.stem in {"base", "registered"}:

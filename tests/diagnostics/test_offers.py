@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import catalogue
-from diagnostics.catalogue.model import FRAMEWORKS, Bound, Mitigation
-from diagnostics.catalogue.offers import occurring, remedy
-from diagnostics.report import wording
-from diagnostics.report.remedies import FAILS, SHOWN, UNTRIED
+from diagnostics import catalog
+from diagnostics.catalog.model import FRAMEWORKS, Bound, Mitigation
+from diagnostics.catalog.offers import occurring, remedy
+from diagnostics.output import wording
+from diagnostics.output.remedies import FAILS, SHOWN, UNTRIED
 from repro.issues import REPROS
 
-SWEPT = json.loads((Path(catalogue.__file__).parents[1] / "data" / "sweep.json").read_text())["sweeps"]
-ISSUES = catalogue.load()
+SWEPT = json.loads((Path(catalog.__file__).parents[1] / "data" / "sweep.json").read_text())["sweeps"]
+ISSUES = catalog.load()
 
 
 def tried(name, helps=(), fails=(), evidence="executed", frameworks=("vllm",)):

@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.audit.document import _helps as audit_helps
-from diagnostics.catalogue import documents
-from diagnostics.catalogue.affects import CONCERNED, affects, subject
-from diagnostics.catalogue.offers import remedy
+from diagnostics.catalog import documents
+from diagnostics.catalog.affects import CONCERNED, affects, subject
+from diagnostics.catalog.offers import remedy
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.fixplan import settings
 from diagnostics.doctor.fixplan.installers import find as installer_of
-from diagnostics.facts.environment import Environment, Package
+from diagnostics.collect.environment import Environment, Package
 from diagnostics.frameworks import FRAMEWORKS, configured_in
 from diagnostics.hang.judge.causes import helps as hang_helps
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.lint.versions import Versions
-from diagnostics.report import wording
-from diagnostics.report.findings import Severity
+from diagnostics.output import wording
+from diagnostics.output.findings import Severity
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
@@ -30,7 +30,7 @@ from diagnostics.triage.rules import Rules
 from diagnostics.triage.seen import Hit
 from diagnostics.triage.verdict import Diagnosis
 
-ISSUES = catalogue.load()
+ISSUES = catalog.load()
 # A log that names its trigger: CODE/cell__trigger.log. What is in the cell stands in its name.
 LOGS = sorted((Path(__file__).parent / "logs").glob("*/*__*.log"))
 RELEASES = {"066": "0.6.6", "072": "0.7.2", "073": "0.7.3", "085": "0.8.5.post1", "0102": "0.10.2"}

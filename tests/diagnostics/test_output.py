@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics.report.output import FORMATS
+from diagnostics.output.output import FORMATS
 from tests.diagnostics.report_schema import SCHEMA, problems
 
 SCRIPT = (

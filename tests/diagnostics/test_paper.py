@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnostics import door
-from diagnostics.report.paper import Paper
+from diagnostics.output.paper import Paper
 from tests.diagnostics.test_door_out import HOSTILE, acting
 
 STYLES = ("", "bold", "dim", "red", "bold red", "bold yellow", "green", "cyan", "default")
@@ -83,7 +83,7 @@ def by_us(pieces, style, width, indent, *, painted, whole, crop):
     out = io.StringIO()
     paper = Paper(out, width=width)
     if painted:
-        from diagnostics.report import paper as module
+        from diagnostics.output import paper as module
 
         paper._codes = {**module._ATTRIBUTES, **module._COLOURS}
     paper.print(pieces, style, indent=indent, whole=whole, crop=crop)

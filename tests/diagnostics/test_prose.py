@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics import frameworks
-from diagnostics.report import wording
-from diagnostics.report.remedies import (
+from diagnostics.output import wording
+from diagnostics.output.remedies import (
     Advice,
     Explain,
     Install,
@@ -52,7 +52,7 @@ def sources():
     """All modules of diagnostics but those whose matter text is."""
     found = sorted((ROOT / "diagnostics").rglob("*.py"))
     assert len(found) > 200
-    return [path for path in found if not path.is_relative_to(ROOT / "diagnostics" / "report")]
+    return [path for path in found if not path.is_relative_to(ROOT / "diagnostics" / "output")]
 
 
 def readings(tree):

@@ -10,8 +10,8 @@ import pytest
 from diagnostics import __main__ as command
 from diagnostics import door
 from diagnostics.matrix.report import progress
-from diagnostics.report import pulse
-from diagnostics.report.pulse import Pulse
+from diagnostics.output import pulse
+from diagnostics.output.pulse import Pulse
 from grpo_core.show.terminal import StepProgress
 from repro.waiting import Silence
 from tests.screen import plain

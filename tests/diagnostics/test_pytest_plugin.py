@@ -161,7 +161,7 @@ def test_a_session_that_passes_loads_nothing(session):
     session.makeconftest(
         "import sys\n"
         "def pytest_unconfigure():\n"
-        "    names = {'torch', 'vllm', 'ray', 'transformers', 'numpy', 'rich', 'diagnostics.catalogue', 're2'}\n"
+        "    names = {'torch', 'vllm', 'ray', 'transformers', 'numpy', 'rich', 'diagnostics.catalog', 're2'}\n"
         "    print('LOADED', sorted(names & set(sys.modules)))\n"
     )
     options = ("-p", "diagnostics.pytest_plugin", "--grpo-doctor", "-p", "no:cacheprovider")

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics import __main__ as command
-from diagnostics.report.filters import BaselineError, fingerprint, select, without_known
-from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
-from diagnostics.report.formats import github, json_report, jsonl, junit, markdown, sarif, terminal
-from diagnostics.report.personal import strip
-from diagnostics.report.remedies import Advice, Explain, Install, Remedy
+from diagnostics.output.filters import BaselineError, fingerprint, select, without_known
+from diagnostics.output.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
+from diagnostics.output.formats import github, json_report, jsonl, junit, markdown, sarif, terminal
+from diagnostics.output.personal import strip
+from diagnostics.output.remedies import Advice, Explain, Install, Remedy
 
 
 def finding(

@@ -9,12 +9,12 @@ import subprocess
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics.report import wording
-from diagnostics.report.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
-from diagnostics.report.formats import terminal
-from diagnostics.report.formats.finding import short
-from diagnostics.report.paper import Paper
-from diagnostics.report.remedies import Advice, Install, Remedy
+from diagnostics.output import wording
+from diagnostics.output.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
+from diagnostics.output.formats import terminal
+from diagnostics.output.formats.finding import short
+from diagnostics.output.paper import Paper
+from diagnostics.output.remedies import Advice, Install, Remedy
 from tests.golden import workbench
 from tests.screen import COLUMNS, ROWS, plain, show
 

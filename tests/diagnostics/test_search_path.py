@@ -10,8 +10,8 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.doctor import examine
-from diagnostics.facts import compat, environment, search_path
-from diagnostics.facts.modules import Modules
+from diagnostics.collect import compat, environment, search_path
+from diagnostics.collect.modules import Modules
 from tests.diagnostics.environments import Maker, issues
 
 

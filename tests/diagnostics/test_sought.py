@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.facts import secrets
-from diagnostics.facts.sought import Sought, folded
-from diagnostics.report import machines, personal
+from diagnostics.collect import secrets
+from diagnostics.collect.sought import Sought, folded
+from diagnostics.output import machines, personal
 from tests.diagnostics import test_door_shapes as shapes
 from tests.diagnostics.test_door_share import SHAPES
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from diagnostics import catalogue
-from diagnostics.catalogue import anchors
-from diagnostics.catalogue.model import FAMILIES
+from diagnostics import catalog
+from diagnostics.catalog import anchors
+from diagnostics.catalog.model import FAMILIES
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading import logs
 from diagnostics.triage.reading.folders import Passed
@@ -38,7 +38,7 @@ def prefixed(prefix, lines):
 
 @pytest.fixture(scope="module")
 def rules():
-    return Rules(catalogue.load())
+    return Rules(catalog.load())
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_it_starts_light(tmp_path):
 
 def test_every_family_has_entries_that_logs_show():
     """Sixty known issues at least, and a signature in each family but that of hangs, which shows in no log."""
-    issues = catalogue.load()
+    issues = catalog.load()
     families = {code[:3] for code, issue in issues.items() if issue.signature}
     assert len(issues) >= 60
     assert families == set(FAMILIES) - {"HNG"}
@@ -599,7 +599,7 @@ def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
 
 def test_every_positive_sample_is_found_in_a_log(judge):
     """Through prefixes, first look and verdict; what a pattern says alone is not what a user sees."""
-    missed, issues = [], catalogue.load()
+    missed, issues = [], catalog.load()
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():
             # What only confirms is seen beside what it confirms.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
@@ -24,7 +24,7 @@ LOGS = Path(__file__).parent / "logs"
 
 @pytest.fixture(scope="module")
 def rules():
-    return Rules(catalogue.load())
+    return Rules(catalog.load())
 
 
 def codes(verdict):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
@@ -22,7 +22,7 @@ BROAD = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] Conne
 
 @pytest.fixture(scope="module")
 def rules():
-    return Rules(catalogue.load())
+    return Rules(catalog.load())
 
 
 @pytest.fixture

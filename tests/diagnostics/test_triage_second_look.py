@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.metrics import pairs
 from diagnostics.triage.reading import packed
@@ -21,7 +21,7 @@ LAUNCHED = "INFO starting the run"
 
 @pytest.fixture(scope="module")
 def rules():
-    return Rules(catalogue.load())
+    return Rules(catalog.load())
 
 
 @pytest.fixture

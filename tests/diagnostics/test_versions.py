@@ -9,10 +9,10 @@ import shlex
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics.facts import compat
+from diagnostics.collect import compat
 from diagnostics.matrix.report import glance
-from diagnostics.report import pairs
-from diagnostics.report.paper import Paper
+from diagnostics.output import pairs
+from diagnostics.output.paper import Paper
 from tests.documents import ROOT
 from tests.screen import COLUMNS, ROWS, plain
 

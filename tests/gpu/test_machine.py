@@ -12,7 +12,7 @@ import torch
 
 from diagnostics.audit.live.asked import Asked, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
-from diagnostics.facts import gpus
+from diagnostics.collect import gpus
 from diagnostics.hang.look import stacks, take
 from tests.cells import ROOT
 from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture

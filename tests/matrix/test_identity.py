@@ -157,7 +157,7 @@ def test_a_change_of_a_file(place, file, text, expected):
         # Doctor is judged by all that it looks at, its data among it.
         ("diagnostics/doctor/examine.py", {"doctor"}),
         ("diagnostics/doctor/checks/compatibility.py", {"doctor"}),
-        ("diagnostics/catalogue/issues/SCH001.toml", {"doctor"}),
+        ("diagnostics/catalog/issues/SCH001.toml", {"doctor"}),
         # What runs in cells.
         ("grpo_core/rollout/vllm/engine.py", {"engine", "conformance"} | TRAINED),
         ("repro/issues/sch001.py", OF_SCH001),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.facts.compat import Compat
+from diagnostics.collect.compat import Compat
 from diagnostics.matrix.ask import attempts, in_cell, layers, registry
 from diagnostics.matrix.ask.layers import conformance, doctor, logprobs, peer, serve, train
 from diagnostics.matrix.ask.registry import ALL, BY_NAME, in_order, load
@@ -20,7 +20,7 @@ from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.run.board import code_of
 from diagnostics.processes import Finished
-from diagnostics.report.findings import CheckResult, Finding, Report, Severity
+from diagnostics.output.findings import CheckResult, Finding, Report, Severity
 
 
 @pytest.fixture

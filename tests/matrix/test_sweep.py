@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from diagnostics import catalogue, processes
-from diagnostics.catalogue.model import Affected
+from diagnostics import catalog, processes
+from diagnostics.catalog.model import Affected
 from diagnostics.matrix import __main__ as cli
 from diagnostics.matrix.ask import attempts
 from diagnostics.matrix.ask.registry import load
@@ -219,7 +219,7 @@ def test_the_published_sweep_answers_for_every_release_and_agrees_with_the_catal
     """No release without an answer; what the catalogue claims is what was run."""
     for found in published().values():
         assert found["without_an_answer"] == []
-        assert results.disagreements(found, catalogue.load()) == []
+        assert results.disagreements(found, catalog.load()) == []
 
 
 def test_the_published_sweep_is_drawn_as_it_is():

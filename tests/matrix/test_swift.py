@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.matrix.ask.in_cell import Reply
 from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
@@ -47,7 +47,7 @@ def test_the_table_in_the_docs_is_the_published_one():
 )
 def test_the_catalogue_claims_what_was_run(case, words, which):
     """A release refuses the case in these words if and only if CFG001 says that it is affected so."""
-    claim = catalogue.load()["CFG001"].affected[which]
+    claim = catalog.load()["CFG001"].affected[which]
     refusing = {version for version, cases in SAID.items() if words in cases[case]["text"]}
     assert refusing == set(claim.releases)
     assert claim.evidence == "executed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Expectation, Outcome, judge
 from diagnostics.matrix.run.triaged import codes
 
@@ -10,7 +10,7 @@ from diagnostics.matrix.run.triaged import codes
 def test_every_signature_is_found_in_what_a_failure_showed():
     """Each entry's own positive samples, as the log of a failed layer, bear its code; the same log of a pass none."""
     seen = 0
-    for code, issue in catalogue.load().items():
+    for code, issue in catalog.load().items():
         for sample in issue.signature.samples if issue.signature else ():
             if not sample.matches:
                 continue
@@ -26,7 +26,7 @@ def test_what_is_triaged_does_not_judge():
     """Expectations name what a layer observed; a signature found beside it changes no verdict."""
     sample = next(
         sample.text
-        for issue in catalogue.load().values()
+        for issue in catalog.load().values()
         if issue.signature
         for sample in issue.signature.samples
         if sample.matches

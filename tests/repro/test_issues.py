@@ -11,7 +11,7 @@ from repro import issues
 from repro.issues import REPROS
 
 FOLDER = Path(issues.__file__).parent
-CATALOGUE = FOLDER.parent.parent / "diagnostics" / "catalogue" / "issues"
+CATALOGUE = FOLDER.parent.parent / "diagnostics" / "catalog" / "issues"
 
 
 def test_each_file_is_a_repro():

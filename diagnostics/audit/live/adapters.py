@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics import given
 from diagnostics.audit.errors import AuditError
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 SETTINGS = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"

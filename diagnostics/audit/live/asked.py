@@ -37,7 +37,7 @@ from diagnostics.audit.model import (
     ProbeAnswer,
     RunnerUp,
 )
-from diagnostics.report import pulse
+from diagnostics.output import pulse
 
 if TYPE_CHECKING:
     from pathlib import Path

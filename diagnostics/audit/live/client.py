@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from diagnostics import given
 from diagnostics.audit.errors import AuditError, NotAskedError
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 _MOST_BYTES = 1 << 26
 # Where a server's own key stands, as its users set it.

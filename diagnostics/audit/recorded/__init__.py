@@ -21,7 +21,7 @@ from diagnostics.audit.recorded.questions import (
     text_law,
     weights,
 )
-from diagnostics.report import pulse
+from diagnostics.output import pulse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from diagnostics.audit.errors import NotAskedError
 from diagnostics.audit.running.told import LOG, Told
 from diagnostics.audit.running.watcher import Watcher
-from diagnostics.report.audits import running
+from diagnostics.output.audits import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.errors import NotAskedError
 from diagnostics.audit.model import Estimate, Fact, ProbeAnswer, RunnerUp
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

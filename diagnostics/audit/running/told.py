@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from diagnostics.audit import document
-from diagnostics.report.audits import running
+from diagnostics.output.audits import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from diagnostics.audit.errors import AuditError, NotAskedError
 from diagnostics.audit.recorded.rows import Logged, Row
 from diagnostics.audit.running.growing import Reader
 from diagnostics.audit.running.watcher import Watcher
-from diagnostics.report.audits import running
+from diagnostics.output.audits import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor.checks.drivers import cuda_of
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import ANEW, distribution_of, install, uninstall
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Libraries, Machine
-    from diagnostics.report.findings import Finding
-    from diagnostics.report.remedies import Install
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Libraries, Machine
+    from diagnostics.output.findings import Finding
+    from diagnostics.output.remedies import Install
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}

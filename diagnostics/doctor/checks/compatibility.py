@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run
 
 if TYPE_CHECKING:
-    from diagnostics.facts.compat import Compat, Read
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.findings import Finding
-    from diagnostics.report.plans import PinnedSet
-    from diagnostics.report.remedies import Install
+    from diagnostics.collect.compat import Compat, Read
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.findings import Finding
+    from diagnostics.output.plans import PinnedSet
+    from diagnostics.output.remedies import Install
 
 _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from diagnostics.catalogue.own_codes import finding
-from diagnostics.catalogue.releases import within
+from diagnostics.catalog.own_codes import finding
+from diagnostics.catalog.releases import within
 from diagnostics.doctor.checks.known_issues import nothing_to_judge
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
 from diagnostics.frameworks import ENGINES, SHOWN, STOOD_ON, TRAINERS
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment, Package
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.environment import Environment, Package
+    from diagnostics.output.findings import Finding
 
 # What ends in an extra, and in nothing that would do without it.
 _OF_AN_EXTRA = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""")

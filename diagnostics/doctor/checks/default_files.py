@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor.checks.registered import check
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run
 
 if TYPE_CHECKING:
-    from diagnostics.facts.configs import ConfigFile
-    from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.configs import ConfigFile
+    from diagnostics.collect.machine import Machine
+    from diagnostics.output.findings import Finding
 
 
 def _no_files(machine: Machine) -> str:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.catalogue.own_codes import finding, known
+from diagnostics.catalog.own_codes import finding, known
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run, SetVariables, Unset
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.gpus import Gpu
-    from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.catalog.model import Issue
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.gpus import Gpu
+    from diagnostics.collect.machine import Machine
+    from diagnostics.output.findings import Finding
 
 # Oldest Linux driver that runs any minor release of a CUDA: NVIDIA, CUDA Toolkit release notes, table "CUDA Toolkit and
 # Minimum Required Driver Version for CUDA Minor Version Compatibility".

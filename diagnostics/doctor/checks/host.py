@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.own_codes import finding, known
+from diagnostics.catalog.own_codes import finding, known
 from diagnostics.doctor.checks.registered import check
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run, SetVariables
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run, SetVariables
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Disk, Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.catalog.model import Issue
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Disk, Machine
+    from diagnostics.output.findings import Finding
 
 # What Docker gives without --shm-size is 64 MB; DeepSpeed's ds_report warns below 512 MB.
 TINY_SHM_GB, SMALL_SHM_GB = 0.07, 1.0

@@ -7,15 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor.checks.registered import check
-from diagnostics.facts.environment import INSTALLERS
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run
+from diagnostics.collect.environment import INSTALLERS
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.findings import Finding
 
 
 @check("package metadata")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue import model
-from diagnostics.catalogue.affects import CONCERNED, UNREADABLE, affects
-from diagnostics.catalogue.offers import remedy
-from diagnostics.catalogue.releases import within
+from diagnostics.catalog import model
+from diagnostics.catalog.affects import CONCERNED, UNREADABLE, affects
+from diagnostics.catalog.offers import remedy
+from diagnostics.catalog.releases import within
 from diagnostics.doctor.checks.registered import check
 from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
-from diagnostics.report.findings import Evidence, Finding, NotJudged, Severity
+from diagnostics.output.findings import Evidence, Finding, NotJudged, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from diagnostics.catalogue.affects import Concern
-    from diagnostics.catalogue.model import Affected, Issue
-    from diagnostics.facts.environment import Environment, Package
+    from diagnostics.catalog.affects import Concern
+    from diagnostics.catalog.model import Affected, Issue
+    from diagnostics.collect.environment import Environment, Package
 
 # Of vLLM's V0 scheduler alone; V1 is the default from 0.8 on, and V0 left with 0.11.
 _V0_ALONE = {"SCH001", "SCH002"}

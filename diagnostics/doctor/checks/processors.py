@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor.checks.registered import check
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run, SetVariables
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run, SetVariables
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Machine
+    from diagnostics.output.findings import Finding
 
 
 @check("processors")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.catalog.own_codes import finding, known, to_unset
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import install
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run, SetVariables
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run, SetVariables
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.facts.clusters import RayCluster
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.catalog.model import Issue
+    from diagnostics.collect.clusters import RayCluster
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Machine
+    from diagnostics.output.findings import Finding
 
 _STOP = Run(("ray", "stop"))
 

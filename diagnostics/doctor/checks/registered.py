@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.facts.compat import Compat
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding, NotJudged
+    from diagnostics.catalog.model import Issue
+    from diagnostics.collect.compat import Compat
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Machine
+    from diagnostics.output.findings import Finding, NotJudged
 
     Look = TypeVar("Look", bound=Callable[..., list[Finding]])
 

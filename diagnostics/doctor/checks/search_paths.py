@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.own_codes import finding, known
+from diagnostics.catalog.own_codes import finding, known
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import ANEW, distribution_of, install, requirement
-from diagnostics.report.findings import Evidence, NotJudged, Severity
-from diagnostics.report.remedies import Advice, Remedy, Unset
+from diagnostics.output.findings import Evidence, NotJudged, Severity
+from diagnostics.output.remedies import Advice, Remedy, Unset
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.modules import Shadow
-    from diagnostics.report.findings import Finding
+    from diagnostics.catalog.model import Issue
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.modules import Shadow
+    from diagnostics.output.findings import Finding
 
 _WORKING = "the working folder"
 _MOST_TOLD = 6

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor.checks.registered import check
 from diagnostics.doctor.installing import ANEW, install, uninstall
-from diagnostics.report.findings import Evidence, NotJudged, Severity
-from diagnostics.report.remedies import Remedy, Run, Unset
+from diagnostics.output.findings import Evidence, NotJudged, Severity
+from diagnostics.output.remedies import Remedy, Run, Unset
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment, Package
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.environment import Environment, Package
+    from diagnostics.output.findings import Finding
 
 _MOST_TOLD = 6
 

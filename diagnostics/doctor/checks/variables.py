@@ -5,18 +5,18 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.affects import CONCERNED, affects
-from diagnostics.catalogue.own_codes import finding, known, to_unset
+from diagnostics.catalog.affects import CONCERNED, affects
+from diagnostics.catalog.own_codes import finding, known, to_unset
 from diagnostics.doctor.checks.host import moved_by
 from diagnostics.doctor.checks.registered import check
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy, Run, SetVariables, Unset
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy, Run, SetVariables, Unset
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.catalog.model import Issue
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Machine
+    from diagnostics.output.findings import Finding
 
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -6,23 +6,23 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import catalogue
-from diagnostics.catalogue.affects import CONCERNED, FREE, affects, claims_of, free_from, of_package, subject
+from diagnostics import catalog
+from diagnostics.catalog.affects import CONCERNED, FREE, affects, claims_of, free_from, of_package, subject
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan import installers, packages, resolving, settings, surroundings
 from diagnostics.doctor.fixplan import sets as pinned
 from diagnostics.doctor.installing import without_clashes
-from diagnostics.report.findings import USAGE, Severity
-from diagnostics.report.plans import KINDS, Conflict, Plan, Step
-from diagnostics.report.remedies import Advice, Install, Run
+from diagnostics.output.findings import USAGE, Severity
+from diagnostics.output.plans import KINDS, Conflict, Plan, Step
+from diagnostics.output.remedies import Advice, Install, Run
 
 if TYPE_CHECKING:
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.doctor.fixplan.installers import Installer
-    from diagnostics.facts.compat import Compat
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.findings import Finding, Report
-    from diagnostics.report.plans import PinnedSet
+    from diagnostics.collect.compat import Compat
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.findings import Finding, Report
+    from diagnostics.output.plans import PinnedSet
 
 PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
 METADATA = {"CMP904"}
@@ -67,7 +67,7 @@ def fix_plan(
         compat: The compatibility table.
         issues: The catalogue; the shipped one if not given.
     """
-    case = _case(report, environment, compat, catalogue.load() if issues is None else issues)
+    case = _case(report, environment, compat, catalog.load() if issues is None else issues)
     mitigations = settings.demands_of(case.own, case.known, environment)
     again = [demand for finding in case.installs for demand in wants.of_finding(finding)]
     sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _SET)])
@@ -328,8 +328,8 @@ def run(
         resolve: Whether the package index is asked if what is to be installed can be had.
         verbose: Whether all of it is shown in the terminal.
     """
-    from diagnostics.report import clean
-    from diagnostics.report.formats import plan as formats
+    from diagnostics.output import clean
+    from diagnostics.output.formats import plan as formats
 
     if form not in FORMATS:
         print(f"diagnostics: --format {form}: --fix-plan has {', '.join(FORMATS)}", file=sys.stderr)

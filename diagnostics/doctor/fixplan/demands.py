@@ -13,14 +13,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from diagnostics.facts.names import may_be_asked
-from diagnostics.report.remedies import Advice, Explain, Install
+from diagnostics.collect.names import may_be_asked
+from diagnostics.output.remedies import Advice, Explain, Install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from diagnostics.facts.environment import Environment, Package
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.environment import Environment, Package
+    from diagnostics.output.findings import Finding
 
 
 @dataclass(frozen=True)

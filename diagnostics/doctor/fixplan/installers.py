@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from diagnostics import given
 from diagnostics.frameworks import PACKAGES
-from diagnostics.report.remedies import Install, Run, Uninstall
+from diagnostics.output.remedies import Install, Run, Uninstall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.remedies import Words
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.remedies import Words
 
 BEFORE = "before.txt"
 # A project's lock file, the installer that writes it, and the file that states what is wanted.

@@ -9,19 +9,19 @@ from diagnostics import door
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.doctor.fixplan.surroundings import reasons
 from diagnostics.frameworks import ENGINES, STOOD_ON, TRAINERS
-from diagnostics.report.findings import Severity
-from diagnostics.report.plans import Conflict, Step
-from diagnostics.report.remedies import Advice, Run
+from diagnostics.output.findings import Severity
+from diagnostics.output.plans import Conflict, Step
+from diagnostics.output.remedies import Advice, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.doctor.fixplan.demands import Demand
     from diagnostics.doctor.fixplan.installers import Installer
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.findings import Finding
-    from diagnostics.report.plans import PinnedSet
-    from diagnostics.report.remedies import Action
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.findings import Finding
+    from diagnostics.output.plans import PinnedSet
+    from diagnostics.output.remedies import Action
 
 MOST_WHY = 300
 # Of these the pair itself is the trouble; a pair that nobody ran (CMP901) is none.

@@ -7,12 +7,12 @@ import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import cut
-from diagnostics.report.remedies import Advice, Install, Unset
+from diagnostics.collect.secrets import cut
+from diagnostics.output.remedies import Advice, Install, Unset
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.plans import Plan, Step
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.plans import Plan, Step
 
 LIMIT_S = 120.0
 NOT_TRIED = "Not tried: whether this can be had together here. --resolve asks the package index."

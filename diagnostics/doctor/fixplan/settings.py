@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue import model, offers
+from diagnostics.catalog import model, offers
 from diagnostics.doctor.fixplan import demands as wants
 from diagnostics.frameworks import configured_in
-from diagnostics.report.findings import Severity
-from diagnostics.report.plans import Step
-from diagnostics.report.remedies import Advice, Explain, Install
+from diagnostics.output.findings import Severity
+from diagnostics.output.plans import Step
+from diagnostics.output.remedies import Advice, Explain, Install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from diagnostics.catalogue.model import Issue, Mitigation
+    from diagnostics.catalog.model import Issue, Mitigation
     from diagnostics.doctor.fixplan.installers import Installer
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.findings import Finding
-    from diagnostics.report.remedies import Action, SetOption
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.findings import Finding
+    from diagnostics.output.remedies import Action, SetOption
 
     Edit = Install | SetOption
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from diagnostics.report.plans import Step
-from diagnostics.report.remedies import Advice, Explain, Run, SetOption, SetVariables, Uninstall, Unset
-from diagnostics.report.wording import one_line
+from diagnostics.output.plans import Step
+from diagnostics.output.remedies import Advice, Explain, Run, SetOption, SetVariables, Uninstall, Unset
+from diagnostics.output.wording import one_line
 
 if TYPE_CHECKING:
-    from diagnostics.facts.environment import Environment
-    from diagnostics.report.findings import Finding
-    from diagnostics.report.remedies import Action
+    from diagnostics.collect.environment import Environment
+    from diagnostics.output.findings import Finding
+    from diagnostics.output.remedies import Action
 
 MOST_SEEN = 200
 # Commands that change nothing.

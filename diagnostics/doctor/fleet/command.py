@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet.nodes import Node, read
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
-from diagnostics.facts import compat
+from diagnostics.collect import compat
 from diagnostics.nodes import cluster, hosts, reach
 from diagnostics.nodes import options as wanted
 from diagnostics.nodes.cluster import ClusterError
 from diagnostics.nodes.hosts import HostsError
 from diagnostics.nodes.program import Carried
-from diagnostics.report import clean, output
-from diagnostics.report.findings import USAGE
+from diagnostics.output import clean, output
+from diagnostics.output.findings import USAGE
 
 if TYPE_CHECKING:
     import argparse
 
-    from diagnostics.report.findings import Report
+    from diagnostics.output.findings import Report
 
-_PARTS = ("facts/*.py", "frameworks.py", "given.py", "doctor/fleet/remote.py")
+_PARTS = ("collect/*.py", "frameworks.py", "given.py", "doctor/fleet/remote.py")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,17 +6,17 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor.fixplan import installers
 from diagnostics.doctor.fleet.traits import COMPARED, NONE, Trait, package, traits
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Advice, Install, Remedy
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Advice, Install, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from diagnostics.doctor.fleet.nodes import Node
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # Traits that differ, each with the nodes by value.
 Different = list[tuple[Trait, dict[str, list["Node"]]]]

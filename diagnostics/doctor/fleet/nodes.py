@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.facts import collection
-from diagnostics.facts.plain import FactsError
+from diagnostics.collect import collection
+from diagnostics.collect.plain import FactsError
 from diagnostics.nodes.answer import AnswerError, one_line
 
 if TYPE_CHECKING:
-    from diagnostics.facts.collection import Facts
+    from diagnostics.collect.collection import Facts
     from diagnostics.nodes.answer import NodeAnswer
 
 

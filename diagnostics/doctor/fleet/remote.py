@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from diagnostics.facts import collection
-from diagnostics.facts.names import NoEnvironmentError
+from diagnostics.collect import collection
+from diagnostics.collect.names import NoEnvironmentError
 
 SCHEMA = "grpo-doctor.node.v1"
 MOST_MODELS = 200

@@ -8,21 +8,21 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue.own_codes import finding
+from diagnostics.catalog.own_codes import finding
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet.compare import differences
 from diagnostics.frameworks import PACKAGES
-from diagnostics.report.findings import CheckResult, Evidence, NotJudged, Report, Severity
-from diagnostics.report.personal import strip
-from diagnostics.report.remedies import Remedy, each_text
+from diagnostics.output.findings import CheckResult, Evidence, NotJudged, Report, Severity
+from diagnostics.output.personal import strip
+from diagnostics.output.remedies import Remedy, each_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.doctor.fleet.nodes import Node
-    from diagnostics.facts.compat import Compat
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.compat import Compat
+    from diagnostics.output.findings import Finding
 
 
 def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:

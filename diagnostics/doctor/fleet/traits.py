@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.frameworks import ENGINES, TRAINERS
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from diagnostics.doctor.fleet.nodes import Node
-    from diagnostics.facts.collection import Facts
+    from diagnostics.collect.collection import Facts
 
 NONE = "none"
 COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "flash-attn")

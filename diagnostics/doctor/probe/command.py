@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.doctor.probe import tiers
 from diagnostics.doctor.probe.children import Children
 from diagnostics.doctor.probe.outcomes import not_looked_at
-from diagnostics.report import pulse
-from diagnostics.report.findings import CheckResult
+from diagnostics.output import pulse
+from diagnostics.output.findings import CheckResult
 from diagnostics.triage.rules import Rules
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from diagnostics.facts.collection import Facts
-    from diagnostics.report.findings import Report
+    from diagnostics.collect.collection import Facts
+    from diagnostics.output.findings import Report
 
 NOTES = {
     "probe": "probe: imported in child processes of this environment's Python; no engine was started (--tier live)",
@@ -40,7 +40,7 @@ def tried(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report
     if not os.access(python, os.X_OK):
         broken = CheckResult(tier, "crashed", f"{python}: no interpreter that can be run; give --python PATH")
         return replace(report, checks=(*report.checks, broken)), True
-    issues = catalogue.load()
+    issues = catalog.load()
     rules = Rules(issues)
     checks: list[CheckResult] = []
     incomplete = False

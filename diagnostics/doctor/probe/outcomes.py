@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diagnostics import given
-from diagnostics.catalogue.own_codes import finding, known
+from diagnostics.catalog.own_codes import finding, known
 from diagnostics.doctor.checks import search_paths, surroundings
 from diagnostics.doctor.installing import distribution_of, install, requirement
-from diagnostics.facts.secrets import cut
-from diagnostics.report.findings import CheckResult, Evidence, Severity
-from diagnostics.report.remedies import Explain, Install, Remedy, Run
+from diagnostics.collect.secrets import cut
+from diagnostics.output.findings import CheckResult, Evidence, Severity
+from diagnostics.output.remedies import Explain, Install, Remedy, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.doctor.probe.children import ChildEnded
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Machine
-    from diagnostics.report.findings import Finding
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Machine
+    from diagnostics.output.findings import Finding
     from diagnostics.triage.rules import Rules
 
 # Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from diagnostics.doctor.probe import outcomes
 from diagnostics.doctor.probe.outcomes import Tried
 from diagnostics.frameworks import FRAMEWORKS
-from diagnostics.report.findings import CheckResult
+from diagnostics.output.findings import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.doctor.probe.children import ChildEnded, Children
-    from diagnostics.facts.environment import Environment
-    from diagnostics.facts.machine import Machine
+    from diagnostics.collect.environment import Environment
+    from diagnostics.collect.machine import Machine
     from diagnostics.triage.rules import Rules
 
 IMPORT_S, PLATFORM_S, ENGINE_S, COLLECTIVE_S = 180.0, 120.0, 400.0, 120.0

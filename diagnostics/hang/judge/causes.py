@@ -6,20 +6,20 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import catalogue
-from diagnostics.catalogue import offers
+from diagnostics import catalog
+from diagnostics.catalog import offers
 from diagnostics.hang.judge.verdict import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.catalogue.model import Frame as Wanted
-    from diagnostics.catalogue.model import Shape
+    from diagnostics.catalog.model import Frame as Wanted
+    from diagnostics.catalog.model import Shape
     from diagnostics.hang.judge.decide import JudgedJob
     from diagnostics.hang.snapshot import StackFrame
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
-_load = cache(catalogue.load)
+_load = cache(catalog.load)
 
 
 def named(judged: JudgedJob) -> JudgedJob:

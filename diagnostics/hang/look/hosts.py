@@ -11,7 +11,7 @@ from diagnostics.hang.snapshot import Snapshot, SnapshotError
 from diagnostics.nodes import cluster, hosts, reach
 from diagnostics.nodes.answer import AnswerError, NodeAnswer
 from diagnostics.nodes.program import Carried
-from diagnostics.report import clean
+from diagnostics.output import clean
 
 if TYPE_CHECKING:
     import argparse

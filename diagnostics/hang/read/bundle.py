@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import door
 from diagnostics.hang.read import ReadError
 from diagnostics.hang.snapshot import SCHEMA, Snapshot, SnapshotError
-from diagnostics.report.personal import strip
+from diagnostics.output.personal import strip
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from diagnostics import given
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.hang.read import ReadError, pickled, served
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 

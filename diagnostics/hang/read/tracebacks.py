@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.hang.frames import called
 from diagnostics.hang.read import marks, notations, whole
 from diagnostics.hang.read.pyspy import BEGINNINGS, RANK, last

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.hang.mechanisms import (
     BESIDE,
     COMPUTES,

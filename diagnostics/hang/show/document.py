@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.hang import waits
 from diagnostics.hang.judge.verdict import CAUSES, HANG, IDLE, PROGRESS
-from diagnostics.report import clean
-from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.output import clean
+from diagnostics.output.findings import FINDINGS, FINE, INCOMPLETE
 
 if TYPE_CHECKING:
     from diagnostics.hang.judge.decide import JudgedJob

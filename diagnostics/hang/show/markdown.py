@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from diagnostics.hang.show import groups
-from diagnostics.report.formats.markdown import _block as block
-from diagnostics.report.formats.markdown import text_of as prose
+from diagnostics.output.formats.markdown import _block as block
+from diagnostics.output.formats.markdown import text_of as prose
 
 
 def text(document: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from diagnostics.hang.show import groups, picture
-from diagnostics.report import pages
+from diagnostics.output import pages
 
 _STYLE = """
 h1{font-size:1.15rem}.said{font-size:1.25rem;margin:.4rem 0 1rem}.bad{color:var(--fail)}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.hang.show import groups
-from diagnostics.report.formats.finding import Line, short, told_first, write_lines
-from diagnostics.report.paper import Paper
-from diagnostics.report.wording import number
+from diagnostics.output.formats.finding import Line, short, told_first, write_lines
+from diagnostics.output.paper import Paper
+from diagnostics.output.wording import number
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # Groups of processes that are shown at least, however much stands above them.
 _GROUPS = 3

@@ -6,20 +6,20 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
-from diagnostics.catalogue import model, offers
+from diagnostics import catalog
+from diagnostics.catalog import model, offers
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint import known
 from diagnostics.lint.rules.registered import replaced
-from diagnostics.report.findings import Evidence, Finding, Severity
-from diagnostics.report.remedies import Advice, Explain, Remedy
+from diagnostics.output.findings import Evidence, Finding, Severity
+from diagnostics.output.remedies import Advice, Explain, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
-    from diagnostics.report.remedies import Offer
+    from diagnostics.output.remedies import Offer
 
 # What these say stands in the command itself, or was asked of the copy.
 _OF_ANY_COPY = {"CFG113", "CFG114", "CFG120", "CFG121"}
@@ -30,13 +30,13 @@ NOT_KNOWN_RELEASE = "The release is not known here: give it, as --{package} VERS
 @cache
 def entry_of(code: str) -> model.Issue:
     """A catalogue entry, read once."""
-    return catalogue.find(code)
+    return catalog.find(code)
 
 
 @cache
 def with_config() -> tuple[model.Issue, ...]:
     """The entries with a [[config]], but not those that have a rule in its place; the rest is not parsed."""
-    return tuple(catalogue.with_config(replaced()))
+    return tuple(catalog.with_config(replaced()))
 
 
 def found(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # Programs of verl that call validate_config; its experiments have batches of their own kind.
 _VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}

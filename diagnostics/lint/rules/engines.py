@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.catalogue.affects import (
+from diagnostics.catalog.affects import (
     CONCERNED,
     UNKNOWN,
     UNREADABLE,
@@ -13,16 +13,16 @@ from diagnostics.catalogue.affects import (
     of_package,
     subject,
 )
-from diagnostics.catalogue.offers import occurring
+from diagnostics.catalog.offers import occurring
 from diagnostics.lint.rules.base import entry_of, found, values, with_config
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Evidence, Finding, Severity
-from diagnostics.report.remedies import Remedy
+from diagnostics.output.findings import Evidence, Finding, Severity
+from diagnostics.output.remedies import Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
 
@@ -95,7 +95,7 @@ def ray_address(plan: RunPlan, versions: Versions) -> list[Finding]:
         return []
     if plan.settings.launch.get("launcher") is not None and plan.settings.launch["launcher"].data == "ray":
         return []
-    from diagnostics.catalogue.own_codes import finding
+    from diagnostics.catalog.own_codes import finding
 
     return [
         finding(

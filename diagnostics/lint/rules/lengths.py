@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
 from diagnostics.lint.values import Place, Value
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 _NOT_ASYNC = Value(False, Place("default of verl"))
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 
 @rule("CFG103", check="lengths", warns=True)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from diagnostics.lint.dialects.openrlhf import spelled
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # Above this share next to a trainer that stays in memory even a small model is short of it. Judgement, not a rule of
 # anybody's.

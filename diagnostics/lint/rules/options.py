@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from diagnostics.lint.dialects.openrlhf import spelled
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # framework -> option -> (releases that refuse or do not know it, what to write there)
 GONE = {

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # Nothing else is written so. `<think>` and `<|im_end|>` are tokens.
 _UNFILLED = re.compile(

@@ -13,14 +13,14 @@ from diagnostics.lint.dialects import openrlhf
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
 from diagnostics.lint.values import Value
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 _ACTOR = "actor_rollout_ref.actor."
 _ROLLOUT = "actor_rollout_ref.rollout."

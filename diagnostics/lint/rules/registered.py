@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from diagnostics.catalogue.model import Issue
-    from diagnostics.report.findings import Finding
+    from diagnostics.catalog.model import Issue
+    from diagnostics.output.findings import Finding
 
     Judge = TypeVar("Judge", bound=Callable[[Any, Any], list[Finding]])
 

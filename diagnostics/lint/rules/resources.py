@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from diagnostics.lint.dialects.base import environment_number
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # Before that a mode that contradicts the rest is changed with a warning; from there on it is refused.
 STRICT = ">=3.11.1"

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.base import found, values
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Evidence, Severity
-from diagnostics.report.remedies import Remedy
+from diagnostics.output.findings import Evidence, Severity
+from diagnostics.output.remedies import Remedy
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 # framework -> options of a local engine, which an engine elsewhere never sees.
 _LOCAL = {
@@ -97,7 +97,7 @@ def server_beside_colocate(plan: RunPlan, versions: Versions) -> list[Finding]:
     said = [value for value in said if value.known and value.data and not value.soft]
     if not said:
         return []
-    from diagnostics.catalogue.own_codes import finding
+    from diagnostics.catalog.own_codes import finding
 
     return [
         finding(

@@ -9,13 +9,13 @@ from diagnostics.lint import known
 from diagnostics.lint.rules.base import found
 from diagnostics.lint.rules.options import GONE, passed_over
 from diagnostics.lint.rules.registered import rule
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
     from diagnostics.lint.versions import Versions
-    from diagnostics.report.findings import Finding
+    from diagnostics.output.findings import Finding
 
 _SHOWN = 4
 

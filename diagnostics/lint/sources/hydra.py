@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import given
 from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
 from diagnostics.lint.values import Value
-from diagnostics.report.findings import NotJudged
+from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,7 +13,7 @@ from diagnostics.lint.sources.shell_scope import Word
 from diagnostics.lint.sources.shell_words import HOLE
 from diagnostics.lint.sources.tree import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.report.findings import NotJudged
+from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.build import environments, locks
 from diagnostics.matrix.build.paths import machine, shareable

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.matrix.build import libstdcxx, locks
 from diagnostics.matrix.build.resolving import NETWORK, explain
 from diagnostics.matrix.build.uv import torch_arguments

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.matrix.build.uv import find_links
 
 if TYPE_CHECKING:

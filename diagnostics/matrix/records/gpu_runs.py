@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
-from diagnostics.facts.shapes import Each, problem
+from diagnostics.collect.shapes import Each, problem
 from diagnostics.matrix.records.store import StoreError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
-from diagnostics.facts.names import names_a_package
-from diagnostics.facts.shapes import problem
+from diagnostics.collect.names import names_a_package
+from diagnostics.collect.shapes import problem
 from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.records.events import SCHEMA, Event, from_line
 

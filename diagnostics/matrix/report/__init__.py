@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from diagnostics import door
-from diagnostics.report import clean
-from diagnostics.report.personal import strip
+from diagnostics.output import clean
+from diagnostics.output.personal import strip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

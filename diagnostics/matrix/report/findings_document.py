@@ -10,7 +10,7 @@ from diagnostics.matrix.plan.breadth import allowed
 from diagnostics.matrix.plan.releases import fits
 from diagnostics.matrix.plan.verdicts import EvidenceLevel, Outcome
 from diagnostics.matrix.report import findings
-from diagnostics.report.personal import strip
+from diagnostics.output.personal import strip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

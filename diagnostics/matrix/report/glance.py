@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from diagnostics.matrix.report import publish
-from diagnostics.report.wording import quoted
+from diagnostics.output.wording import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from diagnostics.facts.compat import Compat, Read
+    from diagnostics.collect.compat import Compat, Read
     from diagnostics.matrix.run.board import Board
 
 # State -> (symbol, class of its colour, in words); the strongest first.

@@ -11,17 +11,17 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.facts import compat
+from diagnostics.collect import compat
 from diagnostics.matrix.ask.layers.resolve import SHOWN
 from diagnostics.matrix.plan.verdicts import Verdict
 from diagnostics.matrix.report import confusion, findings, glance, words
 from diagnostics.matrix.report.changes import NO_CHANGES
-from diagnostics.report import pages
+from diagnostics.output import pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from diagnostics.facts.compat import Compat
+    from diagnostics.collect.compat import Compat
     from diagnostics.matrix.report.changes import Changes
     from diagnostics.matrix.run.board import Board, Row, Square
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnostics.matrix.report import confusion, table, words
-from diagnostics.report.formats.markdown import text_of
+from diagnostics.output.formats.markdown import text_of
 
 if TYPE_CHECKING:
     from diagnostics.matrix.run.board import Board, Square

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from diagnostics import door
 from diagnostics.matrix.report import words
-from diagnostics.report import pulse
+from diagnostics.output import pulse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
 
 FAILED = frozenset({Outcome.FAIL, Outcome.UNRESOLVABLE, Outcome.TIMEOUT})
 # How `contract` writes what is missing.
@@ -53,7 +53,7 @@ def by_setting(code: str) -> bool:
 
 @cache
 def _matching(text: str) -> tuple[str, ...]:
-    from diagnostics.catalogue.signatures import matches
+    from diagnostics.catalog.signatures import matches
 
     return tuple(
         code
@@ -65,6 +65,6 @@ def _matching(text: str) -> tuple[str, ...]:
 @cache
 def known() -> dict[str, Issue]:
     """Returns the catalogue, read once."""
-    from diagnostics import catalogue
+    from diagnostics import catalog
 
-    return catalogue.load()
+    return catalog.load()

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.matrix.ask import attempts
 from diagnostics.matrix.build import wheels
 from diagnostics.matrix.build.environments import BuildError
@@ -123,7 +123,7 @@ def _publish(asked: dict[str, Any]) -> None:
 
 
 def _judged(found: dict[str, Any]) -> int:
-    issues = catalogue.load()
+    issues = catalog.load()
     lines = [line for item in found.values() for line in results.disagreements(item, issues)]
     for line in lines:
         print(f"sweep: the catalogue disagrees: {line}", file=sys.stderr)

@@ -12,15 +12,15 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue import loader
-from diagnostics.catalogue.releases import within
+from diagnostics.catalog import loader
+from diagnostics.catalog.releases import within
 from diagnostics.matrix.sweep import options
-from diagnostics.report.remedies import Install
+from diagnostics.output.remedies import Install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from diagnostics.catalogue.model import Bound
+    from diagnostics.catalog.model import Bound
 
 # Where a framework's words may come from: its own options first, which bound an edit, then those of what it runs on.
 FROM = {

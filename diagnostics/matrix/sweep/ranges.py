@@ -18,14 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue import loader
+from diagnostics.catalog import loader
 from diagnostics.matrix.build import paths, sources
 from diagnostics.matrix.sweep.options import releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.catalogue.model import Affected
+    from diagnostics.catalog.model import Affected
 
 PUBLISHED = paths.ROOT / "diagnostics" / "data" / "ranges.json"
 SCHEMA = "grpo-doctor.ranges.v1"

@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
-from diagnostics.catalogue.affects import CONCERNED, claims_of, of_package
-from diagnostics.facts.shapes import Each, problem
+from diagnostics.catalog.affects import CONCERNED, claims_of, of_package
+from diagnostics.collect.shapes import Each, problem
 from diagnostics.matrix.ask.attempts import UNMITIGATED, WHOLE
 from diagnostics.matrix.build.wheels import ranges
 from diagnostics.tables import TableError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from diagnostics.catalogue.model import Issue
+    from diagnostics.catalog.model import Issue
     from diagnostics.matrix.records.events import Event
     from diagnostics.matrix.sweep.plan import Sweep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalogue import anchors
+from diagnostics.catalog import anchors
 from diagnostics.triage import facts
 from diagnostics.triage.rules import unquoted
 from diagnostics.triage.tracebacks import HEADER

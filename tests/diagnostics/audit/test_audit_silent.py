@@ -8,8 +8,8 @@ from pathlib import Path
 from diagnostics import audit
 from diagnostics.audit import document
 from diagnostics.audit.model import CLEAN, FAULT, LIVE, Audit, ProbeAnswer
-from diagnostics.catalogue import loader
-from diagnostics.report.audits import wording
+from diagnostics.catalog import loader
+from diagnostics.output.audits import wording
 
 # Codes that a probe puts in place of the one that its family has.
 BY_A_PROBE = {

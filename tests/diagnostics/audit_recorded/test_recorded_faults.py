@@ -8,8 +8,8 @@ import pytest
 
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.audit.recorded import audit_run
-from diagnostics.catalogue import loader
-from diagnostics.report.audits import wording
+from diagnostics.catalog import loader
+from diagnostics.output.audits import wording
 from tests.diagnostics.audit_recorded import faults, runs
 from tests.diagnostics.programs import fuzz_left, fuzz_readers
 

@@ -11,7 +11,7 @@ import pytest
 from diagnostics.audit import document
 from diagnostics.audit.recorded.readers.metrics import logged
 from diagnostics.audit.running.watcher import AGAIN, FOUND, GONE, Watcher
-from diagnostics.report.audits import running
+from diagnostics.output.audits import running
 from tests.diagnostics.audit_running.lines import healthy, samples
 
 

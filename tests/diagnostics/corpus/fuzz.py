@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    rules, numbers = Rules(catalogue.load()), random.Random(options.seed)
+    rules, numbers = Rules(catalog.load()), random.Random(options.seed)
     figures: dict[str, object] = {"lines": options.lines, "files": options.files, "size": options.size}
     figures["hostile_cpu_s"] = {}
     most = 0

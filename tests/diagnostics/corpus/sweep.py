@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from diagnostics import catalogue
+from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
 from tests.diagnostics.corpus import transforms
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--broken", action="store_true", help="also lines broken at a width, which may fail")
     parser.add_argument("logs", nargs="*", type=Path)
     options = parser.parse_args()
-    rules = Rules(catalogue.load())
+    rules = Rules(catalog.load())
     failed: Counter[str] = Counter()
     done = shown = 0
     paths = options.logs or sorted(LOGS.glob("*/*.log"))

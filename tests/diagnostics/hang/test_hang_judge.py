@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.catalogue import load
+from diagnostics.catalog import load
 from diagnostics.hang.judge import causes
 from diagnostics.hang.judge.decide import Patience, judge
 from diagnostics.hang.judge.verdict import CAUSES

@@ -18,7 +18,7 @@ from diagnostics.hang import watch
 from diagnostics.hang.look import proc, rights, stacks, take
 from diagnostics.hang.snapshot import StackFrame, Thread
 from diagnostics.hang.watch import Motion, Stall
-from diagnostics.report.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.output.findings import FINDINGS, FINE, INCOMPLETE
 from tests.diagnostics import report_schema
 from tests.diagnostics.hang import bench
 from tests.diagnostics.hang.sight import BLIND

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalogue
+from diagnostics import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ _PARTS = ("doctor", "lint", "triage", "hang", "audit", "report")
 
 def statements() -> Iterator[tuple[str, str, str]]:
     """Each statement: its kind, where it stands, and itself."""
-    for issue in catalogue.load().values():
+    for issue in catalog.load().values():
         for claim in issue.affected:
             yield "range", issue.code, f"{claim.package} {claim.versions} ({claim.evidence}): {claim.source}"
         for sentence in _END.split(" ".join(issue.cause.split())):

@@ -166,7 +166,7 @@ def refusing(*kinds):
 
 def metadata(numbers, folder):
     """An environment with one package whose files are damaged, and compiled modules."""
-    from diagnostics.facts import environment
+    from diagnostics.collect import environment
 
     site = folder / "lib" / "python3.11" / "site-packages"
     info = site / "torch-2.0.dist-info"
@@ -192,7 +192,7 @@ _ELF = []
 
 def elf(numbers, folder):
     """A compiled module with its header, tables and names damaged."""
-    from diagnostics.facts import extensions
+    from diagnostics.collect import extensions
 
     if not _ELF:
         import _ctypes
@@ -219,7 +219,7 @@ def elf(numbers, folder):
 
 def configs(numbers, folder):
     """accelerate's default config and NCCL's."""
-    from diagnostics.facts import configs as reader
+    from diagnostics.collect import configs as reader
 
     (folder / ".nccl.conf").write_bytes(damaged(numbers, b"NCCL_DEBUG=INFO # x\nNCCL_SOCKET_IFNAME = eth0\n"))
     place = folder / ".cache" / "huggingface" / "accelerate"
@@ -245,7 +245,7 @@ def published(name):
 
 def compat(numbers, folder):
     """The table of published verdicts, and what is then asked of it."""
-    from diagnostics.facts import compat as reader
+    from diagnostics.collect import compat as reader
 
     (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
     found = reader.load(folder / "compat.json")
@@ -273,7 +273,7 @@ def sweep(numbers, folder):
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
     from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.facts import collection
+    from diagnostics.collect import collection
     from diagnostics.nodes import cluster
     from diagnostics.nodes.answer import MARK, NodeAnswer
 
@@ -304,8 +304,8 @@ def fleet(numbers, _folder):
     """The report over nodes of which one answers with spoiled facts."""
     from diagnostics.doctor.fleet import nodes as reader
     from diagnostics.doctor.fleet.report import examine_fleet
-    from diagnostics.facts import collection
-    from diagnostics.facts.compat import Compat
+    from diagnostics.collect import collection
+    from diagnostics.collect.compat import Compat
     from diagnostics.nodes.answer import MARK, NodeAnswer
     from tests.diagnostics.environments import issues
 
@@ -389,14 +389,14 @@ _RULES = []
 
 def triage(numbers, folder):
     """A log to its verdict."""
-    from diagnostics import catalogue
+    from diagnostics import catalog
     from diagnostics.triage import command
     from diagnostics.triage.reading.logs import SourceError
     from diagnostics.triage.reading.named import find
     from diagnostics.triage.rules import Rules
 
     if not _RULES:
-        _RULES.append(Rules(catalogue.load()))
+        _RULES.append(Rules(catalog.load()))
     data = damaged(numbers, _packed(numbers) if numbers.random() < 0.5 else _LOG)
     (folder / "a.log").write_bytes(data)
     with refusing(SourceError):
@@ -600,7 +600,7 @@ def stories(numbers, folder):
 
 def baseline(numbers, folder):
     """An earlier report, against which a new one is held."""
-    from diagnostics.report import filters
+    from diagnostics.output import filters
 
     finding = {"code": "A", "evidence": [{"text": "x", "place": "f:1"}]}
     (folder / "b.json").write_bytes(as_json(numbers, {"tool": "lint", "findings": [finding]}))

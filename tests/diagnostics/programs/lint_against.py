@@ -25,7 +25,7 @@ from packaging.version import Version
 from diagnostics.lint import judge, reading
 from diagnostics.lint.rules import batches, memory, options, refusals, resources
 from diagnostics.lint.versions import Versions
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 ASK_TRL = """
 import contextlib, json, logging, sys, tempfile, warnings

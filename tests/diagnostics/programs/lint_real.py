@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 from diagnostics.lint import judge, reading
 from diagnostics.lint.sources.tree import UnreadableError
 from diagnostics.lint.versions import Versions
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py"}
 

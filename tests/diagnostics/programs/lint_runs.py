@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from diagnostics.lint import judge, versions
-from diagnostics.report.findings import INCOMPLETE, Severity
+from diagnostics.output.findings import INCOMPLETE, Severity
 
 
 def main() -> int:

@@ -152,7 +152,7 @@ def cells_of(work: Path, kit: dict) -> Path:
 
 def machine(work: Path, python: Path) -> dict:
     """The devices, by the driver's library and by PyTorch; no serial numbers, no host's name."""
-    asked = work / "source" / "diagnostics" / "facts" / "nvml.py"
+    asked = work / "source" / "diagnostics" / "collect" / "nvml.py"
     told = subprocess.run([str(python), "-I", "-S", str(asked)], capture_output=True, text=True, check=False)
     nvml = json.loads(told.stdout) if told.returncode == 0 else {"state": "failed"}
     keep = ("name", "memory_gb", "capability", "mig")

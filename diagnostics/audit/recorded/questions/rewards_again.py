@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.audit.errors import AuditError
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, Fact, ProbeAnswer
 from diagnostics.audit.recorded.readers import plain
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

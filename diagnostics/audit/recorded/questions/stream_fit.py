@@ -17,7 +17,7 @@ from diagnostics.audit.live.law import Law, Seen
 from diagnostics.audit.live.reference import Reference, step_of
 from diagnostics.audit.model import FAULT, ProbeAnswer
 from diagnostics.audit.recorded.rows import Unread
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

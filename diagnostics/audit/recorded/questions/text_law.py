@@ -21,7 +21,7 @@ from diagnostics.audit.model import (
     RunnerUp,
 )
 from diagnostics.audit.recorded.rows import Unread
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

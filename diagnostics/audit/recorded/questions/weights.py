@@ -17,7 +17,7 @@ from diagnostics import given
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, Estimate, Fact, ProbeAnswer
 from diagnostics.audit.recorded.readers import safetensors
 from diagnostics.audit.recorded.rows import Unread
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

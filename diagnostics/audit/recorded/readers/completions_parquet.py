@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import given
 from diagnostics.audit.recorded.readers import plain
 from diagnostics.audit.recorded.rows import Recording, Row, Unread
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import given
 from diagnostics.audit.recorded.readers import plain
 from diagnostics.audit.recorded.rows import Logged, Series, Unread
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.triage import metrics
 from diagnostics.triage.seen import Seen
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics import given
 from diagnostics.audit.recorded.readers import metrics, plain, wire
 from diagnostics.audit.recorded.rows import Logged, Series, Unread
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build.paths import ROOT

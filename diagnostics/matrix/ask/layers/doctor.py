@@ -11,21 +11,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.doctor import examine as doctor
-from diagnostics.facts import compat, environment
+from diagnostics.collect import compat, environment
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.ask.layer import Layer
 from diagnostics.matrix.build import environments
 from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.records.identity import text_digest
-from diagnostics.report.findings import Severity
+from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from diagnostics.facts.compat import Compat
+    from diagnostics.collect.compat import Compat
     from diagnostics.matrix.build.workplace import Workplace
     from diagnostics.matrix.plan.cells import Cell
-    from diagnostics.report.findings import Report
+    from diagnostics.output.findings import Report
 
 WITHHELD, TOLD = "without", "with"
 _BAD = {"fail", "expected_fail"}

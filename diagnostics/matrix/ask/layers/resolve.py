@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.matrix.ask.layer import Layer, infrastructure
 from diagnostics.matrix.build import locks, pylock
 from diagnostics.matrix.build.resolving import Resolution, declared, drift, packages, version_of

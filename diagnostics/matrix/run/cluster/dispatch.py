@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from diagnostics.facts.shapes import problem
+from diagnostics.collect.shapes import problem
 from diagnostics.matrix.ask.layer import infrastructure
 from diagnostics.matrix.plan.needs import Needs
 from diagnostics.matrix.plan.verdicts import Outcome

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.facts.secrets import cut
+from diagnostics.collect.secrets import cut
 from diagnostics.matrix.run.cluster import bundle, node
 from diagnostics.matrix.run.cluster.dispatch import DispatchError, FailedError, GoneError, LostError
 from diagnostics.matrix.run.cluster.placement import RayNode

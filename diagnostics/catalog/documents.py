@@ -1,0 +1,51 @@
+"""Entries as the documents that `explain` and `catalogue` print; how they read is `diagnostics.output`'s."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.catalog import model
+from diagnostics.catalog.entries import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.output.remedies import Remedy
+
+LISTING = "grpo-doctor.catalogue.v1"
+# What the code of a check is, where a known issue is a crash, a hang or silent.
+CHECK = "check"
+
+
+def of_issue(issue: model.Issue, remedy: Remedy) -> dict[str, Any]:
+    """An entry, with the names of its mitigations in the order in which they are offered."""
+    return {
+        "schema": SCHEMA,
+        **asdict(issue),
+        "family": model.FAMILIES[issue.code[:3]],
+        "offered": [offer.mitigation for offer in remedy.offers],
+        "does_not_help": [offer.mitigation for offer in remedy.does_not_help],
+    }
+
+
+def of_check(entry: model.CheckCode) -> dict[str, Any]:
+    """A check's own code, under the keys of an issue; what it has none of is empty."""
+    return {
+        "schema": SCHEMA, "code": entry.code, "title": entry.title, "kind": CHECK, "status": CHECK, "since": "",
+        "components": [], "frameworks": [], "cause": entry.about, "detail": "", "affected": [], "signature": None,
+        "config": [], "mitigations": [], "references": [], "triggers": [], "family": model.FAMILIES[entry.code[:3]],
+        "offered": [], "does_not_help": [],
+    }  # fmt: skip
+
+
+def listing(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) -> dict[str, Any]:
+    """All codes: known issues, and apart from them those of the checks' own."""
+    return {
+        "schema": LISTING,
+        "issues": [
+            {"code": each.code, "kind": each.kind, "status": each.status, "title": each.title}
+            for each in issues
+        ],
+        "checks": [{"code": each.code, "title": each.title} for each in checks],
+    }
