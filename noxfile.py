@@ -190,6 +190,14 @@ def tests_newest(session: nox.Session) -> None:
         session.run("python", "-m", "tests.newest_report", str(TOOLS_LOCK), str(folder))
 
 
+@nox.session(name="transformers-releases", python=PYTHON)
+def transformers_releases(session: nox.Session) -> None:
+    """Train the shipped task in three modes with transformers 4.48 to the newest: -- RELEASE... for others."""
+    session.env.update(uv_environment(os.environ))
+    program = str(ROOT / "evaluation" / "transformers_releases.py")
+    session.run("python", program, "--uv", str(find_uv()), *session.posargs)
+
+
 @nox.session(name="lock-tools", python=PYTHON)
 def lock_tools(session: nox.Session) -> None:
     """Write locks/tools: the releases that sessions install, for Python 3.11 to 3.14. -- --upgrade takes newer ones."""
