@@ -39,13 +39,12 @@ def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> li
     from diagnostics.doctor import checks as judges
     from diagnostics.doctor.checks import registered as doctor
     from diagnostics.lint import rules
-    from diagnostics.lint.rules import registered as lint
 
     for issue in issues.values():
         signatures.check(issue)
     found = [*signatures.claimed_twice(issues.values()), *_releases(issues.values()), *_confirmed(issues)]
-    found += rules.problems({*issues, *checks}, issues.values())
-    for package, places in ((rules, lint.rules()), (judges, doctor.checks())):
+    found += rules.find_registration_errors({*issues, *checks}, issues.values())
+    for package, places in ((rules, rules.registered_rules()), (judges, doctor.checks())):
         found += unregistered(Path(package.__path__[0]), [each.place for each in places])
     return [_short(line) for line in (*found, *doctor.problems())]
 
