@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from diagnostics import version
-from diagnostics.output import wording
+from diagnostics.findings import Severity
+from diagnostics.fixes import Explain, command_of, fix_lines, one_line
 from diagnostics.output.filters import fingerprint
-from diagnostics.output.findings import Severity
-from diagnostics.output.personal import strip
-from diagnostics.output.places import spots
-from diagnostics.output.remedies import Explain
-from diagnostics.output.verdicts import unresolved
+from diagnostics.output.locations import file_locations
+from diagnostics.output.redact import redact
 
 if TYPE_CHECKING:
-    from diagnostics.output.findings import Finding, Report
+    from diagnostics.findings import Finding, Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {
@@ -28,7 +26,7 @@ _LEVELS = {
 
 
 def render(report: Report) -> str:
-    """One SARIF log with one run."""
+    """Return one SARIF log with one run."""
     findings = report.findings
     codes = sorted({finding.code for finding in findings})
     run = {
@@ -52,28 +50,28 @@ def render(report: Report) -> str:
 def _rule(finding: Finding) -> dict[str, Any]:
     return {
         "id": finding.code,
-        "shortDescription": {"text": strip(finding.title)},
-        "help": {"text": wording.command_of(Explain(finding.code))},
+        "shortDescription": {"text": redact(finding.title)},
+        "help": {"text": command_of(Explain(finding.code))},
     }
 
 
 def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
-    told = wording.lines_of(finding.remedy) if finding.remedy else []
-    remedy = f" What to do: {told[0]}" if told else ""
+    lines = fix_lines(finding.remedy) if finding.remedy else []
+    fix = f" Fix: {lines[0]}" if lines else ""
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _LEVELS[finding.severity],
-        "message": {"text": strip(f"{wording.one_line(finding.detail) or finding.title}{remedy}")},
+        "message": {"text": redact(f"{one_line(finding.detail) or finding.title}{fix}")},
         "partialFingerprints": {"grpoDoctor/v1": fingerprint(finding.to_json(), tool)},
         "properties": {
             "severity": finding.severity.word,
             "certainty": finding.certainty,
             "knownBy": finding.known_by,
-            "evidence": [strip(f"{item.text} [{item.place}]") for item in finding.evidence],
+            "evidence": [redact(f"{item.text} [{item.place}]") for item in finding.evidence],
         },
     }
-    places = [_location(spot.file, spot.line) for spot in spots(finding)]
+    places = [_location(location.file, location.line) for location in file_locations(finding)]
     if places:
         result["locations"] = places[:1]
     if places[1:]:
@@ -92,17 +90,17 @@ def _location(file: str, line: int) -> dict[str, Any]:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    """Whether the tool came to its end, and what it could not look at."""
+    """Return whether the tool finished, and what it could not check."""
     notifications = [
         {
             "level": "error" if check.outcome == "crashed" else "warning" if check.incomplete else "note",
-            "message": {"text": strip(f"{check.check}: {line}")},
+            "message": {"text": redact(f"{check.check}: {line}")},
         }
         for check in report.checks
         for line in check.unseen
     ]
-    if told := unresolved(report):
-        notifications.append({"level": "warning", "message": {"text": strip(told)}})
+    if report.unresolved:
+        notifications.append({"level": "warning", "message": {"text": redact(report.unresolved)}})
     return {
         "executionSuccessful": not any(check.outcome == "crashed" for check in report.checks),
         "toolExecutionNotifications": notifications,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from diagnostics.catalog.model import CheckCode, Issue
     from diagnostics.triage.reading.logs import LogSource
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "diagnostics" / "logs"
 # Judges that find something and are named nowhere find nothing.
 _ANSWER = "list[Finding]"
