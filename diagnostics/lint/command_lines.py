@@ -14,7 +14,7 @@ from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
 from diagnostics.lint.user_scripts import add_script_settings, read_user_script
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
-from diagnostics.output.findings import NotJudged
+from diagnostics.findings import NotChecked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ def read_command(command: Command, file: str, read_nested: Callable[[Word], list
         why = "it is sourced before the run, and is not here or not known"
         name = word.clean.replace(HOLE, "...")
         place = str(Place(file, word.line))
-        settings.not_checked.append(NotJudged(name, why, "lint it where that file is", place))
+        settings.not_checked.append(NotChecked(name, why, "lint it where that file is", place))
     for key, text in found.extra.items():
         settings.set(key, Value(parse_scalar(text), settings.place))
     read = _read_overrides if DIALECTS[found.framework].style == "overrides" else _read_flags
@@ -253,10 +253,10 @@ def _report_unread(settings: Settings, word: Word, file: str) -> None:
     if word.text == SCRIPT_ARGUMENTS:
         settings.forwards_arguments = True
         why = "checked as the script is without arguments"
-        entry = NotJudged('"$@"', why, "lint the whole command", place, decides=False)
+        entry = NotChecked('"$@"', why, "lint the whole command", place, decides=False)
     else:
         settings.has_unread_options = True
-        entry = NotJudged("more options", "they are only known at run time", "write them out", place)
+        entry = NotChecked("more options", "they are only known at run time", "write them out", place)
     settings.not_checked.append(entry)
 
 

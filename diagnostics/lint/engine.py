@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.lint import option_index, undecidable
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import make_plan
@@ -20,14 +20,14 @@ from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.versions import PACKAGES, Versions
-from diagnostics.output.findings import CheckResult, Finding, Report
+from diagnostics.findings import CheckResult, Finding, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from diagnostics.lint.rules.registry import Problem, Rule
     from diagnostics.lint.values import Settings
-    from diagnostics.output.findings import NotJudged
+    from diagnostics.findings import NotChecked
 
 COMMAND_LINE = "command line"
 
@@ -192,7 +192,7 @@ def _check_group(
     name: str, rules: list[Rule], plans: list[RunPlan], pairs: dict[str, list[tuple[RunPlan, RunPlan]]]
 ) -> CheckResult:
     findings: list[Finding] = []
-    unknowns: list[NotJudged] = []
+    unknowns: list[NotChecked] = []
     for rule in rules:
         for subjects in pairs.get(rule.scope, [(plan,) for plan in plans]):
             try:
@@ -272,7 +272,7 @@ def _describe(source: Source) -> dict[str, Any]:
 
 
 def _jsonable(data: Any) -> Any:
-    return data if isinstance(data, str | int | float | bool | None) else cut(str(data), 200)
+    return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
 
 
 def _common_releases(run: LintRun) -> dict[str, str]:

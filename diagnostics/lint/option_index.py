@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.user_scripts import read_declared_options
@@ -192,7 +192,7 @@ def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
 def composed_copy(folder: str, config: str, chosen: frozenset[tuple[str, str]]) -> Mapping[str, Value | None]:
     """Return the options of a copy of verl, with the config files that a command chooses."""
     main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
-    text = given.text(main, 1_000_000) if main.is_file() else ""
+    text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
     match = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
     if not match:
         return {}

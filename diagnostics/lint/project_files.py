@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.lint.readers.structured import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def find_starters(path: Path) -> list[str]:
     for candidate in islice(candidates, _MAX_STARTERS):
         try:
             small = candidate.stat().st_size <= _MAX_STARTER_BYTES
-            text = given.text(candidate, _MAX_STARTER_BYTES) if small else ""
+            text = safe_io.read_text(candidate, _MAX_STARTER_BYTES) if small else ""
         except OSError:
             continue
         if mention.search(text):

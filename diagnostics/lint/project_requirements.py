@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.versions import PACKAGES
 
@@ -97,7 +97,7 @@ def _requirement_files(folder: Path) -> list[Path]:
 
 def _read_text(path: Path) -> str:
     try:
-        return given.text(path, _MAX_BYTES) if path.stat().st_size <= _MAX_BYTES * 8 else ""
+        return safe_io.read_text(path, _MAX_BYTES) if path.stat().st_size <= _MAX_BYTES * 8 else ""
     except (OSError, ValueError):
         return ""
 
@@ -128,7 +128,7 @@ def _add_requirements(path: Path, project: Project) -> None:
         return
     if path.name.endswith(".lock"):
         try:
-            packages = given.parsed_toml(text).get("package", [])
+            packages = safe_io.parse_toml(text).get("package", [])
         except ValueError:
             return
         for package in packages if isinstance(packages, list) else ():

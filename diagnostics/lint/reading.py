@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.frameworks import parser_of
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, top_keys
@@ -17,7 +17,7 @@ from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.output.findings import NotJudged
+from diagnostics.findings import NotChecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UnreadableError(f"{name}: larger than {MAX_BYTES // 1_000_000} MB: no config is")
-        text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
+        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
     return read_text(text, name, framework, detect_syntax(path, text))
@@ -288,7 +288,7 @@ def _follow_launcher_files(settings: Settings) -> None:
 def _report_missing(settings: Settings, named: Value) -> None:
     name = str(named.data) if named.known else named.key
     why = "it is not here, or cannot be read" if named.known else "its path is set outside of the script"
-    settings.not_checked.append(NotJudged(name, why, "lint it where that file is", str(named.place)))
+    settings.not_checked.append(NotChecked(name, why, "lint it where that file is", str(named.place)))
 
 
 def _read_named(settings: Settings, named: Value) -> list[Any]:
@@ -304,7 +304,7 @@ def _read_named(settings: Settings, named: Value) -> list[Any]:
                 continue
             if path.is_symlink() and path.resolve().suffix.lower() != suffix:
                 return []  # a link that presents another kind of file as a config
-            text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
+            text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
             settings.files.add(str(path))
             return parse_documents(text, str(path), _SUFFIXES[suffix])
         except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13

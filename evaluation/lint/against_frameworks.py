@@ -26,7 +26,7 @@ from diagnostics.lint.engine import check_rule, plans_of
 from diagnostics.lint.reading import read_command_line
 from diagnostics.lint.rules import registered_rules
 from diagnostics.lint.versions import Versions
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 ASK_TRL = """
 import contextlib, json, logging, sys, tempfile, warnings

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from diagnostics.lint.engine import lint_paths
 from diagnostics.lint.versions import collect_versions
-from diagnostics.output.findings import INCOMPLETE, Severity
+from diagnostics.findings import INCOMPLETE, Severity
 
 
 def main() -> int:

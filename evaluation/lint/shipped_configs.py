@@ -21,7 +21,7 @@ from diagnostics.lint.engine import check_plans, plans_of
 from diagnostics.lint.reading import read_file
 from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.versions import Versions
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py"}
 

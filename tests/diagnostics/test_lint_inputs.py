@@ -14,7 +14,7 @@ from diagnostics.lint.engine import lint_paths
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.reading import detect_syntax, read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
-from diagnostics.output.findings import INCOMPLETE, Severity
+from diagnostics.findings import INCOMPLETE, Severity
 from tests.diagnostics.lint_helpers import codes, findings, lint, plans
 
 FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())

@@ -11,8 +11,8 @@ from diagnostics.lint import rules
 from diagnostics.lint.rules import registry
 from diagnostics.lint.rules.conflicts import CONFLICTS
 from diagnostics.lint.run_plan import VOCABULARY
-from diagnostics.output.findings import Severity
-from diagnostics.output.wording import text_of
+from diagnostics.findings import Severity
+from diagnostics.fixes import fix_text
 from tests.diagnostics.lint_helpers import codes, findings, lint
 
 CASES = {
@@ -45,7 +45,7 @@ def test_a_case_is_reported_as_it_says(name, case):
         assert finding.evidence[0].place.startswith(("run:", "default of"))
         assert " = " in finding.evidence[0].text
         assert finding.detail.endswith((".", "given", ":"))
-        assert text_of(finding.remedy)
+        assert fix_text(finding.remedy)
         if finding.severity >= Severity.ERROR:
             assert "not known" not in finding.evidence[0].text
             assert finding.certainty != "hypothesis"
@@ -99,7 +99,7 @@ def test_a_fix_for_whole_groups_is_not_refused_next(script, wanted):
         f for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
         if f.code == "CFG101" and "num_generations" in f.detail
     ]  # fmt: skip
-    assert wanted in text_of(found.remedy)
+    assert wanted in fix_text(found.remedy)
 
 
 def test_evidence_quotes_the_files_own_text():
@@ -120,8 +120,8 @@ def test_a_default_of_the_script_is_no_certain_failure():
 def test_a_fix_is_in_the_words_of_the_framework():
     [verl] = [f for f in findings(VERL + "actor_rollout_ref.rollout.temperature=0") if f.code == "CFG115"]
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]
-    assert "actor_rollout_ref.rollout.temperature=1.0" in text_of(verl.remedy)
-    assert "--temperature 1.0" in text_of(swift.remedy)
+    assert "actor_rollout_ref.rollout.temperature=1.0" in fix_text(verl.remedy)
+    assert "--temperature 1.0" in fix_text(swift.remedy)
 
 
 @pytest.mark.parametrize("flag", ["--train.async_enable", "--async_train"])
@@ -131,7 +131,7 @@ def test_a_fix_spells_options_as_the_command_does(flag):
     if "." not in flag:
         rest = "--vllm_num_engines 8 --partial_rollout"
     [found] = [f for f in findings(f"python3 -m openrlhf.cli.train_ppo_ray {rest}") if f.code == "CFG111"]
-    assert flag in text_of(found.remedy)
+    assert flag in fix_text(found.remedy)
 
 
 def test_evidence_levels_are_those_of_the_framework():

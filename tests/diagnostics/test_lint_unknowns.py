@@ -7,7 +7,7 @@ import pytest
 from diagnostics.lint import option_index, undecidable
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.reading import read_text
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 from tests.diagnostics.lint_helpers import codes, lint, plans, report
 from evaluation.lint import option_names
 

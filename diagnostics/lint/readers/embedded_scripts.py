@@ -10,7 +10,7 @@ import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import Word
 from diagnostics.lint.readers.structured import parse_json
@@ -73,7 +73,7 @@ def _exec_form(rest: str) -> list[str]:
     if not rest.lstrip().startswith("["):
         return []
     try:
-        words = given.parsed(rest)
+        words = safe_io.parse_json(rest)
     except ValueError:
         return []
     return [str(word) for word in words] if isinstance(words, list) else []

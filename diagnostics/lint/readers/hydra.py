@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
 from diagnostics.lint.values import UNKNOWN, Value, parse_scalar
-from diagnostics.output.findings import NotJudged
+from diagnostics.findings import NotChecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -48,7 +48,7 @@ def compose_config(settings: Settings, *, required: bool) -> None:
         if required and place is not None:
             why = "the file is not here, or its path is set outside of the script"
             what = f"{stem}.yaml" if stem else "the config"
-            settings.not_checked.append(NotJudged(what, why, "lint it where that file is", str(place.place)))
+            settings.not_checked.append(NotChecked(what, why, "lint it where that file is", str(place.place)))
         return
     missing: list[str] = []
     for key, value in _read_config(folder, stem, "", missing, 0):
@@ -57,7 +57,7 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     settings.script_options = frozenset(settings.script_options | set(composed_options(folder, stem)))
     for file in missing:
         why = "a list of defaults names it, and it is not here"
-        settings.not_checked.append(NotJudged(f"{file}.yaml", why, "", str(folder / f"{stem}.yaml")))
+        settings.not_checked.append(NotChecked(f"{file}.yaml", why, "", str(folder / f"{stem}.yaml")))
 
 
 def composed_options(
@@ -112,7 +112,7 @@ def _config_folder(path: Value | None, file: str) -> Path | None:
 def _read_tree(path: Path, missing: list[str], package: list[str] | None = None) -> dict[str, Any]:
     """Read a file's tree; its `@package` comment is stored in `package`."""
     try:
-        text = given.text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
+        text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
         trees = parse_yaml(text, str(path))
     except (OSError, UnreadableError):
         if path.stem not in SHIPPED:

@@ -15,7 +15,7 @@ from diagnostics.lint.readers.shell import Command, read_script
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.output.findings import NotJudged
+from diagnostics.findings import NotChecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -318,7 +318,7 @@ class _ConfigFinder:
             return
         config.has_unread_options = True
         what = f"**{ast.unparse(keyword.value)[:40]}"
-        config.not_checked.append(NotJudged(what, "its content is decided at run time", "", str(place)))
+        config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
     def _forwarded(self, keyword: ast.keyword, config: Settings) -> Value | None:
         """Return the default of the script's own option that a keyword passes on, as in `x=args.y`."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import tree_sitter
 import tree_sitter_bash
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.lint.readers import slurm
 from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, node_text
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word
@@ -429,7 +429,7 @@ class _ScriptReader:
             self.unread_sources.append(word)
             return
         try:
-            text = given.text(path, MAX_BYTES).translate(_CONTROL)
+            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL)
         except OSError:
             self.unread_sources.append(word)
             return

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.registry import Problem, rule
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.batches import as_list
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.values import format_value
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

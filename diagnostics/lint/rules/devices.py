@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from diagnostics.lint.dialects.derivation import env_number
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.values import parse_count
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

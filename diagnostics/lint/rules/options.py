@@ -9,7 +9,7 @@ from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.conflicts import spell_options
 from diagnostics.lint.rules.registry import Problem, rule
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Container

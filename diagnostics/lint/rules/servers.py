@@ -9,7 +9,7 @@ from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.devices import server_is_local
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.values import parse_count
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
