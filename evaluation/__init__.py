@@ -1,0 +1,1 @@
+"""Evaluations that are no tests: benches, corpora and judges."""

@@ -33,7 +33,7 @@ WORKFLOW = (
 )
 
 # Frameworks in a registry have releases.
-_WITH_RELEASES = tuple(each.name for each in FRAMEWORKS.values() if each.packages)
+_WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
 
 
 def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +81,7 @@ def _with_messages_first(report: Report, output: ReportOptions) -> Report:
     if output.format != "terminal" or output.verbose:
         return report
     checks = (
-        replace(check, findings=tuple(replace(each, title=each.detail or each.title) for each in check.findings))
+        replace(check, findings=tuple(replace(finding, title=finding.detail or finding.title) for finding in check.findings))
         for check in report.checks
     )
     return replace(report, checks=tuple(checks))

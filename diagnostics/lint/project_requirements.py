@@ -30,11 +30,13 @@ _MAX_LINES = 2000
 # No version and no requirement is longer.
 _MAX_LENGTH = 1000
 # Distribution -> lint's name for it.
-_NAMES = {canonicalize_name(each): name for name, distributions in PACKAGES.items() for each in distributions}
+_NAMES = {
+    canonicalize_name(distribution): name for name, distributions in PACKAGES.items() for distribution in distributions
+}
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?(?:[.\w+]*)?)")
 _PIN = re.compile(
     r"(?<![\w.-])("
-    + "|".join(re.escape(str(each)) for each in sorted(_NAMES, key=len, reverse=True))
+    + "|".join(re.escape(str(name)) for name in sorted(_NAMES, key=len, reverse=True))
     + r")(?:\[[\w,\s-]*\])?\s*==\s*([0-9][\w.+!-]*)",
     re.IGNORECASE,
 )

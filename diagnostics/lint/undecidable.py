@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
-from diagnostics.findings import CheckResult, NotChecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,11 +34,11 @@ def take_unknowns(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked
         for name, value in plan.unknown.items():
             if value is None:
                 remedy = "set it: accelerate launch --num_processes N, torchrun --nproc_per_node N, or NPROC_PER_NODE=N"
-                why = "nothing that was read sets the number of training processes"
-                entries.append(NotChecked("process count", why, remedy, decides=decides))
+                reason = "nothing that was read sets the number of training processes"
+                entries.append(NotChecked("process count", reason, remedy, decides=decides))
             else:
-                why = "its value is set outside of what was read"
-                entries.append(NotChecked(value.key or name, why, "", str(value.place), decides))
+                reason = "its value is set outside of what was read"
+                entries.append(NotChecked(value.key or name, reason, "", str(value.place), decides))
         plan.unknown.clear()
     return entries
 
@@ -103,13 +103,13 @@ def _unindexed_options(plan: RunPlan, names: set[str]) -> list[NotChecked]:
         script_read = bool(settings.script_options) and value.place.file == settings.place.file
         foreign = not settings.framework_parser or (plan.own_copy and not hydra)
         if similar or script_read or not foreign:
-            why = f"no indexed release of {SHOWN[plan.framework]} has this option"
+            reason = f"no indexed release of {SHOWN[plan.framework]} has this option"
             remedy = f"did you mean {similar}?" if similar else ""
-            entries.append(NotChecked(value.key, why, remedy, str(value.place)))
+            entries.append(NotChecked(value.key, reason, remedy, str(value.place)))
     if len(unknown) > _MAX_NAMED:
-        why = f"no indexed release of {SHOWN[plan.framework]} has them either"
+        reason = f"no indexed release of {SHOWN[plan.framework]} has them either"
         more = f"{len(unknown) - _MAX_NAMED} more options"
-        entries.append(NotChecked(more, why, "", str(settings.place)))
+        entries.append(NotChecked(more, reason, "", str(settings.place)))
     return entries
 
 
@@ -122,9 +122,9 @@ def _added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list
     """Return keys with a `+` that releases have: Hydra refuses it if the key has a value other than null."""
     if parser_of(plan.framework) != "hydra" or not plan.settings.framework_parser:
         return []
-    why = "releases have this key, and Hydra adds no existing key unless its value is null"
+    reason = "releases have this key, and Hydra adds no existing key unless its value is null"
     return [
-        NotChecked(f"+{value.key}", why, f"write it with ++: ++{value.key}", str(value.place))
+        NotChecked(f"+{value.key}", reason, f"write it with ++: ++{value.key}", str(value.place))
         for value in option_index.added_options(plan.settings)
         if value.key in names
         and (release is None or not option_index.lacks_option(plan.framework, value.key, release))
@@ -133,14 +133,14 @@ def _added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list
 
 def _options_of_other_releases(plan: RunPlan, release: Version | None) -> list[NotChecked]:
     """Return options of a project's copy without its config that the release it claims to be does not have."""
-    name, shown = plan.framework, SHOWN[plan.framework]
-    why = "its config is not there, so its keys are not known"
-    entries = [NotChecked(f"the project's own copy of {shown}", why, "", plan.versions.copies[name])]
+    name, title = plan.framework, SHOWN[plan.framework]
+    reason = "its config is not there, so its keys are not known"
+    entries = [NotChecked(f"the project's own copy of {title}", reason, "", plan.versions.copies[name])]
     for value in option_index.set_options(plan.settings) if release is not None else ():
         span = option_index.span_without(name, value.key, release) if release is not None else None
         if span is not None:
-            why = f"{shown} has it from {span[0]} to {span[1]}; whether the copy, like {release}, has it is not known"
-            entries.append(NotChecked(value.key, why, "", str(value.place)))
+            reason = f"{title} has it from {span[0]} to {span[1]}; the copy, like {release}, may lack it"
+            entries.append(NotChecked(value.key, reason, "", str(value.place)))
     return entries
 
 
@@ -154,12 +154,12 @@ def _release_dependent(plan: RunPlan) -> list[NotChecked]:
     if not partial:
         return []
     where = f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
-    why = f"it is not known, and {len(partial)} of the options are not in every release: {where}"
+    reason = f"it is not known, and {len(partial)} of the options are not in every release: {where}"
     remedy = f"give it: --{plan.framework} VERSION"
     what = f"release of {SHOWN[plan.framework]}"
-    return [NotChecked(what, why, remedy, str(plan.settings.place), decides=not releases)]
+    return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]
 
 
 def _own_config(plan: RunPlan) -> NotChecked:
-    why = "its config is not the framework's own and was not read, so its keys are not known"
-    return NotChecked(plan.settings.target or "the run", why, "", str(plan.settings.place))
+    reason = "its config is not the framework's own and was not read, so its keys are not known"
+    return NotChecked(plan.settings.target or "the run", reason, "", str(plan.settings.place))

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from diagnostics import safe_io
+from diagnostics.findings import NotChecked
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.findings import NotChecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
                 yield from _reexported_files(package, {name.name for name in node.names})
                 break
             candidates = (folder.joinpath(*parts).with_suffix(".py"), folder / f"{parts[-1]}.py")
-            module = next((each for each in candidates if each.is_file()), None)
+            module = next((file for file in candidates if file.is_file()), None)
             if module is not None:
                 yield module
                 break
@@ -92,7 +92,7 @@ def _reexported_files(package: Path, names: set[str]) -> Iterator[Path]:
     tree = parse_python(safe_io.read_text(package, MAX_BYTES))
     for node in tree.body if tree is not None else ():
         relative = isinstance(node, ast.ImportFrom) and node.level == 1
-        if relative and isinstance(node, ast.ImportFrom) and names & {each.name for each in node.names}:
+        if relative and isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}:
             module = package.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
             if module.is_file():
                 yield module
@@ -117,8 +117,8 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     if not script.configs:
         _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))
     elif len(script.configs) > 1:
-        why = "it creates several configs, and which one the run takes is decided at run time"
-        _report(settings, why, f"lint {path.name} by itself", Place(str(path)))
+        reason = "it creates several configs, and which one the run takes is decided at run time"
+        _report(settings, reason, f"lint {path.name} by itself", Place(str(path)))
         settings.options.clear()
         settings.has_unread_options = True
     else:

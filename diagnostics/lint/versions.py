@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from diagnostics.lint.project_requirements import Project
 
 # Option of `lint` -> distributions that carry it; the first that is installed counts.
-PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
+PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Versions:
         if version is not None:
             return in_range(version, specifier)
         fitting = self.fitting.get(package, ())
-        return False if fitting and not any(in_range(each, specifier) for each in fitting) else None
+        return False if fitting and not any(in_range(release, specifier) for release in fitting) else None
 
     def with_project(self, project: Project) -> Versions:
         """Return these with the project's releases in place of what happens to be installed."""
@@ -97,7 +97,7 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
             except InvalidVersion:
                 raise UserError(f"--{package} {text}: expected a version, as 0.8.5") from None
         elif installed:
-            version = next((found for name in distributions if (found := installed_version(name))), None)
+            version = next((release for name in distributions if (release := installed_version(name))), None)
             if version is not None:
                 known[package] = version
     return Versions(known, frozenset(package for package, text in given.items() if text))

@@ -14,9 +14,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint.engine import lint_paths
 from diagnostics.lint.versions import collect_versions
-from diagnostics.findings import INCOMPLETE, Severity
 
 
 def main() -> int:

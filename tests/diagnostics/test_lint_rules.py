@@ -9,7 +9,7 @@ from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.lint import rules
 from diagnostics.lint.rules import registry
-from diagnostics.lint.rules.conflicts import CONFLICTS
+from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.run_plan import VOCABULARY
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text
@@ -21,8 +21,8 @@ CASES = {
     for name, entries in yaml.safe_load(path.read_text()).items()
 }
 ALL_CASES = [(name, case) for name, entries in CASES.items() for case in entries]
-# They need files, which other tests write.
-WITHOUT_ERROR_CASE = {"deepspeed_sizes_agree", "added_keys_are_new"}
+# It needs files, which another test writes.
+WITHOUT_ERROR_CASE = {"added_keys_are_new"}
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
 TRL = "accelerate launch --num_processes 4 grpo.py --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 "
@@ -55,7 +55,7 @@ def test_every_rule_has_a_case_that_it_finds_and_one_that_it_accepts():
     lacking = []
     for rule in rules.registered_rules():
         finds = [case["finds"] for case in CASES.get(rule.name, ())]
-        if rule.name == "conflicting_options" or not rule.codes:
+        if rule.name in {declared.name for declared in DECLARED} or not rule.codes:
             continue
         if not any(each.startswith("no ") for each in finds):
             lacking.append(f"{rule.name}: no case that is right")
@@ -65,18 +65,19 @@ def test_every_rule_has_a_case_that_it_finds_and_one_that_it_accepts():
     assert set(CASES) <= {rule.name for rule in rules.registered_rules()}
 
 
-def test_every_conflict_is_found_where_it_is_wrong_and_not_where_it_is_right():
+def test_every_declared_rule_finds_its_wrong_examples_and_accepts_its_right_ones():
     problems = []
-    for conflict in CONFLICTS:
-        known = {conflict.frameworks[0].replace("-", "_"): conflict.release} if conflict.release else {}
-        begins = f"{conflict.severity} {conflict.code} {conflict.message.partition('{')[0]}"
-        for expected, texts in ((True, conflict.wrong), (False, conflict.right)):
+    for declared in DECLARED:
+        package = declared.package or (declared.frameworks[0] if declared.frameworks else "")
+        known = {package.replace("-", "_"): declared.release} if declared.release else {}
+        begins = f"{declared.severity} {declared.code} {declared.message.partition('{')[0]}"
+        for expected, texts in ((True, declared.wrong), (False, declared.right)):
             if not texts:
-                problems.append(f"{conflict.name}: no example")
+                problems.append(f"{declared.name}: no example")
             for text in texts:
                 found = [f"{f.severity.word} {f.code} {f.detail}" for f in findings(text, **known)]
                 if any(each.startswith(begins) for each in found) is not expected:
-                    problems.append(f"{conflict.name}: {found} in {text}")
+                    problems.append(f"{declared.name}: {found} in {text}")
     assert problems == []
 
 

@@ -11,11 +11,11 @@ import warnings
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.findings import NotChecked
 from diagnostics.lint.readers.shell import Command, read_script
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.findings import NotChecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +195,7 @@ class _ConfigFinder:
         """Collect the defaults of `add_argument` and of dataclass fields."""
         for node in nodes:
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-                flags = [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+                flags = [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
                 name = next((flag.lstrip("-") for flag in flags if flag.startswith("--")), "")
                 self._add_default(name.replace("-", "_"), _keyword(node, "default"))
             elif isinstance(node, ast.ClassDef) and node.decorator_list:
@@ -208,7 +208,7 @@ class _ConfigFinder:
             default = _keyword(default, "default")
         if name and default is not None:
             data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
-            self.parser_defaults[name] = Value(data, self._place(default), name, soft=True, outside=True)
+            self.parser_defaults[name] = Value(data, self._place_of(default), name, soft=True, outside=True)
 
     def _forget_changed_dicts(self, nodes: list[ast.AST]) -> None:
         """Mark dicts as unknown that a branch, a loop or a method changes."""
@@ -245,12 +245,12 @@ class _ConfigFinder:
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
             config = self.by_name.get(target.value.id)
             if config is not None:
-                config.set(target.attr, Value(self._evaluate(node.value), self._place(node)))
+                config.set(target.attr, Value(self._evaluate(node.value), self._place_of(node)))
         elif isinstance(target, ast.Subscript):
             key = self._evaluate(target.slice)
             items = self.env if ast.unparse(target.value) == "os.environ" else self._dict_of(target.value)
             if isinstance(key, str) and items is not None:
-                items[key] = Value(self._evaluate(node.value), self._place(node), key)
+                items[key] = Value(self._evaluate(node.value), self._place_of(node), key)
 
     def _dict_of(self, node: ast.expr) -> dict[str, Value] | None:
         return self.dicts.get(node.id) if isinstance(node, ast.Name) else None
@@ -275,7 +275,7 @@ class _ConfigFinder:
             return None
         if not all(isinstance(key, str) for key, _ in pairs):
             return None
-        return {key: Value(self._evaluate(value), self._place(value), key) for key, value in pairs}
+        return {key: Value(self._evaluate(value), self._place_of(value), key) for key, value in pairs}
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
@@ -285,7 +285,7 @@ class _ConfigFinder:
             return
         self.visited_calls.add(id(node))
         config = Settings(
-            self.classes[called], self._place(node), target=called, framework_parser=not self.foreign_class
+            self.classes[called], self._place_of(node), target=called, framework_parser=not self.foreign_class
         )
         for keyword in node.keywords:
             self._add_keyword(keyword, config)
@@ -300,10 +300,10 @@ class _ConfigFinder:
             key = self._evaluate(node.args[0])
             if isinstance(key, str):
                 data = self._evaluate(node.args[1])
-                self.env.setdefault(key, Value(data, self._place(node), key, soft=True, outside=True))
+                self.env.setdefault(key, Value(data, self._place_of(node), key, soft=True, outside=True))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
-        place = self._place(keyword)
+        place = self._place_of(keyword)
         data = self._evaluate(keyword.value)
         if keyword.arg is not None:
             config.set(keyword.arg, self._forwarded(keyword, config) or Value(data, place))
@@ -328,7 +328,7 @@ class _ConfigFinder:
         config.forwarded[keyword.arg] = node.attr
         return self.parser_defaults.get(node.attr)
 
-    def _place(self, node: Any) -> Place:
+    def _place_of(self, node: Any) -> Place:
         return Place(self.file, node.lineno)
 
     def _evaluate(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911 - one line per kind

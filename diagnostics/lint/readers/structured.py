@@ -162,10 +162,10 @@ class _YamlBuilder:
         elif len(state) == 2:
             state.append(node)
         else:
-            _put(container, state.pop(), node)
+            _put_item(container, state.pop(), node)
 
 
-def _put(container: dict[str, Any], key: Any, node: Any) -> None:
+def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
     if not isinstance(key, Value):
         return
     if key.data == "<<" and isinstance(node, dict):
@@ -182,7 +182,7 @@ def parse_json(text: str, file: str) -> Any:
     Raises:
         UnreadableError: See `parse_documents`.
     """
-    return _JsonReader(text, file).read()
+    return _JsonReader(text, file).read_document()
 
 
 class _JsonReader:
@@ -210,7 +210,7 @@ class _JsonReader:
                 raise self._error("not JSON: a broken string") from None
         return (match[2], None) if match[2] else ("word", parse_scalar(match[3]))
 
-    def read(self) -> Any:
+    def read_document(self) -> Any:
         """Read the whole document; an empty table or list is a Value of an empty list."""
         stack: list[list[Any]] = []  # [container, key whose value comes next]
         for _ in range(MAX_NODES * 2):

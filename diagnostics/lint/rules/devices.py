@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.findings import Severity
 from diagnostics.lint.dialects.derivation import env_number
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.values import parse_count
-from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +152,7 @@ def _server_devices(plan: RunPlan, parallel: int) -> Iterator[Problem]:
     copies, stages = plan.whole("engine.data_parallel") or 1, plan.whole("engine.pipeline_parallel") or 1
     needed = parallel * copies * stages
     backends = [plan.options[name] for name in _SERVER_BACKENDS if name in plan.options]
-    elsewhere = _MULTI_NODE & set(plan.options) or any(each.data not in {"mp", "uni", None} for each in backends)
+    elsewhere = _MULTI_NODE & set(plan.options) or any(backend.data not in {"mp", "uni", None} for backend in backends)
     if visible is not None and needed > visible and not elsewhere:
         yield Problem(
             f"The server needs {needed} devices and sees {visible}.",
@@ -161,22 +161,6 @@ def _server_devices(plan: RunPlan, parallel: int) -> Iterator[Problem]:
             ),
             fix="Make more devices visible, or lower its tensor, pipeline or data parallelism.",
         )
-
-
-@rule("CFG104", check="devices", frameworks=("openrlhf",))
-def openrlhf_engines_match_actor(plan: RunPlan) -> Iterator[Problem]:
-    """OpenRLHF's colocate_all needs engines x tensor parallelism to be the actor's devices."""
-    if plan.get("rollout.mode") != "colocate":
-        return
-    engines, parallel = plan.whole("devices.rollout"), plan.whole("engine.tensor_parallel")
-    devices = plan.whole("devices.train")
-    if engines is None or parallel is None or devices is None or engines * parallel == devices:
-        return
-    yield Problem(
-        f"{engines} engines of {parallel} devices each use {engines * parallel} devices, and the actor has {devices}.",
-        plan.evidence("devices.rollout", "engine.tensor_parallel", "devices.per_node", "devices.nodes", "rollout.mode"),
-        fix="Make engines x tensor_parallel_size equal to the actor's nodes x devices.",
-    )
 
 
 @rule("CFG111", check="devices", frameworks=("openrlhf",), role="train", releases=">=0.3.6")
@@ -206,36 +190,6 @@ def openrlhf_reference_matches_actor(plan: RunPlan) -> Iterator[Problem]:
             f"{sizes[0]} x {sizes[1]} have to be the same.",
             (*actor, *reference, shared),
             fix=f"Set --ref.num_nodes {nodes} --ref.num_gpus_per_node {per_node}", fix_is_complete=True,
-        )  # fmt: skip
-
-
-@rule("CFG111", check="devices", frameworks=("verl",), role="train", releases=">=0.2")
-def verl_sequence_parallel_needs_padding_removed(plan: RunPlan) -> Iterator[Problem]:
-    """verl's sequence parallelism needs use_remove_padding."""
-    parallel = plan.whole("train.sequence_parallel")
-    padding = plan.option("actor_rollout_ref.model.use_remove_padding")
-    validated = plan.settings.target in {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
-    if parallel is not None and parallel > 1 and padding is not None and padding.data is False and validated:
-        yield Problem(
-            f"Sequence parallelism over {parallel} devices needs use_remove_padding.",
-            (*plan.evidence("train.sequence_parallel"), padding),
-            fix="Set actor_rollout_ref.model.use_remove_padding=True", fix_is_complete=True,
-        )  # fmt: skip
-
-
-@rule("CFG111", check="devices", frameworks=("verl",), role="train", releases=">=0.6")
-def verl_expert_parallel_matches(plan: RunPlan) -> Iterator[Problem]:
-    """verl's expert parallelism has to be tensor x data parallelism."""
-    names = ("engine.expert_parallel", "engine.tensor_parallel", "engine.data_parallel")
-    experts, tensor = plan.whole(names[0]), plan.whole(names[1])
-    data = plan.whole(names[2]) if names[2] in plan.values else 1
-    if experts is None or experts < 2 or tensor is None or data is None or plan.get("rollout.engine") == "trtllm":
-        return
-    if experts != tensor * data:
-        yield Problem(
-            f"expert_parallel_size {experts} is not tensor x data parallelism, {tensor} x {data}.",
-            plan.evidence(*names), fix=f"Set actor_rollout_ref.rollout.expert_parallel_size={tensor * data}",
-            fix_is_complete=True,
         )  # fmt: skip
 
 

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalog
 from diagnostics.catalog.offers import occurring
+from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, codes_without_table, rule
 from diagnostics.lint.rules.report import load_entry
 from diagnostics.lint.run_plan import VOCABULARY
-from diagnostics.versions import AFFECTED, UNKNOWN, UNREADABLE, affects, check_claims, claims_of, issue_package
-from diagnostics.findings import Severity
+from diagnostics.versions import (
+    AFFECTED,
+    UNKNOWN,
+    UNREADABLE,
+    affects,
+    check_claims,
+    claims_of,
+    issue_package,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -105,8 +113,8 @@ def _entries_with_table() -> tuple[Issue, ...]:
 
 def _may_match(plan: RunPlan, conditions: Iterable[tuple[str, object]]) -> bool:
     """Whether no known value contradicts a condition; only then is an unknown value worth reporting."""
-    pairs = [(plan.values.get(name), wanted) for name, wanted in conditions]
-    return all(value is not None and (not value.known or value.data == wanted) for value, wanted in pairs)
+    pairs = [(plan.values.get(name), expected) for name, expected in conditions]
+    return all(value is not None and (not value.known or value.data == expected) for value, expected in pairs)
 
 
 def _equals(plan: RunPlan, name: str, wanted: object) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.findings import Severity
+from diagnostics.lint.rules.registry import Problem, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def model_length_fits(plan: RunPlan) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-@rule("CFG103", check="lengths", frameworks=("verl", "easyr1"))
+@rule("CFG103", check="lengths", frameworks=("verl",))
 def batched_tokens_fit(plan: RunPlan) -> Iterator[Problem]:
     """One step of the engine has to take as many tokens as a sequence may have."""
     prompt, completion = plan.whole("data.max_prompt"), plan.whole("data.max_completion")
@@ -44,20 +44,13 @@ def batched_tokens_fit(plan: RunPlan) -> Iterator[Problem]:
     if prompt is None or completion is None or batched is None:
         return
     names = ("engine.max_batched_tokens", "data.max_prompt", "data.max_completion")
-    if plan.framework == "easyr1":
-        if batched < prompt + completion:
-            yield Problem(
-                f"max_num_batched_tokens {batched} is less than prompt {prompt} + response {completion}: EasyR1 "
-                "refuses it.",
-                plan.evidence(*names), fix=f"Set worker.rollout.max_num_batched_tokens={prompt + completion}",
-            )  # fmt: skip
-        return
     limit = plan.whole("engine.max_length") or prompt + completion
     asynchronous = plan.values.get("rollout.async")
     if plan.get("engine.chunked_prefill") is not True or batched >= limit:
         return
     # The asynchronous server of these releases has no such check.
-    if (asynchronous is not None and asynchronous.data is not False) or plan.get("rollout.engine") not in {"vllm", None}:
+    synchronous = asynchronous is None or asynchronous.data is False
+    if not synchronous or plan.get("rollout.engine") not in {"vllm", None}:
         return
     yield Problem(
         f"With chunked prefill max_num_batched_tokens {batched} is less than the {limit} tokens of a sequence: verl "

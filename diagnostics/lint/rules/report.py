@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from diagnostics import catalog
 from diagnostics.catalog import model, offers
 from diagnostics.catalog.own_codes import finding as check_finding
-from diagnostics.frameworks import FRAMEWORKS
-from diagnostics.lint import option_index
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Advice, Explain, Fix
+from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.lint import option_index
 
 if TYPE_CHECKING:
+    from diagnostics.fixes import RankedMitigation
     from diagnostics.lint.rules.registry import Problem
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
-    from diagnostics.fixes import RankedMitigation
 
 # Findings about the command itself, or about the copy's own options, hold for a changed copy too.
 _HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
@@ -93,19 +93,19 @@ def _is_changed_copy(plan: RunPlan) -> bool:
 
 def _evidence_level(entry: model.Issue, framework: str) -> str:
     """Return the best evidence for this framework; a run on another framework proves nothing for it."""
-    own = [claim.evidence for claim in entry.affected if claim.package == framework]
-    if not own and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
+    framework_levels = [claim.evidence for claim in entry.affected if claim.package == framework]
+    if not framework_levels and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
         return "static"  # it has no releases to claim; its checks were read in its repository
-    others = set(model.FRAMEWORKS) - {"vllm"}
-    general = [claim.evidence for claim in entry.affected if claim.package not in others]
-    return max(own or general or ["declared"], key=model.EVIDENCE.index)
+    trainers = set(model.FRAMEWORKS) - {"vllm"}
+    general = [claim.evidence for claim in entry.affected if claim.package not in trainers]
+    return max(framework_levels or general or ["declared"], key=model.EVIDENCE.index)
 
 
 def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Fix:
     """Return this run's own fix, the entry's best mitigation, and those with an edit for its framework."""
     ranked = offers.remedy(entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases)
-    own = [offer for offer in ranked.offers if _is_own(offer, plan)]
-    chosen = [*(offer for offer in ranked.offers[:1] if offer not in own), *own]
+    for_framework = [offer for offer in ranked.offers if _is_own(offer, plan)]
+    chosen = [*(offer for offer in ranked.offers[:1] if offer not in for_framework), *for_framework]
     return Fix(
         actions=((Advice(problem.fix),) if problem.fix else ()) + ranked.actions,
         offers=tuple(_unprefixed(offer, plan) for offer in chosen),

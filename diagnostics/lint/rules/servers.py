@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.devices import server_is_local
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.values import parse_count
-from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def colocated_engine_ignores_server(plan: RunPlan) -> Iterator[Problem]:
         )  # fmt: skip
     elif plan.versions.within("trl", ">=1.0") is None and not plan.settings.has_unread_options:
         yield Problem(
-            f"vllm_mode is not set: TRL 1.0 and later creates its own engine and never uses {server.key} {server.data}.",
+            f"vllm_mode is not set: TRL 1.0 and later never uses {server.key} {server.data} then.",
             servers, fix="Set vllm_mode to server.", severity=Severity.INFO, applies=None,
         )  # fmt: skip
 
@@ -100,9 +100,9 @@ def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
     ports = [port for name in ("server.port", "server.group_port") for port in list_ports(plan.values.get(name))]
     if plan.role == "train":
         ports += list_ports(plan.settings.launcher.get("master_port") or plan.settings.env.get("MASTER_PORT"))
-    seen: dict[int, Value] = {}
+    by_number: dict[int, Value] = {}
     for port in ports:
-        earlier = seen.setdefault(port.data, port)
+        earlier = by_number.setdefault(port.data, port)
         if not 0 <= port.data <= _MAX_PORT:
             yield Problem(
                 f"{port.key} is {port.data}; ports end at {_MAX_PORT}.", [port],
