@@ -39,7 +39,9 @@ _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if fr
 def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name in reversed(_WITH_RELEASES):
         help_text = f"Check for this {name} (default: the project's, else the installed release)."
-        function = click.option(f"--{name}", name.replace("-", "_"), metavar="VERSION", help=help_text)(function)
+        function = click.option(f"--{name}", name.replace("-", "_"), metavar="VERSION", help=help_text)(
+            function
+        )
     return function
 
 
@@ -57,7 +59,9 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--framework", type=click.Choice(CONFIGURED), help="Framework of a file that does not show it.")
 @_release_options
 @report_options
-def command(files: tuple[str, ...], framework: str | None, output: ReportOptions, **releases: str | None) -> int:
+def command(
+    files: tuple[str, ...], framework: str | None, output: ReportOptions, **releases: str | None
+) -> int:
     """Check a config, script or command before it is started. It is read, never run."""
     paths, words = _split_command(files)
     if not paths and not words:
@@ -81,7 +85,12 @@ def _with_messages_first(report: Report, output: ReportOptions) -> Report:
     if output.format != "terminal" or output.verbose:
         return report
     checks = (
-        replace(check, findings=tuple(replace(finding, title=finding.detail or finding.title) for finding in check.findings))
+        replace(
+            check,
+            findings=tuple(
+                replace(finding, title=finding.detail or finding.title) for finding in check.findings
+            ),
+        )
         for check in report.checks
     )
     return replace(report, checks=tuple(checks))

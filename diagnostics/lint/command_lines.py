@@ -99,7 +99,9 @@ def _launch_at(words: list[str], index: int, name: str) -> tuple[Launch | None, 
 def _recognise_user_script(words: list[str], file: str) -> Recognised | None:
     """Recognise a script or module of the user whose source shows that it trains by GRPO."""
     for index, word in enumerate(words):
-        module = index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
+        module = (
+            index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
+        )
         if not module and not word.endswith(".py"):
             continue
         if module and word.startswith(_OTHER_MODULES):
@@ -117,7 +119,9 @@ def _names_config(words: list[str]) -> bool:
     return any(word == "--config" and value.endswith((".yaml", ".yml")) for word, value in pairwise(words))
 
 
-def read_command(command: Command, file: str, read_nested: Callable[[Word], list[Settings]]) -> list[Settings]:
+def read_command(
+    command: Command, file: str, read_nested: Callable[[Word], list[Settings]]
+) -> list[Settings]:
     """Return what a command sets; a command given as text to a shell is read as well.
 
     Args:

@@ -88,7 +88,9 @@ def read_inputs(run: LintRun) -> None:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
             run.unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
-    _share_accelerate_configs([settings for source in run.sources if source.explicit for settings in source.settings])
+    _share_accelerate_configs(
+        [settings for source in run.sources if source.explicit for settings in source.settings]
+    )
     if run.command:
         run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
 
@@ -151,7 +153,12 @@ def _is_grpo(settings: Settings) -> bool:
     if settings.framework == "ms-swift" and settings.role == "train":
         kind = settings.options.get("rlhf_type")
         return kind is None or not kind.known or kind.data == "grpo"
-    if settings.framework != "trl" or settings.framework_parser or settings.script_options or not settings.target:
+    if (
+        settings.framework != "trl"
+        or settings.framework_parser
+        or settings.script_options
+        or not settings.target
+    ):
         return True
     # A script that only has a similar name: TRL has few of its options.
     options, names = option_index.set_options(settings), option_index.option_names("trl")
@@ -161,7 +168,9 @@ def _is_grpo(settings: Settings) -> bool:
 def _nothing_read(source: Source) -> CheckResult:
     """Report that a source has nothing to check, and where to look instead."""
     if source.name == COMMAND_LINE:
-        return CheckResult("reading the command", "skipped", "it is no command of a known framework", reads=True)
+        return CheckResult(
+            "reading the command", "skipped", "it is no command of a known framework", reads=True
+        )
     path = Path(source.name)
     reason = "no GRPO run, and no server for one, in it"
     if path.is_file() and not path.stat().st_size:
@@ -287,7 +296,9 @@ def _common_releases(run: LintRun) -> dict[str, str]:
 
 def _notes(plans: list[RunPlan]) -> Iterator[str]:
     yield "read, not run: what a script does at run time can differ"
-    frameworks = {plan.framework for plan in plans if PACKAGES.get(plan.framework)} | ({"vllm"} if plans else set())
+    frameworks = {plan.framework for plan in plans if PACKAGES.get(plan.framework)} | (
+        {"vllm"} if plans else set()
+    )
     unknown = [
         name
         for name in sorted(frameworks)

@@ -32,7 +32,37 @@ _GROUP_MARKS = set("@/")
 _ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help"}
 # What `vllm serve` takes with one dash, in vllm/engine/arg_utils.py.
 _VLLM_SHORT = dict.fromkeys(
-    ["O", "O0", "O1", "O2", "O3", "ac", "asc", "cc", "dc", "dcp", "dp", "dpa", "dpb", "dpe", "dph", "dpl", "dpm", "dpn", "dpp", "dpr", "ep", "n", "pcp", "pp", "q", "r", "sc", "tp"], ""
+    [
+        "O",
+        "O0",
+        "O1",
+        "O2",
+        "O3",
+        "ac",
+        "asc",
+        "cc",
+        "dc",
+        "dcp",
+        "dp",
+        "dpa",
+        "dpb",
+        "dpe",
+        "dph",
+        "dpl",
+        "dpm",
+        "dpn",
+        "dpp",
+        "dpr",
+        "ep",
+        "n",
+        "pcp",
+        "pp",
+        "q",
+        "r",
+        "sc",
+        "tp",
+    ],
+    "",
 )
 _LAUNCHER_OPTION = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
@@ -274,7 +304,9 @@ def suggest(name: str, names: Iterable[str]) -> str:
     head, dot, last = name.rpartition(".")
     # A dotted name is nearly always wrong in its last part only.
     siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names
-    match = difflib.get_close_matches(last, [option.rpartition(".")[2] for option in siblings], 1, _SIMILARITY)
+    match = difflib.get_close_matches(
+        last, [option.rpartition(".")[2] for option in siblings], 1, _SIMILARITY
+    )
     if match:
         return head + dot + match[0]
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []

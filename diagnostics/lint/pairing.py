@@ -23,7 +23,9 @@ def pair_with_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     """
     servers = [plan for plan in plans if plan.role == "serve"]
     pairs = []
-    for trainer in (plan for plan in plans if plan.role == "train" and plan.values.get("rollout.mode") is not None):
+    for trainer in (
+        plan for plan in plans if plan.role == "train" and plan.values.get("rollout.mode") is not None
+    ):
         if trainer.values["rollout.mode"].data != "server":
             continue
         in_script = [server for server in servers if server.source == trainer.source]
@@ -76,7 +78,8 @@ def server_pairs(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
         for first, second in combinations(servers, 2)
         if first.source == second.source
         and not any(
-            trainer.source == first.source and _line_of(first) < _line_of(trainer) < _line_of(second) for trainer in trainers
+            trainer.source == first.source and _line_of(first) < _line_of(trainer) < _line_of(second)
+            for trainer in trainers
         )
     ]
 

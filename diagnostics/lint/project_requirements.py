@@ -31,7 +31,9 @@ _MAX_LINES = 2000
 _MAX_LENGTH = 1000
 # Distribution -> lint's name for it.
 _NAMES = {
-    canonicalize_name(distribution): name for name, distributions in PACKAGES.items() for distribution in distributions
+    canonicalize_name(distribution): name
+    for name, distributions in PACKAGES.items()
+    for distribution in distributions
 }
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?(?:[.\w+]*)?)")
 _PIN = re.compile(

@@ -140,7 +140,9 @@ def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
     dialect = DIALECTS.get(framework)
     settings = Settings(framework, Place(file, 1), role=dialect.file_role if dialect else "train")
     dashes = dialect is not None and dialect.dashes_in_files
-    settings.options = {key.replace("-", "_") if dashes else key: value for key, value in flatten(tree).items()}
+    settings.options = {
+        key.replace("-", "_") if dashes else key: value for key, value in flatten(tree).items()
+    }
     env = tree.get("env")
     for name, value in env.items() if isinstance(env, dict) else ():
         if isinstance(value, Value):
@@ -217,7 +219,9 @@ def read_command_line(words: list[str]) -> list[Settings]:
     while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
         env[pair[0]] = Value(pair[2], Place(file), pair[0])
         words = words[1:]
-    return _read_commands([shell.Command([Word(word, 0) for word in words], env, 0)] if words else [], file, 0)
+    return _read_commands(
+        [shell.Command([Word(word, 0) for word in words], env, 0)] if words else [], file, 0
+    )
 
 
 def _read_embedded(tree: Any, file: str) -> list[Settings]:
@@ -277,7 +281,9 @@ def _follow_launcher_files(settings: Settings) -> None:
         trees = _read_named(settings, option)
         if not trees:
             _report_missing(settings, option)
-        values = {key: value for tree in trees if isinstance(tree, dict) for key, value in flatten(tree).items()}
+        values = {
+            key: value for tree in trees if isinstance(tree, dict) for key, value in flatten(tree).items()
+        }
         for key, value in values.items():
             if option is deepspeed:
                 settings.options.setdefault(f"deepspeed.{key}", value.with_key(f"deepspeed.{key}"))

@@ -59,14 +59,20 @@ def group_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
 
 def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
     """Return one check for what was not read or understood, whichever rule it concerns."""
-    entries = group_entries(entry for plan in plans for entry in (*plan.settings.not_checked, *_unknown_options(plan)))
+    entries = group_entries(
+        entry for plan in plans for entry in (*plan.settings.not_checked, *_unknown_options(plan))
+    )
     return [CheckResult.of(READING, (), entries)] if entries else []
 
 
 def _unknown_options(plan: RunPlan) -> list[NotChecked]:
     """Return options that no indexed release has: misspelt, of a fork, or of the user's own script."""
     settings = plan.settings
-    names = option_index.option_names(plan.framework, plan.role) if option_index.is_indexed(plan.framework) else set()
+    names = (
+        option_index.option_names(plan.framework, plan.role)
+        if option_index.is_indexed(plan.framework)
+        else set()
+    )
     if not names:
         return []
     if plan.own_copy and option_index.copy_options(settings, plan.versions.copies[plan.framework]):
@@ -153,7 +159,9 @@ def _release_dependent(plan: RunPlan) -> list[NotChecked]:
     partial, releases = option_index.releases_with_all(plan.framework, options)
     if not partial:
         return []
-    where = f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
+    where = (
+        f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
+    )
     reason = f"it is not known, and {len(partial)} of the options are not in every release: {where}"
     remedy = f"give it: --{plan.framework} VERSION"
     what = f"release of {SHOWN[plan.framework]}"

@@ -102,7 +102,9 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     """Add what the started script sets itself; the command's options win."""
     path = find_script(settings.target, file, module=module)
     if path is None:
-        _report(settings, "it is not here, so its use of the options was not read", "lint it where the script is")
+        _report(
+            settings, "it is not here, so its use of the options was not read", "lint it where the script is"
+        )
         return
     settings.files.add(str(path))
     script = read_user_script(path)

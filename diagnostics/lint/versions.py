@@ -73,7 +73,9 @@ class Versions:
                 known[name] = release
                 sources.append(f"{name} {release}: {file}")
         for name, (copied, folder) in project.copies.items():
-            sources.append(f"the project has its own copy of {name}, which may differ from any release: {folder}")
+            sources.append(
+                f"the project has its own copy of {name}, which may differ from any release: {folder}"
+            )
             if name not in self.given:
                 known.pop(name, None)
                 if copied is not None:

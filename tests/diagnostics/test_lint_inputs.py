@@ -128,7 +128,9 @@ def test_arguments_of_the_script_take_no_severity_from_what_it_sets():
 def test_a_default_that_changed_needs_a_known_release():
     """TRL's vllm_mode: server until 1.0, colocate from then on."""
     script = "trl grpo --use_vllm true --num_generations 8"
-    modes = [plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})]
+    modes = [
+        plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})
+    ]
     assert modes == [None, "server", "colocate"]
 
 
@@ -225,7 +227,10 @@ def test_a_default_of_the_users_parser_is_no_certain_failure(in_project):
         ("accelerate launch --num_processes 4 hf.py --config gone.yaml --num_generations 8", "gone.yaml"),
         ("accelerate launch --config_file gone.yaml hf.py --num_generations 8", "gone.yaml"),
         (f"source gone.sh\nNPROC_PER_NODE=8 {SWIFT}", "gone.sh"),
-        ("python -m verl.trainer.main_ppo --config-path=gone --config-name=mine data.train_batch_size=8", "mine.yaml"),
+        (
+            "python -m verl.trainer.main_ppo --config-path=gone --config-name=mine data.train_batch_size=8",
+            "mine.yaml",
+        ),
     ],
 )
 def test_a_missing_file_is_reported_and_nothing_passes_as_fine(in_project, text, name):
@@ -278,7 +283,9 @@ TRAINER = (
 
 
 def shared_gpus(*paths):
-    return [finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"]
+    return [
+        finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"
+    ]
 
 
 def test_trainer_and_server_are_paired_within_a_script(tmp_path):
@@ -300,7 +307,9 @@ def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
 def test_an_explicit_address_pairs_across_a_folder(tmp_path):
     (tmp_path / "serve.sh").write_text(SERVER.format("0", "--host 10.0.0.7 --vllm_max_model_len 128 "))
     (tmp_path / "train.sh").write_text(TRAINER.format("0,1", "10.0.0.7") + "  --max_completion_length 4096\n")
-    (tmp_path / "train.sh").write_text(TRAINER.format("0,1", "10.0.0.7").rstrip() + " --max_completion_length 4096\n")
+    (tmp_path / "train.sh").write_text(
+        TRAINER.format("0,1", "10.0.0.7").rstrip() + " --max_completion_length 4096\n"
+    )
     assert "CFG103" in {finding.code for finding in lint(tmp_path, ms_swift="4.6.0").findings}
     (tmp_path / "serve.sh").write_text(SERVER.format("0", "--host 10.0.0.8 --vllm_max_model_len 128 "))
     assert "CFG103" not in {finding.code for finding in lint(tmp_path, ms_swift="4.6.0").findings}
@@ -311,12 +320,17 @@ def test_a_later_phase_has_its_own_server(tmp_path):
     phases = SERVER.format("0", "") + TRAINER.format("1,2", "127.0.0.1") + "kill %1\n"
     phases += SERVER.format("1", "") + TRAINER.format("2,3", "127.0.0.1")
     (tmp_path / "run.sh").write_text(phases)
-    assert {finding.code for finding in lint(tmp_path / "run.sh", ms_swift="4.6.0").findings} & {"CFG108", "CFG109"} == set()
+    assert {finding.code for finding in lint(tmp_path / "run.sh", ms_swift="4.6.0").findings} & {
+        "CFG108",
+        "CFG109",
+    } == set()
 
 
 def test_identical_findings_of_several_files_are_one(tmp_path):
     for name in ("a.sh", "b.sh", "c.sh"):
-        (tmp_path / name).write_text("trl grpo --use_vllm true --num_generations 1 --max_completion_length 64\n")
+        (tmp_path / name).write_text(
+            "trl grpo --use_vllm true --num_generations 1 --max_completion_length 64\n"
+        )
     [found] = [finding for finding in lint(tmp_path).findings if finding.code == "CFG110"]
     assert {Path(item.place).name for item in found.evidence} == {"a.sh:1", "b.sh:1", "c.sh:1"}
 
@@ -355,7 +369,9 @@ def test_python_starts_a_named_list():
     assert settings.options["num_generations"].data == 6
     assert not settings.options["run_name"].known
     assert settings.has_unread_options
-    twice = "import subprocess\ncmd = ['trl', 'grpo', '--seed', '1']\ncmd = ['trl', 'sft']\nsubprocess.run(cmd)\n"
+    twice = (
+        "import subprocess\ncmd = ['trl', 'grpo', '--seed', '1']\ncmd = ['trl', 'sft']\nsubprocess.run(cmd)\n"
+    )
     assert read_text(twice, "launch.py", syntax="python") == []
 
 
@@ -487,7 +503,9 @@ def test_a_copys_hydra_accepts_and_refuses(verl_copy, overrides, expected):
 def test_a_copy_without_its_config_is_not_checked(tmp_path):
     (tmp_path / "verl/trainer").mkdir(parents=True)
     (tmp_path / "verl/trainer/main_ppo.py").write_text('@hydra.main(config_name="ppo_trainer")\n')
-    (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.mine=1\n")
+    (tmp_path / "run.sh").write_text(
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.mine=1\n"
+    )
     option_index.composed_copy.cache_clear()
     assert lint(tmp_path / "run.sh").exit_code(Severity.ERROR) == INCOMPLETE
 
@@ -526,7 +544,12 @@ def test_another_projects_trainer_is_not_trls(tmp_path):
 
 def test_a_cells_block_of_one_shell_command_is_python():
     """What stands for it is Python, so that the cells after it are read."""
-    cell = ["if 1:\n", "    !pip install x\n", "from trl import GRPOConfig\n", "GRPOConfig(num_generations=8)\n"]
+    cell = [
+        "if 1:\n",
+        "    !pip install x\n",
+        "from trl import GRPOConfig\n",
+        "GRPOConfig(num_generations=8)\n",
+    ]
     text = json.dumps({"cells": [{"cell_type": "code", "source": cell}]}, indent=1)
     [settings] = read_text(text, "a.ipynb", "", "notebook")
     assert settings.options["num_generations"].data == 8

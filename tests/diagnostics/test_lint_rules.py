@@ -82,9 +82,16 @@ def test_every_declared_rule_finds_its_wrong_examples_and_accepts_its_right_ones
 
 
 def test_the_first_sentence_has_the_numbers():
-    script = "NPROC_PER_NODE=4 " + SWIFT + "--num_generations 7 --per_device_train_batch_size 2 --steps_per_generation 4"
+    script = (
+        "NPROC_PER_NODE=4 "
+        + SWIFT
+        + "--num_generations 7 --per_device_train_batch_size 2 --steps_per_generation 4"
+    )
     [found] = [f for f in findings(script, ms_swift="4.6.0") if f.code == "CFG101"]
-    assert found.detail == "One generation makes 32 completions (2 x 4 x 4), not a multiple of num_generations 7."
+    assert (
+        found.detail
+        == "One generation makes 32 completions (2 x 4 x 4), not a multiple of num_generations 7."
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +112,11 @@ def test_a_fix_for_whole_groups_is_not_refused_next(script, wanted):
 
 def test_evidence_quotes_the_files_own_text():
     """Not the number of devices, and not the mode that follows from an address."""
-    script = "CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 " + SWIFT + "--vllm_server_host 10.0.0.7 --vllm_max_model_len 4096"
+    script = (
+        "CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 "
+        + SWIFT
+        + "--vllm_server_host 10.0.0.7 --vllm_max_model_len 4096"
+    )
     evidence = {item.text for finding in findings(script, ms_swift="3.8.0") for item in finding.evidence}
     assert {"CUDA_VISIBLE_DEVICES = 0", "vllm_server_host = 10.0.0.7"} <= evidence
     assert not {"CUDA_VISIBLE_DEVICES = 1", "vllm_server_host = server"} & evidence

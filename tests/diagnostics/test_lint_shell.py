@@ -13,7 +13,24 @@ from diagnostics.lint.readers.structured import UnreadableError
 from tests.diagnostics.lint_helpers import codes, plans
 
 NAMES = ["A", "B", "C", "LONG_NAME"]
-TEXTS = ["4", "0", "x", "a b", "it's", "k=v", "", "--flag", "/p/q.sh", "1e-6", "[1,2]", "a#b", "é", "~", "a\tb", "\\d"]
+TEXTS = [
+    "4",
+    "0",
+    "x",
+    "a b",
+    "it's",
+    "k=v",
+    "",
+    "--flag",
+    "/p/q.sh",
+    "1e-6",
+    "[1,2]",
+    "a#b",
+    "é",
+    "~",
+    "a\tb",
+    "\\d",
+]
 
 
 def commands(text, file="run.sh"):
@@ -108,7 +125,7 @@ def test_known_words_are_those_of_bash():
 
 IDIOMS = {
     "the script's folder": 'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" "$D/x" "$(dirname "$0")"',
-    "the folder, quietly": "D=$(cd -- \"$(dirname -- \"$0\")\" > /dev/null 2>&1 && pwd -P)\nprintf '<%s>' $D",
+    "the folder, quietly": 'D=$(cd -- "$(dirname -- "$0")" > /dev/null 2>&1 && pwd -P)\nprintf \'<%s>\' $D',
     "a positional default": 'N=${1:-8} M="${2:-a b}"\nprintf \'<%s>\' $N "$M" ${3-x}',
     "an array's length and items": "G=(0 1 5)\nprintf '<%s>' ${#G[@]} ${G[0]} \"${G[2]}\" $((2 * 3))",
     "an array joined": 'G=(0 1 5)\nprintf \'<%s>\' "$(IFS=,; echo "${G[*]}")" "${G[*]}"',
@@ -186,7 +203,15 @@ def test_a_redirect_is_no_option_value():
         "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --reward_funcs a --use_vllm true --vllm_mode colocate "
         "--per_device_train_batch_size 4 --gradient_accumulation_steps 1 --num_generations 6 "
     )
-    for redirect in ("2>&1 | tee run.log", "> log 2>err", "2>err", "&> log", ">> log 2>&1 &", "</dev/null", ""):
+    for redirect in (
+        "2>&1 | tee run.log",
+        "> log 2>err",
+        "2>err",
+        "&> log",
+        ">> log 2>&1 &",
+        "</dev/null",
+        "",
+    ):
         assert "error CFG101" in codes(command + redirect)
         [plan] = plans(command + redirect)
         assert plan.get("group.size") == 6
@@ -197,7 +222,12 @@ def test_defaults_and_lines():
     [command] = commands("a ${X:-8} 9")
     assert [word.to_value("run.sh").soft for word in command.words] == [False, True, False]
     script = 'a \\\n b\nc "x\ny"\ncat <<E\n1\n2\nE\nd'
-    assert [(each.words[0].clean, each.line) for each in commands(script)] == [("a", 1), ("c", 3), ("cat", 5), ("d", 9)]
+    assert [(each.words[0].clean, each.line) for each in commands(script)] == [
+        ("a", 1),
+        ("c", 3),
+        ("cat", 5),
+        ("d", 9),
+    ]
 
 
 def test_a_value_that_only_arguments_change_is_a_default():
@@ -274,6 +304,8 @@ def test_srun_starts_the_tasks_of_the_job(script, number):
 
 def test_more_processes_than_the_job_has_devices_is_a_warning():
     """sbatch may get another number."""
-    script = "#SBATCH --gres=gpu:{}\ntorchrun --nproc_per_node 8 train_grpo.py --num_generations 8 --use_vllm true"
+    script = (
+        "#SBATCH --gres=gpu:{}\ntorchrun --nproc_per_node 8 train_grpo.py --num_generations 8 --use_vllm true"
+    )
     assert "warning CFG104" in codes(script.format(4), trl="1.9.0")
     assert not {"warning CFG104", "error CFG104"} & codes(script.format(8), trl="1.9.0")

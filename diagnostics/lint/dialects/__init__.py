@@ -165,6 +165,8 @@ def _load(path: Path) -> Dialect:
 
 DIALECTS: dict[str, Dialect] = {
     dialect.framework: dialect
-    for dialect in sorted(map(_load, sorted(Path(__file__).parent.glob("*.toml"))), key=lambda each: each.rank)
+    for dialect in sorted(
+        map(_load, sorted(Path(__file__).parent.glob("*.toml"))), key=lambda each: each.rank
+    )
 }
 PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.start if start.program}

@@ -243,7 +243,10 @@ def _derive_swift(plan: RunPlan) -> None:
         plan.put("data.filters_overlong", strategy.derive(strategy.data == "delete"))
     scheduler = plan.option("multi_turn_scheduler", "multi_turn_func")
     if scheduler is not None:
-        plan.put("rollout.multi_turn", scheduler.derive(scheduler.data is not None) if scheduler.known else scheduler)
+        plan.put(
+            "rollout.multi_turn",
+            scheduler.derive(scheduler.data is not None) if scheduler.known else scheduler,
+        )
     plan.put("train.offloads", _truth(plan.option("offload_model")))
 
 
@@ -289,7 +292,9 @@ def _derive_engine_kwargs(plan: RunPlan) -> None:
 
 def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
     """Derive what verl and EasyR1 share: devices on all nodes, and the frequency of evaluation."""
-    plan.put("devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes"))))
+    plan.put(
+        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
+    )
     frequency = plan.option(evaluation)
     if frequency is not None and isinstance(frequency.data, int):
         plan.put("train.evaluates", frequency.derive(frequency.data > 0))
@@ -339,7 +344,9 @@ def _derive_easyr1(plan: RunPlan) -> None:
 
 def _derive_openrlhf(plan: RunPlan) -> None:
     _derive_simple(plan)
-    plan.put("devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes"))))
+    plan.put(
+        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
+    )
     engines = plan.whole("devices.rollout")
     if not engines:
         return

@@ -119,7 +119,9 @@ def _make_variable(match: re.Match[str]) -> str:
 
 def _just_line(line: str, *, recipe: bool) -> str:
     if recipe:
-        return _JUST_VARIABLE.sub(lambda match: f"${{{_shell_name(match[1])}}}" if match[1] else _UNKNOWN_OUTPUT, line)
+        return _JUST_VARIABLE.sub(
+            lambda match: f"${{{_shell_name(match[1])}}}" if match[1] else _UNKNOWN_OUTPUT, line
+        )
     match = _JUST_ASSIGNMENT.match(line.strip())
     if match is not None:
         value = match[2].strip()

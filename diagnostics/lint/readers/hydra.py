@@ -48,7 +48,9 @@ def compose_config(settings: Settings, *, required: bool) -> None:
         if required and place is not None:
             reason = "the file is not here, or its path is set outside of the script"
             what = f"{stem}.yaml" if stem else "the config"
-            settings.not_checked.append(NotChecked(what, reason, "lint it where that file is", str(place.place)))
+            settings.not_checked.append(
+                NotChecked(what, reason, "lint it where that file is", str(place.place))
+            )
         return
     missing: list[str] = []
     for key, value in _read_config(folder, stem, "", missing, 0):

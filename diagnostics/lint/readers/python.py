@@ -344,12 +344,16 @@ class _ConfigFinder:
         if isinstance(node, ast.Dict):
             keys = [self._evaluate(key, depth + 1) if key else UNKNOWN for key in node.keys]
             values = [self._evaluate(value, depth + 1) for value in node.values]
-            return dict(zip(keys, values, strict=True)) if all(isinstance(key, str) for key in keys) else UNKNOWN
+            return (
+                dict(zip(keys, values, strict=True)) if all(isinstance(key, str) for key in keys) else UNKNOWN
+            )
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self._evaluate(node.operand, depth + 1)
             return -value if isinstance(value, int | float) and not isinstance(value, bool) else UNKNOWN
         if isinstance(node, ast.BinOp):
-            return _calculate(node.op, self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1))
+            return _calculate(
+                node.op, self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1)
+            )
         return UNKNOWN
 
 

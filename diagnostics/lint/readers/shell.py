@@ -160,7 +160,9 @@ class _ScriptReader:
     def _walk(self, node: Node) -> None:
         self.visited += 1
         if self.visited > _MAX_NODES:
-            raise UnreadableError(f"{self.expander.file}: more than {_MAX_NODES} statements: no script has so many")
+            raise UnreadableError(
+                f"{self.expander.file}: more than {_MAX_NODES} statements: no script has so many"
+            )
         if self.depth > _MAX_DEPTH:
             return
         self.depth += 1
@@ -314,7 +316,9 @@ class _ScriptReader:
             self._bind_arguments(words[2:])
         elif arguments is not None:
             number = words[1].clean if len(words) > 1 else "1"
-            known = number.isdecimal() and not self.branches and not any(word.is_unknown for word in arguments)
+            known = (
+                number.isdecimal() and not self.branches and not any(word.is_unknown for word in arguments)
+            )
             self._bind_arguments(arguments[int(number) :] if known else [Word(HOLE, words[0].line)])
 
     def _visit_variable_assignment(self, node: Node, *, exported: bool = False) -> Value | None:
@@ -324,7 +328,9 @@ class _ScriptReader:
             return None
         name, appends = node_text(target), any(child.type == "+=" for child in node.children)
         if value is not None and value.type == "array":
-            items = self.expander.expand_words(*(item for item in value.named_children if item.type != "comment"))
+            items = self.expander.expand_words(
+                *(item for item in value.named_children if item.type != "comment")
+            )
             self.scope.arrays[name] = [*(self.scope.arrays.get(name, []) if appends else ()), *items]
             return None
         text = self.expander.expand_text(value) if value is not None else ""

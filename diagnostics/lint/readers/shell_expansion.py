@@ -151,7 +151,9 @@ class Expander:
             )
             return inner if inner or only_array else [Fragment("", line, quoted=True)]
         if kind in {"concatenation", "command_name"}:
-            return self._between(node, node.start_byte, node.end_byte, quoted=quoted, splits=splits, depth=depth)
+            return self._between(
+                node, node.start_byte, node.end_byte, quoted=quoted, splits=splits, depth=depth
+            )
         if kind in {"process_substitution", "brace_expression", "ERROR"}:
             return [Fragment(HOLE, line, quoted=True)]
         return _literal(node_text(node), line, quoted=quoted, splits=splits)
@@ -193,7 +195,9 @@ class Expander:
             elif child.type not in {"$", "${", "}"}:
                 operator = operator or child.type
         if subscript in {"@", "*"} or (name in {"@", "*"} and subscript is None):
-            return self._array(name, operator, line, quoted=quoted, joined=quoted and "*" in {name, subscript})
+            return self._array(
+                name, operator, line, quoted=quoted, joined=quoted and "*" in {name, subscript}
+            )
         if subscript is not None:
             return [Fragment(self._item(name, subscript, operator), line, quoted)]
         if operator in _OPERATORS:
@@ -248,7 +252,9 @@ class Expander:
         if empty == alternative:
             return [Fragment(SOFT if alternative else text or "", line, quoted)]
         sign = next(child for child in node.children if child.type == operator)
-        rest = self._between(node, sign.end_byte, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth)
+        rest = self._between(
+            node, sign.end_byte, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth
+        )
         fragments = [replace(fragment, text=SOFT + fragment.text) for fragment in rest]
         fragments = fragments or [Fragment(SOFT, line, quoted)]
         if operator.endswith("="):

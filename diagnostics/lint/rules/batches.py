@@ -61,7 +61,9 @@ def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool |
     if explicit is not None:
         return explicit, ("batch.generation",), True
     per_device, processes = plan.whole("batch.per_device"), plan.whole("devices.train")
-    steps_name = "batch.steps_per_generation" if plan.get("batch.steps_per_generation") else "batch.accumulation"
+    steps_name = (
+        "batch.steps_per_generation" if plan.get("batch.steps_per_generation") else "batch.accumulation"
+    )
     steps = plan.whole(steps_name)
     if per_device is None or processes is None:
         return None, (), True

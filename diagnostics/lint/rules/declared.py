@@ -100,7 +100,12 @@ class DeclaredRule:
         conditions += [(names, data, False) for names, data in self.differs.items()]
         for names, data, expected in conditions:
             value = plan.option(*names.split("|"))
-            met = value is not None and value.known and value.data is not None and _among(value.data, data) is expected
+            met = (
+                value is not None
+                and value.known
+                and value.data is not None
+                and _among(value.data, data) is expected
+            )
             values.append(value if met else None)
         complete = [value for value in values if value is not None]
         unset = all(plan.disabled(*names.split("|")) for names in self.unset)
@@ -119,7 +124,9 @@ class DeclaredRule:
             if value is None and has_default:
                 found[name] = (None, int(default))
                 continue
-            data = plan.get(key) if key == option else value.data if value is not None and value.known else None
+            data = (
+                plan.get(key) if key == option else value.data if value is not None and value.known else None
+            )
             if value is None or data is None:
                 return None
             found[name] = (value, data)

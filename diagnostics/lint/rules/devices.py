@@ -81,7 +81,12 @@ def swift_mode_is_consistent(plan: RunPlan) -> Iterator[Problem]:
     strict = plan.versions.within("ms-swift", _STRICT_MODE)
     workers = "num_infer_workers" in plan.options and not since
     other_mode = mode is not None and mode.known and mode.data != "server"
-    if plan.get("rollout.async") and not workers and server is None and (other_mode or (mode is None and since)):
+    if (
+        plan.get("rollout.async")
+        and not workers
+        and server is None
+        and (other_mode or (mode is None and since))
+    ):
         yield Problem(
             "async_generate needs a server: vllm_mode server and the server's address.",
             plan.evidence("rollout.async", "rollout.mode"), applies=True if mode is not None else since,
@@ -104,7 +109,13 @@ def swift_mode_is_consistent(plan: RunPlan) -> Iterator[Problem]:
             f"vllm_mode is {mode.data}, but use_vllm is not set.", [mode, uses],
             fix="Set --use_vllm true, or leave --vllm_mode out.", applies=strict,
         )  # fmt: skip
-    elif mode is not None and mode.data == "server" and server is None and uses is not None and uses.data is True:
+    elif (
+        mode is not None
+        and mode.data == "server"
+        and server is None
+        and uses is not None
+        and uses.data is True
+    ):
         yield Problem(
             "vllm_mode is server, but the server's address is not set.", [mode, uses],
             fix="Add --vllm_server_host HOST --vllm_server_port PORT, or use --vllm_mode colocate.", applies=strict,
@@ -152,12 +163,17 @@ def _server_devices(plan: RunPlan, parallel: int) -> Iterator[Problem]:
     copies, stages = plan.whole("engine.data_parallel") or 1, plan.whole("engine.pipeline_parallel") or 1
     needed = parallel * copies * stages
     backends = [plan.options[name] for name in _SERVER_BACKENDS if name in plan.options]
-    elsewhere = _MULTI_NODE & set(plan.options) or any(backend.data not in {"mp", "uni", None} for backend in backends)
+    elsewhere = _MULTI_NODE & set(plan.options) or any(
+        backend.data not in {"mp", "uni", None} for backend in backends
+    )
     if visible is not None and needed > visible and not elsewhere:
         yield Problem(
             f"The server needs {needed} devices and sees {visible}.",
             plan.evidence(
-                "engine.tensor_parallel", "engine.data_parallel", "engine.pipeline_parallel", "devices.visible"
+                "engine.tensor_parallel",
+                "engine.data_parallel",
+                "engine.pipeline_parallel",
+                "devices.visible",
             ),
             fix="Make more devices visible, or lower its tensor, pipeline or data parallelism.",
         )
@@ -183,7 +199,9 @@ def openrlhf_reference_matches_actor(plan: RunPlan) -> Iterator[Problem]:
     if any(value is not None and not value.known for value in reference):
         return
     nodes, per_node = [value.data for value in actor if value is not None]
-    sizes = [default if value is None else value.data for value, default in zip(reference, (1, 8), strict=True)]
+    sizes = [
+        default if value is None else value.data for value, default in zip(reference, (1, 8), strict=True)
+    ]
     if sizes != [nodes, per_node]:
         yield Problem(
             f"Actor and reference model share devices, so the actor's {nodes} x {per_node} and the reference model's "
@@ -231,7 +249,9 @@ def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Itera
     devices = ", ".join(sorted(used or visible))
     message = f"Trainer and server both use GPU {devices}. NCCL refuses to send weights between two ranks on one GPU."
     if not used:
-        message = f"GPU {devices} is visible to the trainer and to its server; by their sizes only one uses it."
+        message = (
+            f"GPU {devices} is visible to the trainer and to its server; by their sizes only one uses it."
+        )
     newer = ", in TRL from 0.18 on" if trainer.framework == "trl" else ""
     yield Problem(
         message,

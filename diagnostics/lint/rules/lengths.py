@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 def model_length_fits(plan: RunPlan) -> Iterator[Problem]:
     """Prompt and completion together must not be longer than the engine's longest sequence."""
     limit, completion = plan.whole("engine.max_length"), plan.whole("data.max_completion")
-    if limit is None or completion is None or plan.get("rollout.mode") == "server" or plan.get("rollout.multi_turn"):
+    if (
+        limit is None
+        or completion is None
+        or plan.get("rollout.mode") == "server"
+        or plan.get("rollout.multi_turn")
+    ):
         return
     prompt, key = plan.whole("data.max_prompt"), plan.values["engine.max_length"].key
     if completion >= limit:

@@ -66,7 +66,9 @@ def sleep_has_an_effect(plan: RunPlan) -> Iterator[Problem]:
         return
     mode = plan.get("rollout.mode")
     if mode in {"server", "async"}:
-        effect = "a server ignores it" if mode == "server" else "it costs time and frees memory that nothing needs"
+        effect = (
+            "a server ignores it" if mode == "server" else "it costs time and frees memory that nothing needs"
+        )
         yield Problem(
             f"{sleep.key} is set, but the engine has devices of its own: {effect}.",
             [sleep, *plan.evidence("rollout.mode")], fix=f"Leave {sleep.key} out.", severity=Severity.INFO,

@@ -82,7 +82,9 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
             described.append(f"{value.key} exists from {first} to {last}")
         elif not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra):
             similar = option_index.suggest(value.key, names) if len(described) < _MAX_SHOWN else ""
-            described.append(f"{value.key} in no release" + (f" (did you mean {similar}?)" if similar else ""))
+            described.append(
+                f"{value.key} in no release" + (f" (did you mean {similar}?)" if similar else "")
+            )
         else:
             continue
         unknown.append(value)
@@ -147,7 +149,9 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     if not folder or not plan.settings.framework_parser or parser_of(plan.framework) != "hydra":
         return
     options = option_index.copy_options(plan.settings, folder)
-    existing = [value for value in option_index.added_options(plan.settings) if _has_value(options.get(value.key))]
+    existing = [
+        value for value in option_index.added_options(plan.settings) if _has_value(options.get(value.key))
+    ]
     if existing:
         yield Problem(
             f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, already has "

@@ -130,7 +130,9 @@ def find_registration_errors(known_codes: Container[str], entries: Iterable[Issu
         if rule.check not in CHECKS:
             expected = ", ".join(CHECKS)
             errors.append(f"{path}:{line}: there is no check {rule.check!r}: expected one of {expected}")
-        errors += [f"{path}:{line}: the code {code} has no entry" for code in rule.codes if code not in known_codes]
+        errors += [
+            f"{path}:{line}: the code {code} has no entry" for code in rule.codes if code not in known_codes
+        ]
     return errors
 
 

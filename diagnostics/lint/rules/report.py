@@ -65,7 +65,9 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
         known_by=_evidence_level(entry, plan.framework),
         detail=message,
         evidence=evidence,
-        remedy=Fix.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem),
+        remedy=Fix.of(problem.fix, Explain(code))
+        if problem.fix_is_complete
+        else _remedy(plan, entry, problem),
         references=tuple(reference.ref for reference in entry.references),
     )
 
@@ -88,7 +90,9 @@ def _is_changed_copy(plan: RunPlan) -> bool:
     if not plan.own_copy:
         return False
     names = option_index.option_names(plan.framework, plan.role)
-    return any(not option_index.accepts(value.key, names) for value in option_index.set_options(plan.settings))
+    return any(
+        not option_index.accepts(value.key, names) for value in option_index.set_options(plan.settings)
+    )
 
 
 def _evidence_level(entry: model.Issue, framework: str) -> str:
@@ -103,13 +107,17 @@ def _evidence_level(entry: model.Issue, framework: str) -> str:
 
 def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Fix:
     """Return this run's own fix, the entry's best mitigation, and those with an edit for its framework."""
-    ranked = offers.remedy(entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases)
+    ranked = offers.remedy(
+        entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases
+    )
     for_framework = [offer for offer in ranked.offers if _is_own(offer, plan)]
     chosen = [*(offer for offer in ranked.offers[:1] if offer not in for_framework), *for_framework]
     return Fix(
         actions=((Advice(problem.fix),) if problem.fix else ()) + ranked.actions,
         offers=tuple(_unprefixed(offer, plan) for offer in chosen),
-        does_not_help=tuple(_unprefixed(offer, plan) for offer in ranked.does_not_help if _is_own(offer, plan)),
+        does_not_help=tuple(
+            _unprefixed(offer, plan) for offer in ranked.does_not_help if _is_own(offer, plan)
+        ),
     )
 
 
@@ -119,5 +127,7 @@ def _is_own(offer: RankedMitigation, plan: RunPlan) -> bool:
 
 def _unprefixed(offer: RankedMitigation, plan: RunPlan) -> RankedMitigation:
     """Leave the framework's name out where it is the run's own."""
-    edits = [replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits]
+    edits = [
+        replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits
+    ]
     return replace(offer, edits=tuple(edits))

@@ -27,7 +27,9 @@ _MAX_PORT = 65535
 def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     """Options of a local engine have no effect if the engine is a server."""
     dialect = DIALECTS[plan.framework]
-    if plan.get("rollout.mode") != "server" or (plan.framework == "trl" and plan.versions.within("trl", "<0.18")):
+    if plan.get("rollout.mode") != "server" or (
+        plan.framework == "trl" and plan.versions.within("trl", "<0.18")
+    ):
         return
     ignored = [plan.options[key] for key in dialect.local_engine if key in plan.options]
     ignored = [value for value in ignored if value.data is not None]
@@ -50,7 +52,10 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
 def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
     """With several nodes a loopback master address is another machine on each."""
     launcher, env = plan.settings.launcher, plan.settings.env
-    address, nodes = launcher.get("master_addr") or env.get("MASTER_ADDR"), launcher.get("nodes") or env.get("NNODES")
+    address, nodes = (
+        launcher.get("master_addr") or env.get("MASTER_ADDR"),
+        launcher.get("nodes") or env.get("NNODES"),
+    )
     # torchrun with a rendezvous gives its processes another address.
     if "rendezvous" in launcher or address is None or nodes is None or address.soft or nodes.soft:
         return
@@ -64,7 +69,9 @@ def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
 @rule("CFG901", check=CHECK, frameworks=_WITH_SERVER, role="train", warns=True)
 def colocated_engine_ignores_server(plan: RunPlan) -> Iterator[Problem]:
     """In colocate mode the run creates an engine of its own and never uses the server."""
-    servers = [plan.options[name] for name in ("vllm_server_base_url", "vllm_server_host") if name in plan.options]
+    servers = [
+        plan.options[name] for name in ("vllm_server_base_url", "vllm_server_host") if name in plan.options
+    ]
     servers = [value for value in servers if value.known and value.data and not value.soft]
     mode = plan.option("vllm_mode")
     if not servers:
@@ -78,7 +85,11 @@ def colocated_engine_ignores_server(plan: RunPlan) -> Iterator[Problem]:
                 [mode, *servers], fix=fix, severity=Severity.WARNING,
             )  # fmt: skip
         return
-    if plan.framework != "trl" or plan.option("use_vllm") is None or plan.settings.target == "AsyncGRPOConfig":
+    if (
+        plan.framework != "trl"
+        or plan.option("use_vllm") is None
+        or plan.settings.target == "AsyncGRPOConfig"
+    ):
         return
     default = plan.values.get("rollout.mode")
     if default is not None and default.data == "colocate":
@@ -97,7 +108,9 @@ def colocated_engine_ignores_server(plan: RunPlan) -> Iterator[Problem]:
 @rule("CFG109", check=CHECK)
 def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
     """The ports of one run are numbers up to 65535, and different on one machine."""
-    ports = [port for name in ("server.port", "server.group_port") for port in list_ports(plan.values.get(name))]
+    ports = [
+        port for name in ("server.port", "server.group_port") for port in list_ports(plan.values.get(name))
+    ]
     if plan.role == "train":
         ports += list_ports(plan.settings.launcher.get("master_port") or plan.settings.env.get("MASTER_PORT"))
     by_number: dict[int, Value] = {}
