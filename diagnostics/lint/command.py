@@ -81,7 +81,7 @@ def command(
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
-    """On the first screen a finding begins with its message, which has the run's numbers, not with the issue's title."""
+    """Let a finding on the first screen begin with its message, which has the run's numbers, not with a title."""
     if output.format != "terminal" or output.verbose:
         return report
     checks = (

@@ -18,7 +18,6 @@ from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.reading import read_command_line, read_file
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.report import to_finding
-from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.versions import PACKAGES, Versions
 from diagnostics.output.redact import mask_and_cut
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from diagnostics.findings import NotChecked
     from diagnostics.lint.rules.registry import Problem, Rule
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Settings
 
 COMMAND_LINE = "command line"

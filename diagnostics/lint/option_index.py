@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
+from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.user_scripts import read_declared_options
 
@@ -30,40 +31,6 @@ _SIMILARITY = 0.84
 _GROUP_MARKS = set("@/")
 # Options that TrlParser and ms-swift take besides any other, and that `trl grpo` passes on to accelerate.
 _ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help"}
-# What `vllm serve` takes with one dash, in vllm/engine/arg_utils.py.
-_VLLM_SHORT = dict.fromkeys(
-    [
-        "O",
-        "O0",
-        "O1",
-        "O2",
-        "O3",
-        "ac",
-        "asc",
-        "cc",
-        "dc",
-        "dcp",
-        "dp",
-        "dpa",
-        "dpb",
-        "dpe",
-        "dph",
-        "dpl",
-        "dpm",
-        "dpn",
-        "dpp",
-        "dpr",
-        "ep",
-        "n",
-        "pcp",
-        "pp",
-        "q",
-        "r",
-        "sc",
-        "tp",
-    ],
-    "",
-)
 _LAUNCHER_OPTION = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"
@@ -77,7 +44,13 @@ def _load(package: str) -> Mapping[str, Any]:
     if package == "vllm":
         # A server's options are only known to exist in some release, so none is ever refused by release.
         text = (FOLDER.parent.parent / "data" / "options.json").read_text(encoding="utf-8")
-        return {"releases": (), "options": {**json.loads(text)["packages"]["vllm"]["options"], **_VLLM_SHORT}}
+        return {
+            "releases": (),
+            "options": {
+                **json.loads(text)["packages"]["vllm"]["options"],
+                **dict.fromkeys(DIALECTS["vllm"].short_options, ""),
+            },
+        }
     path = FOLDER / f"{package}.json"
     data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return data

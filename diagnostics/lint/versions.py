@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -14,6 +13,8 @@ from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.versions import in_range
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from diagnostics.lint.project_requirements import Project
 
 # Option of `lint` -> distributions that carry it; the first that is installed counts.

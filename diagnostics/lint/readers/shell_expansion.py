@@ -122,7 +122,7 @@ class Expander:
     def _join(self, fragments: Iterable[Fragment]) -> str:
         return "".join(" " if fragment.ends_word else fragment.text for fragment in fragments)
 
-    def fragments(
+    def fragments(  # noqa: PLR0911 - one line per kind of node
         self, node: Node, *, quoted: bool = False, splits: bool = False, depth: int = 0
     ) -> list[Fragment]:
         """Expand a node into fragments.
@@ -338,7 +338,7 @@ class Expander:
         rest = [word for word in words[skipped:] if word.text not in {"-n", "-e"}]
         return None if not rest or any(HOLE in word.text for word in rest) else rest
 
-    def _path_output(self, commands: list[Node]) -> str | None:
+    def _path_output(self, commands: list[Node]) -> str | None:  # noqa: PLR0911 - one line per command
         """Return the output of `cd DIR && pwd`, `dirname FILE` and `realpath FILE`."""
         folder: str | None = None
         for command in commands:

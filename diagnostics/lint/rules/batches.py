@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, rule
 
 if TYPE_CHECKING:
@@ -128,32 +127,6 @@ def evaluation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     )
 
 
-@rule("CFG110", check=CHECK, role="train")
-def group_has_several_completions(plan: RunPlan) -> Iterator[Problem]:
-    """A group of one completion has nothing to compare with: it is refused, or every advantage is 0."""
-    if plan.whole("group.size") != 1:
-        return
-    estimator = plan.get("train.estimator")
-    # With a teacher the signal does not come from the group.
-    teacher = plan.option("teacher_model", "teacher_model_server") is not None
-    teacher = teacher or any(key.startswith("distillation.") for key in plan.options)
-    if teacher or (plan.framework not in _GROUPING and estimator not in _GROUPED_ESTIMATORS):
-        return
-    consequence, severity = "it is refused before training starts.", Severity.ERROR
-    if plan.framework == "verl" and estimator == "grpo_passk":
-        consequence = "verl stops at the first advantages: Pass@k needs at least 2."
-    elif plan.framework == "verl":
-        consequence, severity = "verl accepts it, and every advantage is the bare reward.", Severity.WARNING
-    elif plan.framework == "openrlhf" and estimator == "dr_grpo":
-        consequence = "OpenRLHF 0.11.2 refuses it; in 0.10.2 every advantage is 0."
-    yield Problem(
-        f"The group has 1 completion: {consequence}",
-        plan.evidence("group.size", "train.estimator"),
-        fix=f"Set {plan.values['group.size'].key} to 2 or more; 8 is usual.",
-        severity=severity,
-    )
-
-
 @rule("CFG102", check=CHECK, frameworks=("verl",))
 def verl_batches_divide(plan: RunPlan) -> Iterator[Problem]:
     """In verl `validate_config` and `ActorConfig.validate` check train batch, mini-batch and devices."""
@@ -196,7 +169,7 @@ def _uses_megatron(plan: RunPlan) -> bool:
 
 @rule("CFG111", check=CHECK, frameworks=("verl",), role="train", releases=">=0.3")
 def verl_micro_batch_is_set(plan: RunPlan) -> Iterator[Problem]:
-    """In verl a run requires a micro-batch size for actor, rollout and reference model unless batches are cut by tokens."""
+    """In verl actor, rollout and reference model require a micro-batch size unless batches are cut by tokens."""
     names = (
         ("actor", "ppo_micro_batch_size"),
         ("rollout", "log_prob_micro_batch_size"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.dialects.derivation import env_number
 from diagnostics.lint.rules.registry import Problem, Rule, add_rule
 from diagnostics.lint.values import UNKNOWN, format_value
 
@@ -30,16 +31,17 @@ class DeclaredRule:
 
     Attributes:
         releases: The releases that refuse it, as read in the source of every tag.
-        assume: An unknown release counts as one of these.
+        unknown_release: `warn`, `assume` (it counts as one of these) or `skip`.
         package: The package whose releases these are; the framework if empty.
         uses_table: The [[config]] of the code's entry is checked besides.
         enabled: Options that are set, and not to false, 0 or null.
-        unset: Options that are certainly not set.
+        unset: Options that are certainly not set; `a.*` are all that begin so.
         equal: Options that have one of these values.
         differs: Options that are set to something else than null and these values.
         plan: Values of the run plan.
-        values: Names for `where`: values of the run plan, or options (`option:a|b`); `name=1` has a default.
-        where: An expression over these names that is true if the run is wrong.
+        values: Names for `where`: values of the run plan, options (`option:a|b`) or variables (`env:NAME`);
+            `devices.train=1` has a default.
+        where: An expression over these names and `run`, the plan's known values, that is true if the run is wrong.
         targets: The modules that make the check; empty for all.
         wrong, right: Command lines that it finds and accepts, for `release`.
     """
@@ -53,7 +55,7 @@ class DeclaredRule:
     role: str = "train"
     severity: str = "error"
     releases: str = ""
-    assume: bool = False
+    unknown_release: str = "warn"
     package: str = ""
     uses_table: bool = False
     enabled: tuple[str, ...] = ()
@@ -77,18 +79,20 @@ class DeclaredRule:
         if values is None or names is None or not self._plan_matches(plan):
             return
         data = {name: default if value is None else value.data for name, (value, default) in names.items()}
-        if self.where and not _evaluate(self.where, data):
+        run = {name: value.data for name, value in plan.values.items() if value.known}
+        applies = plan.versions.within(self.package or plan.framework, self.releases)
+        skipped = applies is None and self.unknown_release == "skip"
+        if skipped or (self.where and not _evaluate(self.where, {**data, "run": run})):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(values)}
         data |= {f"{name}_key": value.key for name, (value, _default) in names.items() if value is not None}
-        applies = plan.versions.within(self.package or plan.framework, self.releases)
         evidence = [*(value for value, _default in names.values()), *values, *plan.evidence(*self.plan)]
         yield Problem(
             _fill(self.message, data),
             [value for value in evidence if value is None or value.factors or value.data is not UNKNOWN],
             fix=spell_options(plan, _fill(self.fix, data)),
             severity=Severity[self.severity.upper()],
-            applies=applies is not False if self.assume else applies,
+            applies=applies is not False if self.unknown_release == "assume" else applies,
             package=self.package,
             fix_is_complete=self.code == "CFG111",
         )
@@ -108,7 +112,7 @@ class DeclaredRule:
             )
             values.append(value if met else None)
         complete = [value for value in values if value is not None]
-        unset = all(plan.disabled(*names.split("|")) for names in self.unset)
+        unset = all(_is_unset(plan, names) for names in self.unset)
         return complete if unset and len(complete) == len(values) else None
 
     def _plan_matches(self, plan: RunPlan) -> bool:
@@ -116,21 +120,34 @@ class DeclaredRule:
 
     def _named_values(self, plan: RunPlan) -> dict[str, tuple[Value | None, Any]] | None:
         """Return the values behind the names of `where`; None if one is not known."""
-        found: dict[str, tuple[Value | None, Any]] = {}
+        named: dict[str, tuple[Value | None, Any]] = {}
         for name, source in self.values.items():
             key, has_default, default = source.partition("=")
-            option = key.removeprefix("option:")
-            value = plan.option(*option.split("|")) if key != option else plan.values.get(key)
+            value = _source_value(plan, key)
             if value is None and has_default:
-                found[name] = (None, int(default))
-                continue
-            data = (
-                plan.get(key) if key == option else value.data if value is not None and value.known else None
-            )
-            if value is None or data is None:
+                named[name] = (None, int(default))
+            elif value is None or not value.known or value.data is None:
                 return None
-            found[name] = (value, data)
-        return found
+            else:
+                named[name] = (value, value.data)
+        return named
+
+
+def _is_unset(plan: RunPlan, names: str) -> bool:
+    if names.endswith("*"):
+        return not any(key.startswith(names[:-1]) for key in plan.options)
+    return plan.disabled(*names.split("|"))
+
+
+def _source_value(plan: RunPlan, source: str) -> Value | None:
+    """Return the value of an option, a variable or the run plan; an unknown value of the plan is recorded."""
+    kind, _, key = source.partition(":")
+    if kind == "option":
+        return plan.option(*key.split("|"))
+    if kind == "env":
+        return env_number(plan.settings, key)
+    plan.get(source)
+    return plan.values.get(source)
 
 
 def _among(data: Any, allowed: list[Any]) -> bool:

@@ -4,41 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from diagnostics.lint.run_plan import RunPlan
-
-
-@rule("CFG103", check="lengths", role="train", warns=True)
-def model_length_fits(plan: RunPlan) -> Iterator[Problem]:
-    """Prompt and completion together must not be longer than the engine's longest sequence."""
-    limit, completion = plan.whole("engine.max_length"), plan.whole("data.max_completion")
-    if (
-        limit is None
-        or completion is None
-        or plan.get("rollout.mode") == "server"
-        or plan.get("rollout.multi_turn")
-    ):
-        return
-    prompt, key = plan.whole("data.max_prompt"), plan.values["engine.max_length"].key
-    if completion >= limit:
-        yield Problem(
-            f"A completion may have {completion} tokens, but a whole sequence {limit}: none can reach its limit, and "
-            "each long one counts as truncated.",
-            plan.evidence("engine.max_length", "data.max_completion"),
-            fix=f"Set {key} to the longest prompt plus {completion}.", severity=Severity.WARNING,
-        )  # fmt: skip
-    elif prompt is not None and prompt + completion > limit:
-        yield Problem(
-            f"Prompt and completion may have {prompt + completion} tokens ({prompt} + {completion}), and the engine "
-            f"stops at {limit}.",
-            plan.evidence("engine.max_length", "data.max_prompt", "data.max_completion"),
-            fix=f"Set {key} to {prompt + completion}, or lower one of the two.", severity=Severity.WARNING,
-        )  # fmt: skip
 
 
 @rule("CFG103", check="lengths", frameworks=("verl",))

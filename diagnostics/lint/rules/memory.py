@@ -43,21 +43,6 @@ def _sleep_name(plan: RunPlan) -> str:
     return "engine.sleep_level" if "engine.sleep_level" in plan.values else "engine.sleep"
 
 
-@rule("CFG105", check=CHECK)
-def memory_share_is_a_fraction(plan: RunPlan) -> Iterator[Problem]:
-    """A memory share has to be above 0 and at most 1, or vLLM refuses it."""
-    share = plan.number("engine.memory_share")
-    if share is None or 0 < share <= 1:
-        return
-    # With a server the option belongs to a local engine that does not exist (CFG107).
-    if plan.role == "train" and plan.get("rollout.mode") == "server":
-        return
-    yield Problem(
-        f"The engine's share of GPU memory is {share:g}; it has to be above 0 and at most 1.",
-        plan.evidence("engine.memory_share"), fix="Use a number above 0 and up to 1, as 0.5.",
-    )  # fmt: skip
-
-
 @rule("CFG106", check=CHECK, frameworks=("trl", "ms-swift"), role="train")
 def sleep_has_an_effect(plan: RunPlan) -> Iterator[Problem]:
     """Sleep is for an engine on the trainer's devices."""

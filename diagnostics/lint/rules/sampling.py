@@ -29,19 +29,11 @@ def sampling_is_not_truncated(plan: RunPlan) -> Iterator[Problem]:
     )  # fmt: skip
 
 
-@rule("NUM001", check=CHECK, warns=True)
+@rule("NUM001", check=CHECK, frameworks=("trl",), role="train", warns=True)
 def logprobs_include_temperature(plan: RunPlan) -> Iterator[Problem]:
     """A trainer that relies on the engine's log-probs needs them after the temperature."""
     temperature = plan.number("sampling.temperature")
-    if plan.get("engine.logprobs_mode") == "raw_logprobs":
-        if temperature != 1:
-            yield Problem(
-                "The engine reports log-probs before temperature and penalties (raw_logprobs).",
-                plan.evidence("engine.logprobs_mode", "sampling.temperature"), severity=Severity.WARNING,
-                fix="Use processed_logprobs; vLLM 0.10.0 and 0.10.1 take these before the temperature, too.",
-            )  # fmt: skip
-        return
-    if plan.framework != "trl" or plan.role != "train" or temperature in {None, 1.0}:
+    if temperature in {None, 1.0} or plan.get("engine.logprobs_mode") == "raw_logprobs":
         return
     if plan.get("rollout.engine") != "vllm" or plan.get("train.correction") is False:
         return

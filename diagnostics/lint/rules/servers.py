@@ -66,45 +66,6 @@ def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-@rule("CFG901", check=CHECK, frameworks=_WITH_SERVER, role="train", warns=True)
-def colocated_engine_ignores_server(plan: RunPlan) -> Iterator[Problem]:
-    """In colocate mode the run creates an engine of its own and never uses the server."""
-    servers = [
-        plan.options[name] for name in ("vllm_server_base_url", "vllm_server_host") if name in plan.options
-    ]
-    servers = [value for value in servers if value.known and value.data and not value.soft]
-    mode = plan.option("vllm_mode")
-    if not servers:
-        return
-    server, names = servers[0], " and ".join(value.key for value in servers)
-    fix = f"Set vllm_mode to server, or leave {names} out."
-    if mode is not None:
-        if mode.data == "colocate":
-            yield Problem(
-                f"vllm_mode is colocate, so the run creates its own engine and never uses {server.key} {server.data}.",
-                [mode, *servers], fix=fix, severity=Severity.WARNING,
-            )  # fmt: skip
-        return
-    if (
-        plan.framework != "trl"
-        or plan.option("use_vllm") is None
-        or plan.settings.target == "AsyncGRPOConfig"
-    ):
-        return
-    default = plan.values.get("rollout.mode")
-    if default is not None and default.data == "colocate":
-        yield Problem(
-            f"vllm_mode is not set, and TRL's default is colocate since 1.0: the run creates its own engine and never "
-            f"uses {server.key} {server.data}.",
-            [*servers, replace(default, outside=False)], fix=fix, severity=Severity.WARNING,
-        )  # fmt: skip
-    elif plan.versions.within("trl", ">=1.0") is None and not plan.settings.has_unread_options:
-        yield Problem(
-            f"vllm_mode is not set: TRL 1.0 and later never uses {server.key} {server.data} then.",
-            servers, fix="Set vllm_mode to server.", severity=Severity.INFO, applies=None,
-        )  # fmt: skip
-
-
 @rule("CFG109", check=CHECK)
 def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
     """The ports of one run are numbers up to 65535, and different on one machine."""
