@@ -30,7 +30,7 @@ _SIMILARITY = 0.84
 # Hydra's choice of a file for a part of the config.
 _GROUP_MARKS = set("@/")
 # Options that TrlParser and ms-swift take besides any other, and that `trl grpo` passes on to accelerate.
-_ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help"}
+_ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help", "reward_funcs", "use_peft"}
 _LAUNCHER_OPTION = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"

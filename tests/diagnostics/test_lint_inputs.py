@@ -160,6 +160,19 @@ def test_files_named_together_make_one_run(tmp_path):
     assert [check.outcome for check in alone.checks if check.reads] == ["skipped"]
 
 
+def test_the_trainers_adapter_and_rewards_belong_to_its_config():
+    """LoRA with sync_ref_model, and weights for another number of functions, across two calls."""
+    text = (
+        "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(sync_ref_model=True, beta=0.04, reward_weights=[1.0])\n"
+        "GRPOTrainer('M', args=args, reward_funcs=[a, b], peft_config=LoraConfig())\n"
+    )
+    found = findings(text, "python", trl="1.16.0")
+    assert sorted(finding.detail.partition(";")[0][:40] for finding in found if finding.code == "CFG111") == [
+        "1 reward_weights for 2 reward_funcs.", "TRL refuses sync_ref_model with a LoRA a",
+    ]  # fmt: skip
+    assert codes(text.replace(", peft_config=LoraConfig()", "").replace("[1.0]", "[1, 2]"), "python", trl="1.16.0") == set()
+
+
 YAML = (
     "num_generations: 8\nper_device_train_batch_size: 3\ngradient_accumulation_steps: 1\nuse_vllm: true\n"
     "vllm_mode: colocate\n"
