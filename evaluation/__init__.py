@@ -1,1 +1,1 @@
-"""Evaluations that are no tests: benches, corpora and judges."""
+"""Measurements and acceptance figures; not collected by pytest."""
