@@ -22,7 +22,7 @@ from diagnostics.output.report_output import ReportOptions, report_options, writ
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.findings import Report
+    from diagnostics.findings import Finding, Report
 
 # From files to a report: each step takes the run and adds to it.
 WORKFLOW = (
@@ -84,16 +84,18 @@ def _with_messages_first(report: Report, output: ReportOptions) -> Report:
     """Let a finding on the first screen begin with its message, which has the run's numbers, not with a title."""
     if output.format != "terminal" or output.verbose:
         return report
-    checks = (
+    checks = [
         replace(
             check,
-            findings=tuple(
-                replace(finding, title=finding.detail or finding.title) for finding in check.findings
-            ),
+            findings=tuple(replace(finding, title=_first_sentence(finding)) for finding in check.findings),
         )
         for check in report.checks
-    )
+    ]
     return replace(report, checks=tuple(checks))
+
+
+def _first_sentence(finding: Finding) -> str:
+    return finding.detail.split(". ")[0].rstrip(".") + "." if finding.detail else finding.title
 
 
 def _require_file(path: Path) -> None:

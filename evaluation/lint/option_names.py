@@ -101,7 +101,7 @@ def fetch(package: str, folder: Path) -> None:
 
 
 def _one(package: str, folder: Path, release: str) -> None:
-    import remotezip
+    import remotezip  # noqa: PLC0415 - only to download
 
     wheel = sources.find_wheel(package, release, cache=folder / "cache", environ=os.environ)
     with remotezip.RemoteZip(wheel.address, timeout=60) as archive:

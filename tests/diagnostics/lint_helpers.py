@@ -2,11 +2,11 @@
 
 from packaging.version import Version
 
+from diagnostics.findings import Report
 from diagnostics.lint import undecidable
 from diagnostics.lint.engine import check_plans, lint_paths, plans_of
 from diagnostics.lint.reading import read_text
 from diagnostics.lint.versions import Versions, collect_versions
-from diagnostics.findings import Report
 
 
 def versions(**known):

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from diagnostics import __main__ as command
+from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint import option_index, project_files
 from diagnostics.lint.engine import lint_paths
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.reading import detect_syntax, read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
-from diagnostics.findings import INCOMPLETE, Severity
 from tests.diagnostics.lint_helpers import codes, findings, lint, plans
 
 FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
@@ -123,6 +123,8 @@ def test_arguments_of_the_script_take_no_severity_from_what_it_sets():
     assert "error CFG111" not in codes(wrapper + '"$@"', verl="0.7.1")
     [plan] = plans(wrapper + '"$@"')
     assert plan.values["group.size"].outside
+    assert "error CFG110" in codes('swift rlhf --rlhf_type grpo --num_generations 1 "$@"')
+    assert "error CFG104" in codes('CUDA_VISIBLE_DEVICES=0,1 vllm serve M --tensor-parallel-size 4 "$@"')
 
 
 def test_a_default_that_changed_needs_a_known_release():
@@ -145,7 +147,7 @@ def test_abbreviated_options_are_the_full_ones():
 
 
 def test_files_named_together_make_one_run(tmp_path):
-    """accelerate's processes, DeepSpeed's batch, the rest in Python; alone accelerate's config is not "nothing found"."""
+    """accelerate's processes, DeepSpeed's batch, the rest in Python; accelerate's config alone is not checked."""
     (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
     (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
     (tmp_path / "train.py").write_text(
@@ -163,14 +165,20 @@ def test_files_named_together_make_one_run(tmp_path):
 def test_the_trainers_adapter_and_rewards_belong_to_its_config():
     """LoRA with sync_ref_model, and weights for another number of functions, across two calls."""
     text = (
-        "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(sync_ref_model=True, beta=0.04, reward_weights=[1.0])\n"
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "args = GRPOConfig(sync_ref_model=True, beta=0.04, reward_weights=[1.0])\n"
         "GRPOTrainer('M', args=args, reward_funcs=[a, b], peft_config=LoraConfig())\n"
     )
     found = findings(text, "python", trl="1.16.0")
     assert sorted(finding.detail.partition(";")[0][:40] for finding in found if finding.code == "CFG111") == [
         "1 reward_weights for 2 reward_funcs.", "TRL refuses sync_ref_model with a LoRA a",
     ]  # fmt: skip
-    assert codes(text.replace(", peft_config=LoraConfig()", "").replace("[1.0]", "[1, 2]"), "python", trl="1.16.0") == set()
+    assert (
+        codes(
+            text.replace(", peft_config=LoraConfig()", "").replace("[1.0]", "[1, 2]"), "python", trl="1.16.0"
+        )
+        == set()
+    )
 
 
 YAML = (

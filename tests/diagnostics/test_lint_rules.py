@@ -7,12 +7,12 @@ import yaml
 
 from diagnostics import catalog
 from diagnostics.__main__ import main
+from diagnostics.findings import Severity
+from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
 from diagnostics.lint.rules import registry
 from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.run_plan import VOCABULARY
-from diagnostics.findings import Severity
-from diagnostics.fixes import fix_text
 from tests.diagnostics.lint_helpers import codes, findings, lint
 
 CASES = {
@@ -97,7 +97,10 @@ def test_the_first_sentence_has_the_numbers():
 @pytest.mark.parametrize(
     ("script", "wanted"),
     [
-        ("--per_device_train_batch_size 3 --generation_batch_size 12", "Make it a multiple of 24, or use num_generations 4 or 6 or 12."),
+        (
+            "--per_device_train_batch_size 3 --generation_batch_size 12",
+            "Make it a multiple of 24, or use num_generations 4 or 6 or 12.",
+        ),
         ("--generation_batch_size 12", "a multiple of 8 and of per_device_train_batch_size x processes, or"),
         ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make it a multiple of 8."),
     ],

@@ -124,14 +124,18 @@ def test_known_words_are_those_of_bash():
 
 
 IDIOMS = {
-    "the script's folder": 'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" "$D/x" "$(dirname "$0")"',
+    "the script's folder": (
+        'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" "$D/x" "$(dirname "$0")"'
+    ),
     "the folder, quietly": 'D=$(cd -- "$(dirname -- "$0")" > /dev/null 2>&1 && pwd -P)\nprintf \'<%s>\' $D',
     "a positional default": 'N=${1:-8} M="${2:-a b}"\nprintf \'<%s>\' $N "$M" ${3-x}',
     "an array's length and items": "G=(0 1 5)\nprintf '<%s>' ${#G[@]} ${G[0]} \"${G[2]}\" $((2 * 3))",
     "an array joined": 'G=(0 1 5)\nprintf \'<%s>\' "$(IFS=,; echo "${G[*]}")" "${G[*]}"',
     "devices counted by lines": "V=0,1,4\nprintf '<%s>' $(echo $V | tr ',' '\\n' | wc -l)",
     "devices counted by fields": "V=0,1\nprintf '<%s>' `echo \"$V\" | awk -F',' '{print NF}'`",
-    "a loop over words": "for n in 4 8; do for m in a \"b c\"; do printf '<%s>' $n \"$m\"; done; done\nprintf '<%s>' $n",
+    "a loop over words": (
+        "for n in 4 8; do for m in a \"b c\"; do printf '<%s>' $n \"$m\"; done; done\nprintf '<%s>' $n"
+    ),
     "a function and its arguments": (
         'f() {\n  local n=$1; shift\n  printf \'<%s>\' "$n" "$@" ${2:-z}\n}\nf 4 a b\nf 8\n'
     ),

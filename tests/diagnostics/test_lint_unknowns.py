@@ -4,12 +4,12 @@ import ast
 
 import pytest
 
+from diagnostics.findings import Severity
 from diagnostics.lint import option_index, undecidable
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.reading import read_text
-from diagnostics.findings import Severity
-from tests.diagnostics.lint_helpers import codes, lint, plans, report
 from evaluation.lint import option_names
+from tests.diagnostics.lint_helpers import codes, lint, plans, report
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "

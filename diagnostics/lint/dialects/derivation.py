@@ -32,7 +32,9 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
     plan = RunPlan(settings.framework, settings, versions=versions)
     plan.put("framework", Value(settings.framework, settings.place, "framework"))
     # A script that names the model is complete without its arguments; another leaves more than that to them.
-    plan.needs_arguments = settings.forwards_arguments and plan.option(*dialect.model_options) is None
+    plan.needs_arguments = (
+        settings.forwards_arguments and plan.option(*dialect.model_options, "model", "@") is None
+    )
     serves = settings.role == "serve"
     for option, name in (dialect.server_names if serves else dialect.names).items():
         if option in settings.options and settings.options[option].data is not None:

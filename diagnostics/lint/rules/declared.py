@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from diagnostics.lint.values import Value
 
 PATH = Path(__file__).with_name("declared.toml")
-_LISTS = {"frameworks", "enabled", "unset", "targets", "wrong", "right"}
+_LISTS = {"frameworks", "enabled", "unset", "absent", "targets", "wrong", "right"}
 _EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 
 
@@ -35,7 +35,8 @@ class DeclaredRule:
         package: The package whose releases these are; the framework if empty.
         uses_table: The [[config]] of the code's entry is checked besides.
         enabled: Options that are set, and not to false, 0 or null.
-        unset: Options that are certainly not set; `a.*` are all that begin so.
+        unset: Options that are certainly not set, even by options that could not be read.
+        absent: Options that are not set as far as it was read; `a.*` are all that begin so.
         equal: Options that have one of these values.
         differs: Options that are set to something else than null and these values.
         plan: Values of the run plan.
@@ -60,6 +61,7 @@ class DeclaredRule:
     uses_table: bool = False
     enabled: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     equal: dict[str, list[Any]] = field(default_factory=dict)
     differs: dict[str, list[Any]] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
@@ -112,7 +114,8 @@ class DeclaredRule:
             )
             values.append(value if met else None)
         complete = [value for value in values if value is not None]
-        unset = all(_is_unset(plan, names) for names in self.unset)
+        unset = all(plan.disabled(*names.split("|")) for names in self.unset)
+        unset = unset and all(_is_absent(plan, names) for names in self.absent)
         return complete if unset and len(complete) == len(values) else None
 
     def _plan_matches(self, plan: RunPlan) -> bool:
@@ -133,10 +136,10 @@ class DeclaredRule:
         return named
 
 
-def _is_unset(plan: RunPlan, names: str) -> bool:
+def _is_absent(plan: RunPlan, names: str) -> bool:
     if names.endswith("*"):
         return not any(key.startswith(names[:-1]) for key in plan.options)
-    return plan.disabled(*names.split("|"))
+    return plan.option(*names.split("|")) is None
 
 
 def _source_value(plan: RunPlan, source: str) -> Value | None:
