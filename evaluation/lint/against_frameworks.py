@@ -362,7 +362,7 @@ def errors(name: str, case: dict[str, Any], version: str) -> list[str]:
     """What lint finds at error in a case, for one process."""
     peer, framework = PEERS[name], name.removesuffix("-options")
     if framework in {"verl", "easyr1"}:
-        words = [f"{key}={_written(value)}" for key, value in case.items()]
+        words = [f"{key}={_override_text(value)}" for key, value in case.items()]
     else:
         words = [word for key, value in case.items() for word in _flag(key, value)]
     [plan] = plans_of(read_command_line([*peer.command, *words]), Versions({framework: Version(version)}))
@@ -372,7 +372,7 @@ def errors(name: str, case: dict[str, Any], version: str) -> list[str]:
     return [finding.code for finding in findings if finding.severity >= Severity.ERROR]
 
 
-def _written(value: Any) -> str:
+def _override_text(value: Any) -> str:
     return "null" if value is None or value == NULL else str(value)
 
 

@@ -18,8 +18,8 @@ def plans(text, syntax="shell", framework="", **known):
 
 
 def report(text, syntax="shell", framework="", **known):
-    made = plans(text, syntax, framework, **known)
-    checks = (*check_plans(made), *undecidable.check_reading(made))
+    run_plans = plans(text, syntax, framework, **known)
+    checks = (*check_plans(run_plans), *undecidable.check_reading(run_plans))
     assert [check.reason for check in checks if check.outcome == "crashed"] == []
     return Report("lint", {}, checks)
 

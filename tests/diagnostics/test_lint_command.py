@@ -100,8 +100,8 @@ def test_what_is_no_file_to_read_is_refused_at_once(tmp_path, capsys, monkeypatc
     """A pipe that nobody writes to, a link to itself, a device, a name that no file can have."""
     os.mkfifo(tmp_path / "pipe.sh")
     (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
-    named = [tmp_path / name for name in ("pipe.sh", "loop.sh", "x" * 300)] + [Path("/dev/zero")]
-    for path in named:
+    paths = [tmp_path / name for name in ("pipe.sh", "loop.sh", "x" * 300)] + [Path("/dev/zero")]
+    for path in paths:
         monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", str(path)])
         assert command.main(["lint", str(path)]) == 2
         out, err = capsys.readouterr()

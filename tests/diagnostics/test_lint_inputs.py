@@ -90,15 +90,15 @@ def test_the_framework_is_recognised(text, syntax, framework):
 @pytest.mark.parametrize("form", FORMS["found"], ids=lambda form: form["name"])
 def test_a_mistake_is_found_on_its_line_in_every_form(form):
     """Whatever stands before, around or between."""
-    found = findings(form["text"], form["syntax"], **form.get("releases", {}))
-    matching = [each for each in found if f"{each.severity.word} {each.code}" == form["finds"]]
-    assert f"run:{form['line']}" in {item.place for each in matching for item in each.evidence}
+    reported = findings(form["text"], form["syntax"], **form.get("releases", {}))
+    matching = [item for item in reported if f"{item.severity.word} {item.code}" == form["finds"]]
+    assert f"run:{form['line']}" in {item.place for item in matching for item in item.evidence}
 
 
 @pytest.mark.parametrize("form", FORMS["accepted"], ids=lambda form: form["name"])
 def test_a_value_that_may_be_another_one_is_no_error(form):
-    found = codes(form["text"], form["syntax"], trl="1.9.0", verl="0.9.0", ms_swift="4.0.0")
-    assert not any(each.startswith("error") for each in found)
+    reported = codes(form["text"], form["syntax"], trl="1.9.0", verl="0.9.0", ms_swift="4.0.0")
+    assert not any(item.startswith("error") for item in reported)
 
 
 def test_a_config_that_a_command_names_is_read(tmp_path):
@@ -169,8 +169,8 @@ def test_the_trainers_adapter_and_rewards_belong_to_its_config():
         "args = GRPOConfig(sync_ref_model=True, beta=0.04, reward_weights=[1.0])\n"
         "GRPOTrainer('M', args=args, reward_funcs=[a, b], peft_config=LoraConfig())\n"
     )
-    found = findings(text, "python", trl="1.16.0")
-    assert sorted(finding.detail.partition(";")[0][:40] for finding in found if finding.code == "CFG111") == [
+    reported = findings(text, "python", trl="1.16.0")
+    assert sorted(finding.detail.partition(";")[0][:40] for finding in reported if finding.code == "CFG111") == [
         "1 reward_weights for 2 reward_funcs.", "TRL refuses sync_ref_model with a LoRA a",
     ]  # fmt: skip
     assert (
@@ -203,8 +203,8 @@ def in_project(tmp_path):
     """Lint a file with a text, beside the others of its project."""
 
     def run(text, name="run.sh", **known):
-        for other, content in FILES.items():
-            (tmp_path / other).write_text(content)
+        for file, content in FILES.items():
+            (tmp_path / file).write_text(content)
         (tmp_path / name).write_text(text)
         return lint(tmp_path / name, **known)
 
@@ -232,8 +232,8 @@ def in_project(tmp_path):
 )  # fmt: skip
 def test_a_fault_across_two_files_is_found(in_project, name, text):
     """A group of 8 over 3 x 4 completions, wherever the two stand."""
-    found = in_project(text, name, trl="1.9.0").findings
-    assert [f.severity for f in found if f.code == "CFG101"] == [Severity.ERROR]
+    reported = in_project(text, name, trl="1.9.0").findings
+    assert [f.severity for f in reported if f.code == "CFG101"] == [Severity.ERROR]
 
 
 def test_a_default_of_the_users_parser_is_no_certain_failure(in_project):
@@ -352,8 +352,8 @@ def test_identical_findings_of_several_files_are_one(tmp_path):
         (tmp_path / name).write_text(
             "trl grpo --use_vllm true --num_generations 1 --max_completion_length 64\n"
         )
-    [found] = [finding for finding in lint(tmp_path).findings if finding.code == "CFG110"]
-    assert {Path(item.place).name for item in found.evidence} == {"a.sh:1", "b.sh:1", "c.sh:1"}
+    [reported] = [finding for finding in lint(tmp_path).findings if finding.code == "CFG110"]
+    assert {Path(item.place).name for item in reported.evidence} == {"a.sh:1", "b.sh:1", "c.sh:1"}
 
 
 def read_options(text, name):
@@ -483,16 +483,16 @@ def verl_copy(tmp_path):
 
 def errors_of_copy(folder, overrides):
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo trainer.nnodes=1 {overrides}\n")
-    found = lint(folder / "run.sh").findings
-    return {f.code: " ".join(item.text for item in f.evidence) for f in found if f.severity is Severity.ERROR}
+    reported = lint(folder / "run.sh").findings
+    return {f.code: " ".join(item.text for item in f.evidence) for f in reported if f.severity is Severity.ERROR}
 
 
 def test_a_config_is_composed_of_its_groups_files(verl_copy):
     config = verl_copy / "verl" / "trainer" / "config"
     dp = {"worker.actor.fsdp", "worker.actor.optim.betas", "worker.actor.optim"}
     assert set(hydra.composed_options(config, "ppo_trainer")) == COMMON | dp
-    other = hydra.composed_options(config, "ppo_trainer", {"engine": "other"})
-    assert set(other) == COMMON | {"worker.actor.other"}
+    second = hydra.composed_options(config, "ppo_trainer", {"engine": "other"})
+    assert set(second) == COMMON | {"worker.actor.other"}
     assert hydra.config_groups(config, "ppo_trainer") == {"engine", "actor@worker.actor"}
     # A generated config counts only where a part is missing.
     (config / "_generated_ppo_trainer.yaml").write_text("trainer:\n  nnodes: 1\n")

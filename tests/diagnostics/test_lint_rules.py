@@ -35,13 +35,13 @@ def releases_of(case):
 @pytest.mark.parametrize(("name", "case"), ALL_CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ALL_CASES)])
 def test_a_case_is_reported_as_it_says(name, case):
     """And every finding names a place, a value and a fix; an error rests on nothing unknown."""
-    found = findings(case["run"], **releases_of(case))
-    reported = {f"{finding.severity.word} {finding.code}" for finding in found}
+    all_findings = findings(case["run"], **releases_of(case))
+    reported = {f"{finding.severity.word} {finding.code}" for finding in all_findings}
     if case["finds"].startswith("no "):
-        assert not any(each.endswith(case["finds"][3:]) for each in reported)
+        assert not any(item.endswith(case["finds"][3:]) for item in reported)
     else:
         assert case["finds"] in reported
-    for finding in found:
+    for finding in all_findings:
         assert finding.evidence[0].place.startswith(("run:", "default of"))
         assert " = " in finding.evidence[0].text
         assert finding.detail.endswith((".", "given", ":"))
@@ -52,16 +52,16 @@ def test_a_case_is_reported_as_it_says(name, case):
 
 
 def test_every_rule_has_a_case_that_it_finds_and_one_that_it_accepts():
-    lacking = []
+    missing = []
     for rule in rules.registered_rules():
         finds = [case["finds"] for case in CASES.get(rule.name, ())]
         if rule.name in {declared.name for declared in DECLARED} or not rule.codes:
             continue
-        if not any(each.startswith("no ") for each in finds):
-            lacking.append(f"{rule.name}: no case that is right")
-        if all(each.startswith("no ") for each in finds) and rule.name not in WITHOUT_ERROR_CASE:
-            lacking.append(f"{rule.name}: no case that is wrong")
-    assert lacking == []
+        if not any(item.startswith("no ") for item in finds):
+            missing.append(f"{rule.name}: no case that is right")
+        if all(item.startswith("no ") for item in finds) and rule.name not in WITHOUT_ERROR_CASE:
+            missing.append(f"{rule.name}: no case that is wrong")
+    assert missing == []
     assert set(CASES) <= {rule.name for rule in rules.registered_rules()}
 
 
@@ -75,9 +75,9 @@ def test_every_declared_rule_finds_its_wrong_examples_and_accepts_its_right_ones
             if not texts:
                 problems.append(f"{declared.name}: no example")
             for text in texts:
-                found = [f"{f.severity.word} {f.code} {f.detail}" for f in findings(text, **known)]
-                if any(each.startswith(begins) for each in found) is not expected:
-                    problems.append(f"{declared.name}: {found} in {text}")
+                reported = [f"{f.severity.word} {f.code} {f.detail}" for f in findings(text, **known)]
+                if any(item.startswith(begins) for item in reported) is not expected:
+                    problems.append(f"{declared.name}: {reported} in {text}")
     assert problems == []
 
 
@@ -87,15 +87,15 @@ def test_the_first_sentence_has_the_numbers():
         + SWIFT
         + "--num_generations 7 --per_device_train_batch_size 2 --steps_per_generation 4"
     )
-    [found] = [f for f in findings(script, ms_swift="4.6.0") if f.code == "CFG101"]
+    [reported] = [f for f in findings(script, ms_swift="4.6.0") if f.code == "CFG101"]
     assert (
-        found.detail
+        reported.detail
         == "One generation makes 32 completions (2 x 4 x 4), not a multiple of num_generations 7."
     )
 
 
 @pytest.mark.parametrize(
-    ("script", "wanted"),
+    ("script", "expected"),
     [
         (
             "--per_device_train_batch_size 3 --generation_batch_size 12",
@@ -105,12 +105,12 @@ def test_the_first_sentence_has_the_numbers():
         ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make it a multiple of 8."),
     ],
 )  # fmt: skip
-def test_a_fix_for_whole_groups_is_not_refused_next(script, wanted):
-    [found] = [
+def test_a_fix_for_whole_groups_is_not_refused_next(script, expected):
+    [reported] = [
         f for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
         if f.code == "CFG101" and "num_generations" in f.detail
     ]  # fmt: skip
-    assert wanted in fix_text(found.remedy)
+    assert expected in fix_text(reported.remedy)
 
 
 def test_evidence_quotes_the_files_own_text():
@@ -128,8 +128,8 @@ def test_evidence_quotes_the_files_own_text():
 def test_a_default_of_the_script_is_no_certain_failure():
     """`${N:-3}` may be another number in a real run: a warning at most."""
     script = TRL + "--per_device_train_batch_size ${N:-3}"
-    [found] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
-    assert (found.severity, found.certainty) == (Severity.WARNING, "supported")
+    [reported] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
+    assert (reported.severity, reported.certainty) == (Severity.WARNING, "supported")
 
 
 def test_a_fix_is_in_the_words_of_the_framework():
@@ -145,8 +145,8 @@ def test_a_fix_spells_options_as_the_command_does(flag):
     rest = "--vllm.num_engines 8 --train.partial_rollout_enable"
     if "." not in flag:
         rest = "--vllm_num_engines 8 --partial_rollout"
-    [found] = [f for f in findings(f"python3 -m openrlhf.cli.train_ppo_ray {rest}") if f.code == "CFG111"]
-    assert flag in fix_text(found.remedy)
+    [reported] = [f for f in findings(f"python3 -m openrlhf.cli.train_ppo_ray {rest}") if f.code == "CFG111"]
+    assert flag in fix_text(reported.remedy)
 
 
 def test_evidence_levels_are_those_of_the_framework():

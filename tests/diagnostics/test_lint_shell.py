@@ -37,7 +37,7 @@ def commands(text, file="run.sh"):
     return read_script(text, file).commands
 
 
-def words(text):
+def command_words(text):
     return [[word.clean.replace(HOLE, "?") for word in command.words] for command in commands(text)]
 
 
@@ -112,7 +112,7 @@ def test_known_words_are_those_of_bash():
     known = 0
     for text, answer in zip(scripts, answers, strict=True):
         theirs = answer.split("\037")[:-1]
-        [command] = [each for each in commands(text) if each.words[0].clean == "swift"]
+        [command] = [item for item in commands(text) if item.words[0].clean == "swift"]
         ours = [word.clean for word in command.words[1:]]
         if any(HOLE in word for word in ours):
             # An unknown word can be several, or none, and then what follows goes to the word before it.
@@ -164,7 +164,7 @@ def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
     script = tmp_path / "runs" / "run.sh"
     script.parent.mkdir()
     script.write_text(IDIOMS[name] + "\n")
-    made = subprocess.run(
+    expected = subprocess.run(
         ["bash", str(script)], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
     )
     ours = [
@@ -173,7 +173,7 @@ def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
         if command.words[0].clean == "printf"
         for word in command.words[2:]
     ]
-    assert "".join(f"<{word}>" for word in ours) == made.stdout
+    assert "".join(f"<{word}>" for word in ours) == expected.stdout
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
 )
 def test_a_script_is_read_as_the_shell_reads_it(script, expected):
     """Redirects are no words; what a branch sets is unknown after it."""
-    assert words(script) == expected
+    assert command_words(script) == expected
 
 
 def test_a_redirect_is_no_option_value():
@@ -226,7 +226,7 @@ def test_defaults_and_lines():
     [command] = commands("a ${X:-8} 9")
     assert [word.to_value("run.sh").soft for word in command.words] == [False, True, False]
     script = 'a \\\n b\nc "x\ny"\ncat <<E\n1\n2\nE\nd'
-    assert [(each.words[0].clean, each.line) for each in commands(script)] == [
+    assert [(item.words[0].clean, item.line) for item in commands(script)] == [
         ("a", 1),
         ("c", 3),
         ("cat", 5),
@@ -236,7 +236,7 @@ def test_defaults_and_lines():
 
 def test_a_value_that_only_arguments_change_is_a_default():
     text = 'N=8\nwhile [ $# -gt 0 ]; do N=$2; shift 2; done\nif true; then M=1; fi\ntrain --n $N --m $M "${@:1}"\n'
-    command = next(each for each in commands(text) if each.words[0].clean == "train")
+    command = next(item for item in commands(text) if item.words[0].clean == "train")
     assert command.words[2].to_value("run.sh").outside
     assert command.words[2].clean == "8"
     assert not command.words[4].to_value("run.sh").known
@@ -244,7 +244,7 @@ def test_a_value_that_only_arguments_change_is_a_default():
 
 
 def test_an_uncalled_function_is_read_with_unknown_arguments():
-    assert ["train", "--n", "?", "--m", "2"] in words("f() { train --n $1 --m 2; }\ntrap f EXIT\n")
+    assert ["train", "--n", "?", "--m", "2"] in command_words("f() { train --n $1 --m 2; }\ntrap f EXIT\n")
 
 
 def test_a_script_that_doubles_itself_is_refused():
@@ -268,10 +268,10 @@ def test_a_script_that_doubles_itself_is_refused():
 def test_deep_nesting_ends(text):
     """Blocks in blocks are not walked once for each, nor deeper than a stack is."""
     try:
-        found = commands(text)
+        reported = commands(text)
     except UnreadableError:
         return
-    assert len(found) <= 6000
+    assert len(reported) <= 6000
 
 
 @pytest.mark.parametrize(
@@ -286,9 +286,9 @@ def test_deep_nesting_ends(text):
 )
 def test_sbatch_lines_set_the_jobs_variables(lines, expected):
     script = f"#!/bin/bash\n##SBATCH --nodes=7\n#SBATCH {lines}\npython x.py\n#SBATCH --nodes=9\n"
-    found = {each.name.removeprefix("SLURM_"): each.number for each in job_variables(script)}
-    found.pop("JOB_NUM_NODES", None)
-    assert found == expected
+    reported = {item.name.removeprefix("SLURM_"): item.number for item in job_variables(script)}
+    reported.pop("JOB_NUM_NODES", None)
+    assert reported == expected
 
 
 @pytest.mark.parametrize(
