@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from diagnostics.lint.values import UNKNOWN, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import CodeType
 
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
@@ -157,11 +159,16 @@ def _among(data: Any, allowed: list[Any]) -> bool:
     return any(data == choice and isinstance(data, bool) == isinstance(choice, bool) for choice in allowed)
 
 
+@cache
+def _compile(expression: str) -> CodeType:
+    return compile(expression, str(PATH), "eval")
+
+
 def _evaluate(expression: str, names: dict[str, Any]) -> Any:
     """Evaluate an expression of declared.toml; a value of another type than it expects meets no condition."""
     functions = {"count": lambda data: len(data if isinstance(data, list) else str(data).split()), "max": max}
     try:
-        return eval(expression, {"__builtins__": functions}, names)  # noqa: S307 - our own data, never a user's
+        return eval(_compile(expression), {"__builtins__": functions}, names)  # noqa: S307 - our data, never a user's
     except (TypeError, ZeroDivisionError):
         return None
 
