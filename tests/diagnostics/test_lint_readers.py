@@ -6,7 +6,6 @@ import time
 import pytest
 
 from diagnostics.lint.engine import check_plans, plans_of
-from diagnostics.lint.reading import read_file, read_text
 from diagnostics.lint.readers.python import read_configs
 from diagnostics.lint.readers.structured import (
     MAX_BYTES,
@@ -16,6 +15,7 @@ from diagnostics.lint.readers.structured import (
     parse_toml,
     parse_yaml,
 )
+from diagnostics.lint.reading import read_file, read_text
 from diagnostics.lint.values import UNKNOWN, parse_scalar
 from diagnostics.lint.versions import Versions
 from tests.diagnostics.lint_helpers import versions

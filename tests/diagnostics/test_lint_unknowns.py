@@ -8,8 +8,8 @@ from diagnostics.lint import option_index, undecidable
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.reading import read_text
 from diagnostics.output.findings import Severity
-from tests.diagnostics.lint_helpers import codes, lint, plans, report
 from evaluation.lint import option_names
+from tests.diagnostics.lint_helpers import codes, lint, plans, report
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
@@ -51,7 +51,9 @@ def test_the_exit_code_is_3_where_a_fault_could_hide():
     assert report(TRL + "--per_device_train_batch_size 3").exit_code(Severity.ERROR) == 3
     assert report(TRL + "--per_device_train_batch_size 8").exit_code(Severity.ERROR) == 0
     assert report(TRL + '--per_device_train_batch_size 8 "$@"').exit_code(Severity.ERROR) == 0
-    healthy = "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true --vllm_mode "
+    healthy = (
+        "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true --vllm_mode "
+    )
     healthy += "colocate --sleep_level 1 --per_device_train_batch_size 8 --num_generations 8"
     assert (undecidable.READING, "release of ms-swift", False) in unknowns(healthy)
     assert report(healthy).exit_code(Severity.ERROR) == 0
@@ -61,7 +63,9 @@ def test_the_exit_code_is_3_where_a_fault_could_hide():
 
 def test_equal_unknowns_are_grouped(tmp_path):
     for name in ("a.sh", "b.sh", "c.sh", "d.sh", "e.sh"):
-        (tmp_path / name).write_text("swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate --reward_funcs a\n")
+        (tmp_path / name).write_text(
+            "swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate --reward_funcs a\n"
+        )
     [check] = [check for check in lint(tmp_path).checks if check.check == undecidable.READING]
     [entry] = check.not_judged
     assert entry.what == "release of ms-swift"
