@@ -26,26 +26,46 @@ def create_environment(uv: str, python: str, folder: Path, release: str) -> Path
     environment_python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", python, str(folder)], check=True)
     requirements = ["torch==2.13.0", f"transformers=={release}", "safetensors", "fastapi", "uvicorn", "numpy"]
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(environment_python), *requirements], check=True)
+    subprocess.run(
+        [uv, "pip", "install", "--quiet", "--python", str(environment_python), *requirements], check=True
+    )
     return environment_python
 
 
 def train(python: Path, mode: str, folder: Path, *, root: Path) -> str:
     """Train four steps of the shipped task; return the parameters' digest, or what went wrong."""
-    command = [str(python), "-W", "error", "-m", "grpo_core", "train", "--train.steps", "4", "--rollout.mode", mode]
+    command = [
+        str(python),
+        "-W",
+        "error",
+        "-m",
+        "grpo_core",
+        "train",
+        "--train.steps",
+        "4",
+        "--rollout.mode",
+        mode,
+    ]
     command += ["--rollout.max_staleness", "0", "--output.dir", str(folder)]
     environ = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=folder, check=False)
-    warned = [line for line in done.stderr.splitlines() if "warn" in line.lower() or "deprecated" in line.lower()]
+    warned = [
+        line for line in done.stderr.splitlines() if "warn" in line.lower() or "deprecated" in line.lower()
+    ]
     if done.returncode or warned:
-        return "failed: " + (warned or (done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1][:200]
+        return (
+            "failed: "
+            + (warned or (done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1][:200]
+        )
     (summary,) = folder.glob("*/summary.json")
     return str(json.loads(summary.read_text(encoding="utf-8"))["parameters"])
 
 
 def main() -> int:
     """Print one line per release; return 1 if a release fails or its modes differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("releases", nargs="*", default=RELEASES)
     parser.add_argument("--uv", default="uv")
     parser.add_argument("--root", type=Path, default=ROOT, help="checkout whose grpo_core is run")
