@@ -25,9 +25,9 @@ from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.resolving import packages
 from diagnostics.matrix.plan import breadth, releases
 from diagnostics.matrix.plan.releases import Release, Releases
-from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.matrix.records.events import Event, from_line
-from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.store import Event, from_line
+from diagnostics.matrix.store import Store
 from diagnostics.matrix.report import findings, findings_document, html
 from diagnostics.matrix.report.publish import breadth as breadth_of
 from diagnostics.matrix.report.publish import compat

@@ -16,7 +16,7 @@ from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.workplace import Workplace
 from diagnostics.matrix.records.closure import Code
 from diagnostics.matrix.records.identity import code_digest
-from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.store import Store
 from diagnostics.matrix.run.board import code_of, question
 
 EVERY = tuple(layer.name for layer in ALL)

@@ -16,8 +16,8 @@ from diagnostics.matrix.ask.registry import ALL, BY_NAME, in_order, load
 from diagnostics.matrix.build import environments
 from diagnostics.matrix.build.workplace import Workplace
 from diagnostics.matrix.plan import cells
-from diagnostics.matrix.plan.verdicts import Outcome
-from diagnostics.matrix.records.store import Store
+from diagnostics.matrix.verdicts import Outcome
+from diagnostics.matrix.store import Store
 from diagnostics.matrix.run.board import code_of
 from diagnostics.processes import Finished
 from diagnostics.output.findings import CheckResult, Finding, Report, Severity
@@ -236,7 +236,7 @@ def test_every_layer_stands_behind_what_it_needs_and_none_is_there_twice():
 NEW = """
 from diagnostics.matrix.ask import in_cell
 from diagnostics.matrix.plan import cells
-from diagnostics.matrix.plan.verdicts import Outcome
+from diagnostics.matrix.verdicts import Outcome
 
 def read(reply, cell):
     return in_cell.answer(reply, cell, Outcome.PASS, f"it said {reply.document['word']}")

@@ -9,8 +9,8 @@ import pytest
 
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan import breadth
-from diagnostics.matrix.plan.verdicts import Answer, Outcome
-from diagnostics.matrix.records.events import Event
+from diagnostics.matrix.verdicts import Answer, Outcome
+from diagnostics.matrix.store import Event
 from diagnostics.matrix.report import merging, publish
 from diagnostics.matrix.run.board import Question, board
 from tests.matrix.test_breadth import KNOWN, TABLE

@@ -16,8 +16,8 @@ import pytest
 from diagnostics.collect.compat import Compat
 from diagnostics.matrix import report
 from diagnostics.matrix.ask.registry import BY_NAME, load
-from diagnostics.matrix.plan.verdicts import Answer, Grid, Outcome
-from diagnostics.matrix.records.events import Event
+from diagnostics.matrix.verdicts import Answer, Grid, Outcome
+from diagnostics.matrix.store import Event
 from diagnostics.matrix.report import html, junit, markdown, table, words
 from diagnostics.matrix.report import json as as_json
 from diagnostics.matrix.report.changes import changes

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix import __main__ as cli
-from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.matrix.records.events import Event
-from diagnostics.matrix.records.store import Store, StoreError
+from diagnostics.matrix import command as cli
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.store import Event
+from diagnostics.matrix.store import Store, StoreError
 from tests.spent import unit_s
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnostics import catalog
-from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Expectation, Outcome, judge
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Expectation, Outcome, judge
 from diagnostics.matrix.run.triaged import codes
 
 

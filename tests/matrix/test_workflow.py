@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix import __main__ as cli
+from diagnostics.matrix import command as cli
 from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.plan.needs import Needs
 from diagnostics.matrix.report import ci
