@@ -76,7 +76,7 @@ def lock_command(job: Job) -> int:
 
 def add_command(job: Job) -> int:
     """Try a release of vLLM that no cell has, and print its cell."""
-    return follow(job, [open_context, try_release, print_grid])
+    return follow(job, [open_context, try_release, print_grid, grid_exit_code])
 
 
 def report_command(job: Job) -> int:
@@ -180,7 +180,12 @@ def save_reports(job: Job) -> int:
         shown = job.grid
     page = write_reports(folder, shown)
     print(f"page: {page}" if ran else page, file=sys.stderr if ran else sys.stdout)
-    return exit_code(result.judgement for result in job.grid.results) if ran else 0
+    return grid_exit_code(job) if ran else 0
+
+
+def grid_exit_code(job: Job) -> int:
+    """Return the exit code of the verdicts."""
+    return exit_code(result.judgement for result in job.grid.results)
 
 
 def merge_stores(job: Job) -> None:

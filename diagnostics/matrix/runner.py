@@ -6,8 +6,8 @@ import datetime
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
@@ -127,19 +127,37 @@ class Run:
         self.progress.finished(self.grid.row(event.cell).layers[event.layer], remaining)
 
     def _run_together(self, questions: Sequence[Question]) -> None:
-        """Run light questions in threads, neighbours in the order of releases together: they share parsed source."""
-        ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.trl)))
-        with ThreadPoolExecutor(self.options.jobs) as pool:
-            futures = [pool.submit(self.run_question, question) for question in ordered]
+        """Run light questions in threads, neighbours in the order of releases together: they share parsed source.
+
+        The threads are daemons: after an interrupt, one that waits for the index ends with the process.
+        """
+        waiting = deque(sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.trl))))
+        errors: list[Exception] = []
+
+        def work() -> None:
             try:
-                for future in futures:
-                    future.result()
-            except BaseException:
+                while not self._stopped.is_set():
+                    self.run_question(waiting.popleft())
+            except IndexError:
+                return  # none is waiting
+            except Exception as error:  # noqa: BLE001 - raised again in the main thread
+                errors.append(error)
                 self._stopped.set()
-                for process in list(self.context.running):
-                    process.terminate()
-                pool.shutdown(cancel_futures=True)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(self.options.jobs)]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._stopped.set()
+            for process in list(self.context.running):
+                process.kill()
+            with self._lock:  # an answer that is being stored is stored completely
                 raise
+        if errors:
+            raise errors[0]
 
     def _prepare_environment(self, question: Question) -> None:
         cell = question.cell

@@ -401,5 +401,5 @@ def test_a_file_on_the_way_that_cannot_be_parsed_is_not_judged():
     """It may use anything; a template in a corner of the wheel decides nothing."""
     text = "from vllm import LLM\nprint 'x'"
     (undecided,) = check(text)[2]
-    assert undecided.startswith(f"{GRPO}: {GRPO}:2 is no Python that can be read here")
+    assert undecided.startswith(f"{GRPO}: {GRPO}:2 cannot be parsed by this Python")
     assert check(text, file="trl/templates/a.py") == ([], [], [])

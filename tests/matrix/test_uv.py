@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from diagnostics.matrix.build import uv
+from diagnostics.matrix import uv
 
 
 @pytest.mark.parametrize(
