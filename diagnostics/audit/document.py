@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
-from diagnostics.catalog import loader as catalogue
+from diagnostics.catalog import loader as catalog
 from diagnostics.output import clean
 from diagnostics.output.audits import terminal, wording
 from diagnostics.output.findings import FINDINGS, FINE, INCOMPLETE

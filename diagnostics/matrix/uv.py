@@ -87,15 +87,6 @@ def torch_arguments(
     return [] if local and version in {None, *local} else ["--torch-backend", "cpu"]
 
 
-def torch_offered(
-    environ: Mapping[str, str], *, python: tuple[int, int] = sys.version_info[:2]
-) -> str | None:
-    """Return the newest CPU build of torch in the local folders of wheels for this Python, as 2.13.0+cpu."""
-    local = _local_torch_versions(environ, python)
-    newest = max(local, key=lambda text: [int(part) for part in text.split(".") if part], default=None)
-    return f"{newest}+cpu" if newest else None
-
-
 def _local_torch_versions(environ: Mapping[str, str], python: tuple[int, int]) -> list[str]:
     names = (wheel.name for folder in find_links(environ) for wheel in folder.glob("torch-*.whl"))
     matches = (_TORCH_WHEEL.match(name) for name in names)

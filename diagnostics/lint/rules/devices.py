@@ -1,0 +1,72 @@
+"""Devices: rollout modes, parallel sizes and processes against the GPUs that are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.findings import Severity
+from diagnostics.lint.rules.registry import Problem, rule
+from diagnostics.lint.values import parse_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from diagnostics.lint.run_plan import RunPlan
+
+
+@rule("CFG104", check="devices", role="train")
+def processes_fit_devices(plan: RunPlan) -> Iterator[Problem]:
+    """A node cannot start more training processes than it has visible devices."""
+    visible = plan.whole("devices.visible")
+    per_node = plan.processes_on_a_node()
+    count = parse_count(per_node)
+    if visible is None or count is None or count <= visible:
+        return
+    yield Problem(
+        f"{count} training processes on a node with {visible} visible devices.",
+        [per_node, *plan.evidence("devices.visible")],
+        fix=f"Start {visible} processes, or make more devices visible.",
+    )
+
+
+def used_devices(plan: RunPlan) -> set[str]:
+    """Return the device ids that a run uses: the first ones of those it sees; empty if they are not known."""
+    visible: list[str] = plan.get("devices.ids") or []
+    if plan.role == "serve":
+        sizes = [plan.whole(f"engine.{name}_parallel") or 1 for name in ("tensor", "data", "pipeline")]
+        count: int | None = sizes[0] * sizes[1] * sizes[2]
+    else:
+        count = parse_count(plan.processes_on_a_node())
+    return set(visible[:count])
+
+
+@rule("CFG108", check="trainer beside server", scope="pair")
+def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
+    """A trainer and the server it uses cannot share a GPU: NCCL refuses two ranks on one device."""
+    if not server_is_local(trainer):
+        return
+    visible = set(server.get("devices.ids") or ()) & set(trainer.get("devices.ids") or ())
+    if not visible:
+        return
+    used = used_devices(server) & used_devices(trainer)
+    devices = ", ".join(sorted(used or visible))
+    message = f"Trainer and server both use GPU {devices}. NCCL refuses to send weights between two ranks on one GPU."
+    if not used:
+        message = (
+            f"GPU {devices} is visible to the trainer and to its server; by their sizes only one uses it."
+        )
+    newer = ", in TRL from 0.18 on" if trainer.framework == "trl" else ""
+    yield Problem(
+        message,
+        [*trainer.evidence("devices.ids"), *server.evidence("devices.ids"), *trainer.evidence("server.host")],
+        fix=f"Give the server GPUs of its own, or use colocate mode{newer}.",
+        severity=Severity.ERROR if used else Severity.WARNING,
+    )
+
+
+def server_is_local(trainer: RunPlan) -> bool:
+    """Tell whether the trainer's server is on its own machine; without an address it is not known."""
+    address = trainer.get("server.host") or trainer.get("server.address")
+    local = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compared, nothing listens there
+    hosts = address if isinstance(address, list) else [address]
+    return all(any(word in str(host) for word in local) for host in hosts)
