@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalog, programs
 from diagnostics.catalog import documents, mitigation_ranking
-from diagnostics.matrix import usage as of_matrix
 from diagnostics.output.formats.issue_markdown import page
 from grpo_core.show import helps as of_trainer
 from repro import usage as of_repro
@@ -31,7 +30,7 @@ COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "versions", "explain", 
 # Programs with commands of their own: the module, and which.
 WITHIN = {
     "repro": ("repro", tuple(of_repro.COMMANDS)),
-    "matrix": ("diagnostics.matrix", tuple(of_matrix.COMMANDS)),
+    "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
     "train": ("grpo_core", tuple(name for name in of_trainer.COMMANDS if name != "train")),
 }
 CONTENTS = (

@@ -14,7 +14,7 @@ from msgspec import Struct
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.matrix.verdicts import Expectation, Outcome
 from diagnostics.tables import Keys, TableError, TableSource, close_matches
 
@@ -178,7 +178,7 @@ def load_matrix(path: Path, kinds: Sequence[LayerKind]) -> Matrix:
         TableError: one line naming file, line, key, value and what was expected.
     """
     try:
-        text = given.read(path, given.SOURCE).decode().replace("\r\n", "\n")
+        text = safe_io.read_bytes(path, safe_io.SOURCE).decode().replace("\r\n", "\n")
         document = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise TableError(f"{path}: cannot be read: {error}") from None

@@ -12,6 +12,7 @@ import fnmatch
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import Any, NoReturn
 
 import click
 
-from diagnostics import door, programs
 from diagnostics.matrix import gpu_results, locks, workflow
 from diagnostics.matrix.add_release import add_release
 from diagnostics.matrix.cells import Cell, load_matrix
@@ -32,7 +32,7 @@ from diagnostics.matrix.publish import make_publication, publication_text, read_
 from diagnostics.matrix.ray_cells import RayError, run_on_ray
 from diagnostics.matrix.releases import PROFILE as BREADTH
 from diagnostics.matrix.releases import fetch_releases, generated_cells, releases_file
-from diagnostics.matrix.report import short_summary, terminal_table, totals, verdict_text, write_reports
+from diagnostics.matrix.report import short_summary, terminal_table, verdict_text, write_reports
 from diagnostics.matrix.results import (
     Question,
     ResultsGrid,
@@ -45,6 +45,9 @@ from diagnostics.matrix.store import Store, StoreError
 from diagnostics.matrix.uv import UvMissingError
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.matrix.wheels import WheelError
+from diagnostics.output import sanitize
+from diagnostics.output import sanitize
+from diagnostics.output.redact import mask, mask_and_cut
 from diagnostics.tables import TableError, close_matches
 
 # uv waits for the index most of the time.
@@ -161,7 +164,9 @@ def print_grid(job: Job) -> None:
     text = terminal_table(job.grid, colour=live)
     rows = os.get_terminal_size().lines if live else 0
     too_long = job.options.get("profile") == BREADTH or (live and text.count("\n") > rows - 2)
-    door.write_painted(short_summary(job.grid) if too_long and not job.options.get("verbose") else text)
+    short = too_long and not job.options.get("verbose")
+    # Both are escaped already; the sanitized stream would escape their colours.
+    sanitize.unwrap(sys.stdout).write(short_summary(job.grid) if short else text)
 
 
 def save_reports(job: Job) -> int:
@@ -201,7 +206,7 @@ def merge_stores(job: Job) -> None:
     with job.context.store.locked():
         for path, result in results.items():
             new = gpu_results.keep_gpu_results(job.context.store.folder, result)
-            print(door.line(f"{path}: {result.summary()}{'' if new else '; imported before'}"))
+            print(sanitize.escape_line(f"{path}: {result.summary()}{'' if new else '; imported before'}"))
         for folder in folders:
             print(f"{folder}: {job.context.store.merge(Store(folder.resolve()))} new verdicts")
 
@@ -590,7 +595,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     handler = signal.signal(signal.SIGTERM, _terminate)
     try:
-        with door.opened():
+        with sanitize.sanitize_stdio(mask):
             return _run(arguments)
     finally:
         signal.signal(signal.SIGTERM, handler)
@@ -616,5 +621,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         )
         code = 2
     except Exception as error:  # noqa: BLE001 - the one place for unforeseen errors
-        code = programs.failed(error, "matrix")
+        if os.environ.get("GRPO_DOCTOR_DEBUG"):
+            traceback.print_exception(error)
+        text = mask_and_cut(" ".join(f"{type(error).__name__}: {error}".split()), 400)
+        print(f"matrix: internal error: {text} (GRPO_DOCTOR_DEBUG=1 shows where)", file=sys.stderr)
+        code = 2
     return code

@@ -18,6 +18,7 @@ from diagnostics.matrix.cells import Cell, Matrix
 from diagnostics.matrix.identity import SourceDigests
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.uv import find_uv, uv_environment
+from diagnostics.process import end_group, start
 
 # The project: the folder that holds diagnostics, grpo_core and repro.
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,27 +112,27 @@ class Context:
                 resolved: no user gets a local build.
             folder: Working folder.
         """
-        with subprocess.Popen(
-            list(map(os.fspath, command)),
+        with start(
+            list(command),
             env=self._uv_environ(wheels=wheels),
+            cwd=folder,
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            cwd=folder,
         ) as process:
             self.running.add(process)
             try:
-                output, errors = process.communicate(stdin, timeout=timeout_s)
+                data = stdin.encode() if stdin is not None else None
+                output, errors = process.communicate(data, timeout=timeout_s)
             except subprocess.TimeoutExpired:
-                process.kill()
+                end_group(process)
                 return CommandResult(124, "", f"no result within {timeout_s:.0f} s")
             except BaseException:
-                process.kill()
+                end_group(process)
                 raise
             finally:
                 self.running.discard(process)
-        return CommandResult(process.returncode, output, errors)
+        return CommandResult(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
 
     def _uv_environ(self, *, wheels: bool) -> dict[str, str]:
         """Return uv's environment: the user's, with pip's settings under uv's names."""

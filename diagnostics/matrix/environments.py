@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from diagnostics.collect.secrets import cut
 from diagnostics.matrix import libstdcxx, locks
 from diagnostics.matrix.cells import Cell, Recipe
 from diagnostics.matrix.context import Context, InterpreterError
 from diagnostics.matrix.resolve import NETWORK_FAULT, cpu_torch, explain
+from diagnostics.output.redact import mask_and_cut
 
 MARKER = "grpo-doctor.json"
 GB = 1e9
@@ -162,7 +162,7 @@ def _uv(context: Context, arguments: Sequence[str | Path]) -> None:
         text = explain(result.errors)
         # A file with another hash than the lock's says nothing about the cell that was locked.
         infrastructure = bool(NETWORK_FAULT.search(text)) or "hash mismatch" in text.lower()
-        message = f"uv {arguments[0]} failed: {cut(text, 300)}"
+        message = f"uv {arguments[0]} failed: {mask_and_cut(text, 300)}"
         raise BuildError(message, infrastructure=infrastructure, excerpt=result.errors[-4000:])
 
 

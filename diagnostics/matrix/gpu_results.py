@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.matrix.store import StoreError
 
-LARGEST = 64 * given.MIB
+LARGEST = 64 * safe_io.MIB
 
 
 class Kit(Struct):
@@ -98,7 +98,7 @@ def read_gpu_results(path: Path) -> GpuResults:
         StoreError: it cannot be read, or no kit writes one like that.
     """
     try:
-        results = msgspec.json.decode(given.read(path, LARGEST), type=GpuResults)
+        results = msgspec.json.decode(safe_io.read_bytes(path, LARGEST), type=GpuResults)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from diagnostics.fixes import quote_command
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.resolve import (
@@ -21,7 +22,6 @@ from diagnostics.matrix.resolve import (
     resolve_declared,
     resolve_runnable,
 )
-from diagnostics.output.wording import quoted
 
 TIMEOUT_S = 300.0
 
@@ -163,4 +163,4 @@ def _first_line(cell: Cell, *, runs: bool) -> str:
 
 
 def _lock_command(cell: Cell) -> str:
-    return quoted(("nox", "-s", "lock", "--", "--cells", cell.id))
+    return quote_command(("nox", "-s", "lock", "--", "--cells", cell.id))

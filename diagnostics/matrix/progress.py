@@ -11,10 +11,10 @@ from typing import TextIO
 from rich.console import Console
 from rich.status import Status
 
-from diagnostics import door
 from diagnostics.matrix.report import verdict_text
 from diagnostics.matrix.results import LayerResult, Question
 from diagnostics.matrix.runner import QuietProgress
+from diagnostics.output import sanitize
 
 
 class LineProgress(QuietProgress):
@@ -35,7 +35,7 @@ class LineProgress(QuietProgress):
     def note(self, text: str) -> None:
         """Print a line with the elapsed time."""
         elapsed = time.monotonic() - self._start
-        print(f"[{elapsed:7.1f} s] {door.visible(text)}", file=self._stream, flush=True)
+        print(f"[{elapsed:7.1f} s] {sanitize.escape(text)}", file=self._stream, flush=True)
 
 
 class StatusProgress(QuietProgress):
@@ -57,11 +57,11 @@ class StatusProgress(QuietProgress):
 
     def say(self, text: str) -> None:
         """Display the current action."""
-        self._status.update(f"{self._running}: {door.visible(text)}")
+        self._status.update(f"{self._running}: {sanitize.escape(text)}")
 
     def note(self, text: str) -> None:
         """Print a line above the status line."""
-        self._status.console.print(door.visible(text))
+        self._status.console.print(sanitize.escape(text))
 
 
 def result_line(result: LayerResult) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.collect.compat import problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
@@ -52,7 +52,7 @@ def read_published(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        published: dict[str, Any] = json.loads(given.read(path, given.LIST))
+        published: dict[str, Any] = json.loads(safe_io.read_bytes(path, safe_io.DOCUMENT))
     except (OSError, ValueError, RecursionError) as error:
         raise TableError(f"{path}: cannot be read: {error}") from None
     if problem := problem_of(published):

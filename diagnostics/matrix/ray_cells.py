@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
-from diagnostics.collect.secrets import cut
+from diagnostics import safe_io
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS
@@ -26,13 +25,14 @@ from diagnostics.matrix.releases import PROFILE
 from diagnostics.matrix.results import Question, ResultsGrid, make_questions, select_cells
 from diagnostics.matrix.runner import QuietProgress, Run, RunOptions
 from diagnostics.matrix.store import Store, parse_event
+from diagnostics.output.redact import mask_and_cut
 
 FOLDER_VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
 # Ray repeats a task whose node or worker died.
 RETRIES = 2
 CONNECT_S = 5.0
 CANCEL_S = 10.0
-LOG_BYTES = given.MIB
+LOG_BYTES = safe_io.MIB
 
 
 class RayError(RuntimeError):
@@ -88,7 +88,9 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
         events = [parse_event(line) for line in reply["events"]]
     except (ray.exceptions.RayError, ValueError, KeyError, TypeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        run.progress.note(f"{cell}: its Ray task failed: {cut(lines[-1] if lines else repr(error), 300)}")
+        run.progress.note(
+            f"{cell}: its Ray task failed: {mask_and_cut(lines[-1] if lines else repr(error), 300)}"
+        )
         return
     run.context.store.merge_events(events, reply["logs"])
     for event in events:
@@ -112,7 +114,7 @@ def run_cell(request: dict[str, Any]) -> dict[str, Any]:
         Run(context, request["options"], QuietProgress(), grid).execute(questions)
         new = [event for event in context.store.read() if event.to_line() not in known]
     names = {event.answer.log for event in new if event.answer.log}
-    logs = {name: given.tail(folder / name, LOG_BYTES) for name in names if (folder / name).is_file()}
+    logs = {name: safe_io.read_tail(folder / name, LOG_BYTES) for name in names if (folder / name).is_file()}
     return {"events": [event.to_line() for event in new], "logs": logs}
 
 
@@ -129,7 +131,7 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
             ray.init(address=address, runtime_env={"working_dir": str(sent)}, log_to_driver=False)
             signal.signal(signal.SIGTERM, terminate)  # Ray's own handler ends the process at once
         except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds
-            text = cut(" ".join(str(error).split()), 400)
+            text = mask_and_cut(" ".join(str(error).split()), 400)
             raise RayError(f"--ray {address}: {type(error).__name__}: {text}") from None
     # Ray prints messages about its nodes to standard output, which belongs to the table.
     with contextlib.redirect_stdout(sys.stderr):

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.matrix import wheels
 from diagnostics.matrix.cells import Breadth, Cell, LayerKind, Matrix
 from diagnostics.matrix.verdicts import Expectation, Outcome
@@ -77,7 +77,7 @@ def load_releases(matrix: Matrix) -> ReleaseList | None:
     """
     path = releases_file(matrix)
     try:
-        return msgspec.json.decode(given.read(path, given.LIST), type=ReleaseList)
+        return msgspec.json.decode(safe_io.read_bytes(path, safe_io.DOCUMENT), type=ReleaseList)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:

@@ -15,16 +15,15 @@ from xml.etree import ElementTree as ET
 import jinja2
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from diagnostics import door
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Verdict
-from diagnostics.output.formats.markdown import text_of as escape_markdown
-from diagnostics.output.personal import strip as redact
+from diagnostics.output import sanitize
+from diagnostics.output.markdown import escape as escape_markdown
+from diagnostics.output.redact import redact
 
 SCHEMA = "grpo-doctor.matrix-report.v1"
 TEMPLATES = Path(__file__).with_name("templates")
@@ -66,7 +65,7 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     }
     for name, text in texts.items():
         aside = folder / f"{name}.part"
-        aside.write_text(door.visible(text), encoding="utf-8")
+        aside.write_text(sanitize.escape(text), encoding="utf-8")
         aside.replace(folder / name)
     return folder / "index.html"
 
@@ -80,7 +79,7 @@ def _redacted(result: LayerResult) -> LayerResult:
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
-            return door.visible(redact(value))
+            return sanitize.escape(redact(value))
         return type(value)(map(clean, value)) if isinstance(value, tuple) else value
 
     judgement = msgspec.structs.replace(result.judgement, remark=clean(result.judgement.remark))
@@ -128,7 +127,7 @@ def terminal_table(grid: ResultsGrid, *, colour: bool, width: int | None = None)
     """Return the table, the remarks below it and the totals."""
     stream = io.StringIO()
     width = width or (shutil.get_terminal_size((_WIDTH, 40)).columns if colour else _WIDTH)
-    console = Console(file=stream, width=width, force_terminal=colour, highlight=False, markup=False)
+    console = sanitize.console(stream, width=width, force_terminal=colour)
     per_table = max(1, (width - _CELL_WIDTH) // _COLUMN_WIDTH)
     for start in range(0, len(grid.layers), per_table):
         console.print(_rich_table(grid, grid.layers[start : start + per_table]))
@@ -155,7 +154,7 @@ def _rich_result(result: LayerResult | None) -> Text:
         return Text("")
     codes = "\n" + " ".join(result.codes) if result.codes else ""
     style = VERDICTS[result.judgement.verdict][2]
-    return Text(door.visible(f"{symbols(result)} {verdict_text(result.judgement)}{codes}"), style=style)
+    return Text(sanitize.escape(f"{symbols(result)} {verdict_text(result.judgement)}{codes}"), style=style)
 
 
 def short_summary(grid: ResultsGrid) -> str:
@@ -177,7 +176,7 @@ def remarks(results: Any) -> list[tuple[str, str]]:
         reason = f" ({label}{judgement.remark})" if judgement.remark else ""
         head = f"{result.question.cell.id} {result.question.layer.name}: {verdict_text(judgement)}"
         style = "" if judgement.expected else VERDICTS[judgement.verdict][2]
-        lines.append((door.visible(f"{head}: {result.summary}{reason}"), style))
+        lines.append((sanitize.escape(f"{head}: {result.summary}{reason}"), style))
     return lines
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
 from diagnostics.matrix.cells import PROFILES, Cell, Matrix, family
 from diagnostics.matrix.context import Context
@@ -20,7 +21,6 @@ from diagnostics.matrix.releases import PROFILE as BREADTH
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
-from diagnostics.output.wording import quoted
 from diagnostics.tables import TableError, close_matches
 
 
@@ -47,7 +47,7 @@ class Question:
         """The command that runs it again."""
         profile = () if self.cell.declares is None else ("--profile", BREADTH)
         chosen = ("--cells", self.cell.id, "--layers", self.layer.name, "--fresh")
-        return quoted(("nox", "-s", "matrix", "--", *profile, *chosen))
+        return quote_command(("nox", "-s", "matrix", "--", *profile, *chosen))
 
 
 def make_question(context: Context, cell: Cell, layer_name: str) -> Question:

@@ -18,7 +18,7 @@ from diagnostics.matrix.context import Context, without_local_paths
 from diagnostics.matrix.results import LayerResult, Question, ResultsGrid, obstacle_of
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, Outcome
-from diagnostics.processes import end_left_over
+from diagnostics.process import end_recorded_group
 
 # An infrastructure fault is tried once more within a run.
 ATTEMPTS = 2
@@ -84,7 +84,7 @@ class Run:
 
     def execute(self, questions: Sequence[Question]) -> None:
         """Run all questions that are due on this machine."""
-        killed = end_left_over(self.context.store.folder / "running.json")
+        killed = end_recorded_group(self.context.store.folder / "running.json")
         if killed is not None:
             self.progress.note(f"ended process group {killed}, left running by a run that was killed")
         self.context.say = self.progress.say

@@ -19,12 +19,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.collect.names import names_a_package
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
-LARGEST_LINE = 16 * given.MIB
-LARGEST_LOG = 256 * given.MIB
+LARGEST_LINE = 16 * safe_io.MIB
+LARGEST_LOG = 256 * safe_io.MIB
 # Number of texts after the kind of a fact; reports rely on it.
 _FACT_LENGTHS = {
     "package": 2, "lock": 2, "missing": 2, "undecided": 2, "said": 3, "attempt": 5, "document": 1, "platform": 1,
@@ -142,7 +142,7 @@ class Store:
             StoreError: the other store holds something that no run writes; nothing of it was added.
         """
         with _explained(other.path, "read"):
-            *lines, torn = given.text(other.path, given.STORE, inside=other.folder).split("\n")
+            *lines, torn = safe_io.read_text(other.path, safe_io.ARTIFACT, inside=other.folder).split("\n")
         events, logs = [], {}
         for number, line in enumerate(lines, start=1):
             place = f"{other.path}:{number}"
@@ -152,7 +152,7 @@ class Store:
                 if line:
                     events.append(parse_event(line))
                     logs.update(_read_log(other.folder, events[-1].answer.log))
-            except (ValueError, given.RefusedError) as error:
+            except (ValueError, safe_io.UnsafeFileError) as error:
                 raise StoreError(f"{place}: {error}; nothing of this store was added") from None
         with suppress(ValueError):
             events.append(parse_event(torn))
@@ -231,7 +231,7 @@ class Store:
 def _read_log(folder: Path, name: str) -> dict[str, bytes]:
     """Return a log of another store by its path, nothing where it has none; a link out of the store is refused."""
     try:
-        return {name: given.read(folder / name, LARGEST_LOG, inside=folder)} if name else {}
+        return {name: safe_io.read_bytes(folder / name, LARGEST_LOG, inside=folder)} if name else {}
     except FileNotFoundError:
         return {}
 

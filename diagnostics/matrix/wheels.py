@@ -27,8 +27,8 @@ import requests
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from diagnostics.collect.secrets import cut
 from diagnostics.matrix.uv import find_links
+from diagnostics.output.redact import mask_and_cut
 
 # A wheel up to this size is fetched whole: one request instead of hundreds.
 SMALL_BYTES = 8_000_000
@@ -305,4 +305,4 @@ def _write_atomically(path: Path, text: str) -> None:
 def _one_line(error: Any) -> str:
     """Return an error as one line, without the user and password an index address may carry."""
     text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
-    return cut(f"{type(error).__name__}: {text}", 300)
+    return mask_and_cut(f"{type(error).__name__}: {text}", 300)

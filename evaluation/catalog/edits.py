@@ -1,7 +1,7 @@
 """Do the options that the catalogue's edits name exist, and in which releases of their framework?
 
-From the recorded index (`diagnostics.matrix.sweep.options`), without a network. `python -m
-diagnostics.matrix.sweep.edits` prints what disagrees: an option that no release has, and an edit whose `versions` hold
+From the recorded index (`evaluation.catalog.options`), without a network. `python -m
+evaluation.catalog.edits` prints what disagrees: an option that no release has, and an edit whose `versions` hold
 a release that lacks one of its options.
 """
 
@@ -13,9 +13,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalog import loader
-from diagnostics.catalog.releases import within
-from diagnostics.matrix.sweep import options
-from diagnostics.output.remedies import Install
+from diagnostics.fixes import Install
+from diagnostics.versions import in_range
+from evaluation.catalog import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -114,7 +114,7 @@ def misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) ->
     if wanted is None:
         return ""
     order = known[framework]["releases"]
-    held = [release for release in order if not bound.versions or within(release, bound.versions)]
+    held = [release for release in order if not bound.versions or in_range(release, bound.versions)]
     lacking = [release for release in held if release not in wanted]
     if lacking:
         return (

@@ -1,7 +1,7 @@
 """Which options does each release have? Read in the wheels, written where a test can look without a network.
 
 An edit of the catalogue names options; where its release has them is a matter of fact. `python -m
-diagnostics.matrix.sweep.options` reads the files that declare options in every final release of each package and writes
+evaluation.catalog.options` reads the files that declare options in every final release of each package and writes
 `diagnostics/data/options.json`: per option the releases from its first to its last.
 """
 
@@ -21,12 +21,13 @@ import yaml
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from diagnostics.matrix.build import paths, sources
+from diagnostics.matrix import wheels
+from diagnostics.matrix.context import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-PUBLISHED = paths.ROOT / "diagnostics" / "data" / "options.json"
+PUBLISHED = ROOT / "diagnostics" / "data" / "options.json"
 SCHEMA = "grpo-doctor.options.v1"
 
 
@@ -70,7 +71,7 @@ PACKAGES = {
 
 def releases(package: str, since: str) -> list[str]:
     """The final releases of a package with a wheel, oldest first."""
-    found = {parse_wheel_filename(name)[1] for name in sources.wheel_names(package)}
+    found = {parse_wheel_filename(name)[1] for name in wheels.wheel_names(package)}
     kept = sorted(one for one in found if not one.is_prerelease and one >= Version(since))
     return [str(one) for one in kept]
 
@@ -139,7 +140,7 @@ def read(package: str, cache: Path, say: Any = print) -> dict[str, Any]:
 
 
 def _of_release(package: str, release: str, wanted: Declares, cache: Path) -> set[str]:
-    wheel = sources.find_wheel(package, release, cache=cache)
+    wheel = wheels.find_wheel(package, release, cache=cache)
     pattern = re.compile(rf"(?:[\w.-]+\.data/purelib/)?(?:{wanted.files})")
     listed = sorted(wheel.names()) if not wanted.files.endswith("yaml") else []
     if wanted.files.endswith("yaml"):
@@ -151,7 +152,7 @@ def _of_release(package: str, release: str, wanted: Declares, cache: Path) -> se
             continue
         try:
             text = wheel.read(path)
-        except sources.WheelError as error:
+        except wheels.WheelError as error:
             if not error.absent:
                 raise
             continue
@@ -183,7 +184,7 @@ def main() -> int:
     parser.add_argument("package", nargs="*", choices=[*PACKAGES, []], help="only these")
     parser.add_argument("--cache", help="where what was read is kept (default: the store's)")
     given = parser.parse_args()
-    cache = Path(given.cache) if given.cache else paths.ROOT / ".matrix" / "wheels"
+    cache = Path(given.cache) if given.cache else ROOT / ".matrix" / "wheels"
     known = json.loads(PUBLISHED.read_text()) if PUBLISHED.exists() else {"packages": {}}
     for package in given.package or PACKAGES:
         known["packages"][package] = {"read": datetime.datetime.now(datetime.UTC).date().isoformat()} | read(

@@ -1,7 +1,7 @@
 """In which releases does what an entry claims stand? Every release is read, not those at the ends of the range.
 
 A claim of the catalogue that is `static` says in `read` what was looked for: files of the wheel, and a pattern that one
-of them has where the issue can occur. `python -m diagnostics.matrix.sweep.ranges` looks for it in every final release
+of them has where the issue can occur. `python -m evaluation.catalog.ranges` looks for it in every final release
 on the index and writes `diagnostics/data/ranges.json`, with which a test compares each claim. `--propose` prints, for
 those that disagree, the range that was found.
 """
@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.catalog import loader
-from diagnostics.matrix.build import paths, sources
-from diagnostics.matrix.sweep.options import releases
+from diagnostics.matrix import wheels
+from diagnostics.matrix.context import ROOT
+from evaluation.catalog.options import releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diagnostics.catalog.model import Affected
 
-PUBLISHED = paths.ROOT / "diagnostics" / "data" / "ranges.json"
+PUBLISHED = ROOT / "diagnostics" / "data" / "ranges.json"
 SCHEMA = "grpo-doctor.ranges.v1"
 # The oldest release that is read of each package: what came before, nobody here looked at.
 SINCE = {
@@ -47,10 +48,10 @@ _AT_ONCE = 6
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
-def holds(wheel: sources.Sources, files: Iterable[str], pattern: str) -> bool:
+def holds(wheel: wheels.Sources, files: Iterable[str], pattern: str) -> bool:
     r"""Whether one of the files, given as patterns for paths, has a match.
 
-    >>> wheel = sources.MemorySources({"a/b.py": "x = 1\n", "a/c.py": "y"})
+    >>> wheel = wheels.MemorySources({"a/b.py": "x = 1\n", "a/c.py": "y"})
     >>> holds(wheel, ["a/*.py"], "x = .*1"), holds(wheel, ["a/c.py"], "x")
     (True, False)
     """
@@ -98,7 +99,7 @@ def read(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any])
 
 def _in_one(package: str, release: str, mine: list[tuple[str, Affected]], cache: Path) -> list[str]:
     """The keys of the claims that hold in one release."""
-    wheel = sources.find_wheel(package, release, cache=cache)
+    wheel = wheels.find_wheel(package, release, cache=cache)
     return [key for key, claim in mine if claim.read and holds(wheel, claim.read.files, claim.read.pattern)]
 
 
@@ -123,7 +124,7 @@ def main() -> int:
     parser.add_argument("--cache", help="where what was read is kept (default: the store's)")
     parser.add_argument("--propose", action="store_true", help="read nothing, print what disagrees")
     given = parser.parse_args()
-    cache = Path(given.cache) if given.cache else paths.ROOT / ".matrix" / "wheels"
+    cache = Path(given.cache) if given.cache else ROOT / ".matrix" / "wheels"
     known: dict[str, Any] = {"releases": {}, "found": {}}
     if PUBLISHED.exists():
         known = json.loads(PUBLISHED.read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
-from tests.matrix import contract_in_cell, contract_runs
+from evaluation.matrix import contract_in_cell, contract_runs
 
 # An object of vLLM's own.
 ENGINE = type("LLMEngine", (), {"__module__": "vllm.v1.engine.llm_engine"})()

@@ -1,6 +1,6 @@
 """Records which lines of the rules of behaviour stand in released wheels, for the tests that have no network.
 
-python -m tests.matrix.contract_lines --wheels DIR
+python -m evaluation.matrix.contract_lines --wheels DIR
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diagnostics.matrix.wheels import find_wheel
 if TYPE_CHECKING:
     from diagnostics.matrix.wheels import Sources
 
-TARGET = Path(__file__).with_name("contract_lines.json")
+TARGET = Path(__file__).parents[2] / "tests" / "matrix" / "contract_lines.json"
 # The blind spots of old: the last pair that works, and the first that does not, or the other way round.
 PAIRS = (
     ("0.14.0", "0.7.3"), ("0.14.0", "0.8.0"), ("0.14.0", "0.11.0"), ("0.15.2", "0.8.0"),
@@ -38,9 +38,9 @@ def main() -> int:
     pairs = []
     for trl, vllm in PAIRS:
         trainer, engine = (find_wheel(*each, cache=wheels) for each in (("trl", trl), ("vllm", vllm)))
-        lines = [line for rule in rules.known() for line in rule.trl]
+        lines = [line for rule in rules.project_rules() for line in rule.trl]
         found["trl"][trl] = standing(trainer, lines)
-        lines = [line for rule in rules.known() for case in rule.cases for line in case.vllm]
+        lines = [line for rule in rules.project_rules() for case in rule.cases for line in case.vllm]
         found["vllm"][vllm] = standing(engine, lines)
         ruled = [
             (one.rule.subject, one.case.outcome if one.case else None)

@@ -1,6 +1,6 @@
 """Checks the static verdicts of `contract` by execution on a CPU, and prints the confusion.
 
-    python -m tests.matrix.contract_runs --cells .matrix/environments --work DIR [--markdown docs/results/contract.md]
+    python -m evaluation.matrix.contract_runs --cells .matrix/environments --work DIR [--markdown docs/results/contract.md]
 
 Each pair beside a boundary is walked by `contract_in_cell.py`: the CPU build of that vLLM, the released TRL, and what
 both need, laid over the one built environment of BASE. An overlay is removed once its pairs were walked. Answers are
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from diagnostics.matrix.api.compare import compare
+from diagnostics.matrix.api.compare import compare_apis
 from diagnostics.matrix.api.surface import Surface
-from diagnostics.matrix.ask.layers.contract import _answer
-from diagnostics.matrix.build.paths import ROOT
-from diagnostics.matrix.wheels import find_wheel, requirements
+from diagnostics.matrix.context import ROOT
+from diagnostics.matrix.layers.contract import comparison_answer
+from diagnostics.matrix.store import Store
 from diagnostics.matrix.uv import find_uv, uv_environment
-from diagnostics.matrix.store import from_line
+from diagnostics.matrix.wheels import find_wheel, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.matrix.contract_runs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m evaluation.matrix.contract_runs", description=__doc__)
     parser.add_argument(
         "--cells", type=Path, required=True, help=f"folder of environments, {BASE} among them"
     )
@@ -212,15 +212,14 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
 
 def told(store: Path | None) -> dict[str, Answer]:
     """Returns what a store of the matrix knows of contracts, by cell: reading all wheels again takes a while."""
-    lines = (store / "store.jsonl").read_text(encoding="utf-8").splitlines() if store else []
-    events = [event for line in lines if (event := from_line(line)) and event.layer == "contract"]
-    return {event.cell: event.answer for event in events if event.finished}
+    events = Store(store).read() if store else []
+    return {event.cell: event.answer for event in events if event.layer == "contract" and event.finished}
 
 
 def static(trl: str, vllm: str, wheels: Path) -> Answer:
     """Returns what `contract` says of a pair."""
     trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
-    return _answer(compare(trainer, Surface(engine, "vllm"), Version(vllm)))
+    return comparison_answer(compare_apis(trainer, Surface(engine, "vllm"), Version(vllm)))
 
 
 def happened(ways: dict[str, dict[str, str]]) -> str:

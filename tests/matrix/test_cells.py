@@ -83,7 +83,12 @@ def test_a_wrong_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
     assert "\n" not in rest
     # The line is that of the changed value, or the head of the table that lacks something.
     source = changed.splitlines()[int(line) - 1]
-    assert (new and new.splitlines()[-1] in source) or source.startswith("[") or "requirements" in source or "layers" in source
+    assert (
+        (new and new.splitlines()[-1] in source)
+        or source.startswith("[")
+        or "requirements" in source
+        or "layers" in source
+    )
 
 
 @pytest.mark.parametrize(

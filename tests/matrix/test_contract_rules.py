@@ -14,8 +14,8 @@ from diagnostics.matrix.api.compare import compare_apis
 from diagnostics.matrix.api.rules import Case, Rule, SourceLine, apply_rules, project_rules
 from diagnostics.matrix.api.surface import Surface
 from diagnostics.matrix.layers.contract import comparison_answer
-from diagnostics.matrix.wheels import MemorySources
 from diagnostics.matrix.verdicts import Outcome
+from diagnostics.matrix.wheels import MemorySources
 
 RECORDED = json.loads(Path(__file__).with_name("contract_lines.json").read_text(encoding="utf-8"))
 CASES = [(rule, case) for rule in project_rules() for case in rule.cases]
@@ -50,7 +50,9 @@ def made(lines):
 def answer(engine, behaviour=(RULE,)):
     """What the layer says of TRAINER and an engine."""
     held = MemorySources({**LLM, **engine})
-    return comparison_answer(compare_apis(MemorySources(TRAINER), Surface(held, "vllm"), Version("1"), behaviour))
+    return comparison_answer(
+        compare_apis(MemorySources(TRAINER), Surface(held, "vllm"), Version("1"), behaviour)
+    )
 
 
 @pytest.mark.parametrize(

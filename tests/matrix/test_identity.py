@@ -35,7 +35,9 @@ def digest(tmp_path):
     def compute(*names, **changes):
         for path in tmp_path.rglob("*.py"):
             path.unlink()
-        for name, text in (FILES | {key.replace("__", "/") + ".py": value for key, value in changes.items()}).items():
+        for name, text in (
+            FILES | {key.replace("__", "/") + ".py": value for key, value in changes.items()}
+        ).items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -75,7 +77,9 @@ def test_the_digests_of_the_project_exist_for_every_layer():
         for name in layer.code:
             path = ROOT.joinpath(*name.split("."))
             assert path.is_dir() or path.with_suffix(".py").is_file(), name
-    assert {layer.name for layer in LAYERS if layer.name.startswith("repro:")} == {f"repro:{code}" for code in REPRO_MODULES}
+    assert {layer.name for layer in LAYERS if layer.name.startswith("repro:")} == {
+        f"repro:{code}" for code in REPRO_MODULES
+    }
     cell = matrix.cell("vllm-0.12.0+trl-0.25.0")
     first, second = (dict(make_question(context, cell, layer).inputs) for layer in ("resolve", "contract"))
     assert first["code"] != second["code"]

@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from diagnostics.collect.compat import Compat
 from diagnostics.matrix.ask import attempts, in_cell, layers, registry
 from diagnostics.matrix.ask.layers import conformance, doctor, logprobs, peer, serve, train
 from diagnostics.matrix.ask.registry import ALL, BY_NAME, in_order, load
 from diagnostics.matrix.build import environments
 from diagnostics.matrix.build.workplace import Workplace
 from diagnostics.matrix.plan import cells
-from diagnostics.matrix.verdicts import Outcome
-from diagnostics.matrix.store import Store
 from diagnostics.matrix.run.board import code_of
+
+from diagnostics.collect.compat import Compat
+from diagnostics.findings import CheckResult, Finding, Report, Severity
+from diagnostics.matrix.store import Store
+from diagnostics.matrix.verdicts import Outcome
 from diagnostics.processes import Finished
-from diagnostics.output.findings import CheckResult, Finding, Report, Severity
 
 
 @pytest.fixture

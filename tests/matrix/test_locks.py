@@ -104,7 +104,10 @@ def test_no_solution_names_its_platform(monkeypatch, explanation):
 
 def test_a_package_with_a_source_archive_only_is_named():
     """Installing it means building it."""
-    packages = (LockedPackage("a==1", ("sha256:0",)), LockedPackage("vllm==0.5", ("sha256:1",), source_only=True))
+    packages = (
+        LockedPackage("a==1", ("sha256:0",)),
+        LockedPackage("vllm==0.5", ("sha256:1",), source_only=True),
+    )
     answer = resolution_answer(Resolution(packages, platform="x"))
     assert answer.summary.endswith("; of 1 only a source archive fits")
     assert answer.facts_of("archive") == [("vllm==0.5",)]
@@ -156,7 +159,10 @@ def locked_context(tmp_path, kit):
     [
         (("", ""), None),
         (("2025-06-01", "2025-06-02"), "was made for something else"),
-        (('"trl=={trl}"]', '"trl=={trl}", "numpy>=2"]'), "has numpy nowhere where the recipe requires numpy>=2"),
+        (
+            ('"trl=={trl}"]', '"trl=={trl}", "numpy>=2"]'),
+            "has numpy nowhere where the recipe requires numpy>=2",
+        ),
         (('"trl=={trl}"]', '"trl>1.0"]'), "has trl 1.0 where the recipe requires trl>1.0"),
     ],
 )

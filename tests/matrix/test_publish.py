@@ -21,7 +21,9 @@ from tests.matrix.test_releases import BREADTH, KNOWN
 CHOSEN = ("resolve", "install")
 FIRST, SECOND = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
 PAIR = "vllm-0.9+trl-1.0.1"
-COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSEN} | {(PAIR, "contract"): "pass"}
+COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSEN} | {
+    (PAIR, "contract"): "pass"
+}
 
 
 def make_event(question, outcome):
@@ -140,7 +142,11 @@ def test_the_shipped_table_keeps_its_schema():
     shipped = json.loads((ROOT / "diagnostics" / "data" / "compat.json").read_text())
     assert [error.message for error in validator.iter_errors(shipped)] == []
     trl = next(iter(shipped["breadth"]["trl"]))
-    for wrong in ({"contract": {"perhaps": "0.12.0"}}, {"engine": {"pass": "0.12.0"}}, {"contract": {"pass": ""}}):
+    for wrong in (
+        {"contract": {"perhaps": "0.12.0"}},
+        {"engine": {"pass": "0.12.0"}},
+        {"contract": {"pass": ""}},
+    ):
         broken = copy.deepcopy(shipped)
         broken["breadth"]["trl"][trl] |= wrong
         assert not validator.is_valid(broken), wrong

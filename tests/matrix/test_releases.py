@@ -162,7 +162,9 @@ def test_the_project_generates_every_minor_release_of_trl():
     cells = releases.generated_cells(matrix, LAYERS, SOLVING)
     known = releases.load_releases(matrix)
     minors = {tuple(map(int, item.version.split(".")[:2])) for item in known.trl}
-    assert {tuple(map(int, cell.trl.split(".")[:2])) for cell in cells} == {item for item in minors if item >= (0, 14)}
+    assert {tuple(map(int, cell.trl.split(".")[:2])) for cell in cells} == {
+        item for item in minors if item >= (0, 14)
+    }
     assert sum("resolve" in cell.layers for cell in cells) >= 150
     pairs = [(cell.vllm, allows(cell.declares, cell.vllm)) for cell in cells if cell.trl == "0.25.1"]
     assert [vllm for vllm, allowed in pairs if not allowed] == ["0.10.1", "0.10.1.1", "0.11.0", "0.11.1"]

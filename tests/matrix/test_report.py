@@ -40,9 +40,25 @@ def grid(tmp_path, kit):
     for layer in DEEP[:4]:
         add("1.0", layer, Outcome.PASS)
     table = Grid("SCH001", ("", "lost_step"), (("unmitigated", "✘ happens"),))
-    add("1.0", "scheduler", Outcome.FAIL, "SCH001 at a.py:1", codes=("SCH001",), grids=(table,), curve=(0.1, 0.9))
+    add(
+        "1.0",
+        "scheduler",
+        Outcome.FAIL,
+        "SCH001 at a.py:1",
+        codes=("SCH001",),
+        grids=(table,),
+        curve=(0.1, 0.9),
+    )
     add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")
-    add("2.0", "install", Outcome.FAIL, HOSTILE, details=(HOSTILE,), excerpt=HOSTILE, ran_with=((HOSTILE, HOSTILE),))
+    add(
+        "2.0",
+        "install",
+        Outcome.FAIL,
+        HOSTILE,
+        details=(HOSTILE,),
+        excerpt=HOSTILE,
+        ran_with=((HOSTILE, HOSTILE),),
+    )
     return ResultsGrid(questions, events)
 
 
@@ -50,7 +66,10 @@ def test_the_table_has_every_verdict_and_the_totals(grid):
     """Symbols and words; remarks for everything except a plain pass; a narrow screen splits the columns."""
     text = report.terminal_table(grid, colour=False)
     assert "● ✘ expected fail" in text
-    assert "4 of 10 questions passed (40 %); 1 FAIL, 1 expected fail, 3 not run, 1 timeout; 3 not as expected" in text
+    assert (
+        "4 of 10 questions passed (40 %); 1 FAIL, 1 expected fail, 3 not run, 1 timeout; 3 not as expected"
+        in text
+    )
     assert "vllm-1.0+trl-1.0 scheduler: expected fail: SCH001 at a.py:1 (expected: known)" in text
     assert "\x1b" not in text
     narrow = report.terminal_table(grid, colour=False, width=60)
@@ -85,7 +104,7 @@ def test_the_page_links_every_verdict_to_its_evidence(grid, tmp_path):
 def test_junit_counts_unexpected_verdicts_as_failures(grid, tmp_path):
     """A timeout is an error; an expected failure and a layer that was not run are skipped."""
     report.write_reports(tmp_path, grid)
-    root = ET.parse(tmp_path / "junit.xml").getroot()  # noqa: S314 - our own file
+    root = ET.parse(tmp_path / "junit.xml").getroot()
     counts = {key: root.get(key) for key in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "10", "failures": "1", "errors": "1", "skipped": "4"}
 
@@ -99,4 +118,8 @@ def test_json_has_the_inputs_and_evidence_of_every_verdict(grid, tmp_path):
     assert layers["scheduler"]["verdict"] == "expected_fail"
     assert layers["scheduler"]["inputs"] == {"cell": "vllm-1.0+trl-1.0", "layer": "scheduler"}
     blocked = document["cells"][1]["layers"]["import"]
-    assert (blocked["verdict"], blocked["summary"], blocked["evidence"]) == ("not_run", "install: fail", "declared")
+    assert (blocked["verdict"], blocked["summary"], blocked["evidence"]) == (
+        "not_run",
+        "install: fail",
+        "declared",
+    )

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix import command as cli
+from diagnostics.matrix.store import Event, Store, StoreError
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.matrix.store import Event
-from diagnostics.matrix.store import Store, StoreError
 from tests.spent import unit_s
 
 ROOT = Path(__file__).resolve().parents[2]

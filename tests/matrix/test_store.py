@@ -32,7 +32,9 @@ ELSEWHERE = [
 ]
 
 
-def make_event(identity="a", outcome="pass", summary="ünï\ncode", codes=(), started="2026-01-01T00:00:00Z", log=""):
+def make_event(
+    identity="a", outcome="pass", summary="ünï\ncode", codes=(), started="2026-01-01T00:00:00Z", log=""
+):
     """An event with a hostile summary."""
     answer = Answer(
         Outcome(outcome),
@@ -44,7 +46,9 @@ def make_event(identity="a", outcome="pass", summary="ünï\ncode", codes=(), st
         ran_with=(("torch", "2"),),
         log=log,
     )
-    return Event(identity, "vllm-1+trl-1", "import", answer, (("python", "3.11"),), "nox …", started, 1.5, "r")
+    return Event(
+        identity, "vllm-1+trl-1", "import", answer, (("python", "3.11"),), "nox …", started, 1.5, "r"
+    )
 
 
 def test_an_event_survives_the_way_to_disk_and_back():
@@ -55,7 +59,8 @@ def test_an_event_survives_the_way_to_disk_and_back():
 
 
 @pytest.mark.parametrize(
-    "line", ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}', "[" * 100_000]
+    "line",
+    ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}', "[" * 100_000],
 )
 def test_other_lines_are_refused(line, tmp_path):
     """By `parse_event`; reading a store skips them."""

@@ -36,7 +36,12 @@ def expect(outcome, codes=(), shows=()):
         (make_answer("fail", ("A",)), expect("fail", ("A",)), Verdict.EXPECTED_FAIL, True),
         (make_answer("fail", ("A", "B")), expect("fail", ("A",)), Verdict.FAIL, False),
         (make_answer("fail", ()), expect("fail", ("A",)), Verdict.FAIL, False),
-        (make_answer("fail", (), ("x at a.py:7",)), expect("fail", (), ("a.py:7",)), Verdict.EXPECTED_FAIL, True),
+        (
+            make_answer("fail", (), ("x at a.py:7",)),
+            expect("fail", (), ("a.py:7",)),
+            Verdict.EXPECTED_FAIL,
+            True,
+        ),
         (make_answer("fail", (), ("x at a.py:8",)), expect("fail", (), ("a.py:7",)), Verdict.FAIL, False),
         (make_answer("pass"), expect("fail"), Verdict.UNEXPECTED_PASS, False),
         (make_answer("pass"), expect("unresolvable"), Verdict.UNEXPECTED_PASS, False),

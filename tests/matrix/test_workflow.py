@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from diagnostics.matrix import command as cli
 from diagnostics.matrix.ask.registry import load
 from diagnostics.matrix.plan.needs import Needs
+
+from diagnostics.matrix import command as cli
 from diagnostics.matrix.report import ci
 
 ROOT = Path(__file__).parents[2]

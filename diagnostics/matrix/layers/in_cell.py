@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.collect.secrets import cut
 from diagnostics.matrix import environments, locks
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import Context, InterpreterError, machine, without_local_paths
 from diagnostics.matrix.environments import BuildError, Built
 from diagnostics.matrix.layers.base import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.processes import Finished, run, tail
+from diagnostics.output.redact import mask_and_cut
+from diagnostics.process import Completed as Finished
+from diagnostics.process import log_tail, run
 
 # Layers that must pass before our programs can run in an environment.
 USABLE = ("install", "import")
@@ -159,13 +160,13 @@ def run_in_cell(
     limit_s = context.matrix.layer(layer).timeout_s
     process = run(
         [environments.python_of(context, cell), "-m", *arguments],
-        environment=environment,
+        env=environment,
         log=log,
         timeout_s=limit_s,
-        folder=folder,
+        cwd=folder,
         ledger=context.store.folder / "running.json",
     )
-    excerpt = without_local_paths(tail(log), context.store.folder)
+    excerpt = without_local_paths(log_tail(log), context.store.folder)
     log_name = log.relative_to(context.store.folder).as_posix()
     if process.timed_out:
         summary = f"no answer within {limit_s:.0f} s"
@@ -229,7 +230,7 @@ def executed_answer(
     """Return the answer of a program in the cell: with versions, excerpt and log."""
     return Answer(
         outcome,
-        summary if outcome is Outcome.PASS else cut(summary, 300),
+        summary if outcome is Outcome.PASS else mask_and_cut(summary, 300),
         EvidenceLevel.EXECUTED,
         ran_with=versions_that_ran(cell, versions),
         excerpt="" if outcome is Outcome.PASS else reply.excerpt,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diagnostics.collect.secrets import cut
 from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
@@ -18,6 +17,7 @@ from diagnostics.matrix.resolve import (
     resolve_declared,
 )
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.output.redact import mask_and_cut
 
 # The packages whose versions a reader looks for first.
 SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
@@ -73,7 +73,7 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
         changes: Differences from a committed lock.
     """
     if resolution.infrastructure:
-        summary = f"uv could not resolve: {cut(resolution.explanation, 200)}"
+        summary = f"uv could not resolve: {mask_and_cut(resolution.explanation, 200)}"
         return infrastructure_fault(summary, EvidenceLevel.STATIC, resolution.explanation)
     platform = platform_text(resolution.platform)
     if not resolution.packages:
@@ -81,7 +81,7 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
         reason = explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
         return Answer(
             Outcome.UNRESOLVABLE,
-            f"{cut(reason, 300)} (resolved for {platform})",
+            f"{mask_and_cut(reason, 300)} (resolved for {platform})",
             EvidenceLevel.STATIC,
             signs=(explanation,),
             excerpt=explanation,
