@@ -46,7 +46,6 @@ from diagnostics.matrix.uv import UvMissingError
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.matrix.wheels import WheelError
 from diagnostics.output import sanitize
-from diagnostics.output import sanitize
 from diagnostics.output.redact import mask, mask_and_cut
 from diagnostics.tables import TableError, close_matches
 

@@ -132,7 +132,9 @@ class Context:
                 raise
             finally:
                 self.running.discard(process)
-        return CommandResult(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
+        return CommandResult(
+            process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
+        )
 
     def _uv_environ(self, *, wheels: bool) -> dict[str, str]:
         """Return uv's environment: the user's, with pip's settings under uv's names."""
