@@ -116,7 +116,7 @@ class Job:
     layers: tuple[str, ...] = ()
     chosen: frozenset[tuple[str, str]] = frozenset()
     """(cell, layer) that the user chose, without what they need."""
-    run_options: RunOptions = RunOptions()
+    run_options: RunOptions = field(default_factory=RunOptions)
     grid: ResultsGrid = field(default_factory=lambda: ResultsGrid((), ()))
     table: Any = None
 

@@ -1,7 +1,7 @@
 """Digests of everything an answer depends on: its inputs, and the source files of our own behind it.
 
-An answer stays valid until one of these changes. Expectations, time limits and locations are not part of it. A change of
-a comment or a docstring changes no digest.
+An answer stays valid until one of these changes. Expectations, time limits and locations are not part of it. A change
+of a comment or a docstring changes no digest.
 """
 
 from __future__ import annotations

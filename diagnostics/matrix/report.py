@@ -258,8 +258,8 @@ def _json_result(result: LayerResult) -> dict[str, Any]:
 def junit_report(rows: Sequence[CellResults], made: str) -> str:
     """Return JUnit XML: one suite a cell, one case a layer.
 
-    A timeout or infrastructure fault is an error, an unexpected verdict a failure; an expected failure, and a layer that
-    was not run or not checked, is skipped with the reason.
+    A timeout or infrastructure fault is an error, an unexpected verdict a failure; an expected failure, and a layer
+    that was not run or not checked, is skipped with the reason.
     """
     root = ET.Element("testsuites", name="grpo-doctor matrix", timestamp=made)
     kinds = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))

@@ -169,7 +169,7 @@ def _compile(
         (folder / "overrides.txt").write_text("".join(f"{line}\n" for line in overrides), encoding="utf-8")
         # A date alone would be read in the machine's time zone.
         newest = f"{cut.isoformat()}T23:59:59Z"
-        command = [
+        command: list[str | Path] = [
             context.uv, "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate",
             "--format", "pylock.toml", "--python-version", cell.python, "--exclude-newer", newest,
             "--override", "overrides.txt", *arguments, "requirements.txt",

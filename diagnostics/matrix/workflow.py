@@ -117,4 +117,5 @@ def _render(template: str, **values: object) -> str:
         comment_end_string="#]",
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(**values)
+    text: str = environment.get_template(template).render(**values)
+    return text

@@ -32,7 +32,7 @@ def load(tmp_path):
 
 
 def test_every_cell_of_the_project_has_its_locks():
-    """A cell with a recipe has a lock for it, and one with a solution has its declared lock; no lock names a machine."""
+    """A cell with a recipe has a lock for it, and one with a solution its declared lock; none names a machine."""
     matrix = load_matrix(PROJECT, LAYERS)
     context = Context(matrix, Store(Path("unused")))
     for cell in matrix.cells:

@@ -64,7 +64,7 @@ def test_an_event_survives_the_way_to_disk_and_back():
 )
 def test_other_lines_are_refused(line, tmp_path):
     """By `parse_event`; reading a store skips them."""
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         parse_event(line)
     store = Store(tmp_path)
     store.path.write_text(f"{line}\n{make_event().to_line()}\n")

@@ -35,7 +35,7 @@ def test_members_are_read_once(index, environ, tmp_path, monkeypatch, small):
 
 
 def test_releases_asked_for_at_once_are_all_kept(index, environ, tmp_path, monkeypatch):
-    """Eight threads, as a run of generated cells has: each has asked before any has written, and none undoes another's."""
+    """Eight threads, as a run of generated cells has: all ask before any writes, and none undoes another's."""
     versions, ask = [f"1.{minor}" for minor in range(8)], wheels._find_in_index
     together = threading.Barrier(len(versions))
 

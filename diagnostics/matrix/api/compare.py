@@ -153,7 +153,7 @@ class Lookup:
     unfollowed: list[tuple[Use, str]] = field(default_factory=list)
     """Uses that source does not decide, and how far they were followed."""
 
-    def problem(self, use: Use) -> str:
+    def problem(self, use: Use) -> str:  # noqa: PLR0911 - one line a kind of use
         """Return why the engine does not provide a use, '' if it does or if that is unknown."""
         if use.kind == "route":
             if self.own_routes:

@@ -1,8 +1,8 @@
 """Rules of behaviour that no name shows: data with the lines of source that prove them, searched in both releases.
 
-A rule applies to a trainer whose source has its lines. Its cases are tried in order: the first whose lines all occur in
-the engine's source says whether it holds or breaks. Where none fits, nobody has read this engine for it, and the pair is
-not checked.
+A rule applies to a trainer whose source has its lines. Its cases are tried in order: the first whose lines all occur
+in the engine's source says whether it holds or breaks. Where none fits, nobody has read this engine for it, and the
+pair is not checked.
 """
 
 from __future__ import annotations

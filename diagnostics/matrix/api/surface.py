@@ -91,7 +91,7 @@ class Surface:
             return Definition(f"{module}.{name}", None, "module")
         return self._lazy_attribute(tree, module, name, depth)
 
-    def _binding(self, node: ast.stmt, module: str, name: str, depth: int) -> Definition | None:
+    def _binding(self, node: ast.stmt, module: str, name: str, depth: int) -> Definition | None:  # noqa: C901, PLR0911 - a case a kind of statement
         """Return the definition if this statement binds the name."""
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():

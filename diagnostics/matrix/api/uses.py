@@ -26,9 +26,9 @@ class Use:
     """One thing the trainer uses of the engine."""
 
     kind: str
-    """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a keyword
-    of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule`, or `arm` (an arm
-    of a `try` without a use)."""
+    """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a
+    keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule`, or
+    `arm` (an arm of a `try` without a use)."""
     module: str
     """Module of the engine that the name is imported from."""
     name: str
@@ -206,7 +206,7 @@ class _Walk:
             constants = (key.value for key in value.keys if isinstance(key, ast.Constant))
             self.literals[name] = {key for key in constants if isinstance(key, str)}
 
-    def expression(self, node: ast.expr, guards: Use) -> None:
+    def expression(self, node: ast.expr, guards: Use) -> None:  # noqa: C901 - a branch a kind of use
         """Collect the uses inside an expression."""
         if self.binding_only:
             return

@@ -87,7 +87,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
             python,
         ]
         requirements = "".join(f"{name} --hash={digest}\n" for name, digest in _TOOLS.items())
-        command = [context.uv, "pip", "install", *options, "-r", "-"]
+        command: list[str | Path] = [context.uv, "pip", "install", *options, "-r", "-"]
         result = context.run_command(command, timeout_s=300, stdin=requirements)
         if result.code != 0:
             summary = f"pytest could not be installed next to the cell: {result.errors.strip()[-200:]}"

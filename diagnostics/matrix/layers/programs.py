@@ -99,7 +99,7 @@ def trl_answer(reply: Reply, cell: Cell) -> Answer:
             parts.append(
                 f"mean log-prob difference of engine and trainer {max(mismatch):.1e}, as TRL logs it"
             )
-        summary, signs = "; ".join(parts), ()
+        summary, signs = "; ".join(parts), tuple[str, ...]()
     else:
         location = f" ({document['where']})" if document.get("where") else ""
         summary = f"{document_error(document)}{location}"
