@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalog, cli
 from diagnostics.catalog import documents, mitigation_ranking
-from diagnostics.matrix import usage as of_matrix
 from diagnostics.output.issue_markdown import page
 from grpo_core.show import helps as of_trainer
 from repro import usage as of_repro
@@ -30,7 +29,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^
 # Programs with commands of their own: the module, and which.
 WITHIN = {
     "repro": ("repro", tuple(of_repro.COMMANDS)),
-    "matrix": ("diagnostics.matrix", tuple(of_matrix.COMMANDS)),
+    "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
     "train": ("grpo_core", tuple(name for name in of_trainer.COMMANDS if name != "train")),
 }
 CONTENTS = (

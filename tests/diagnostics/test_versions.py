@@ -10,7 +10,6 @@ import pytest
 
 from diagnostics import __main__ as command
 from diagnostics.collect import compat
-from diagnostics.matrix.report import glance
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT
 from tests.screen import COLUMNS, ROWS, plain
@@ -82,16 +81,6 @@ def test_the_screen_and_the_readme_have_the_same_rows(shown):
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
         assert line.count("✔") == rows[pair.vllm].count("✔") == pair.answers.count("✔")
         assert line.count("✘") == rows[pair.vllm].count("✘")
-
-
-def test_the_page_counts_the_same_pairs():
-    """Those that ran with their engine."""
-    of_page = {
-        (entry.vllm, entry.trl)
-        for entry in (glance._of_cell(cell, here=False) for cell in PUBLISHED.cells)
-        if entry.state == "ran"
-    }
-    assert of_page == {(pair.vllm, pair.trl) for pair in TRIED if pair.state == "ran"}
 
 
 def test_what_did_not_hold_of_the_pair_is_said(shown):

@@ -257,19 +257,6 @@ def compat(numbers, folder):
         raise RefusedError
 
 
-def sweep(numbers, folder):
-    """The published sweep."""
-    from diagnostics.matrix.sweep import results
-    from diagnostics.tables import TableError
-
-    (folder / "sweep.json").write_bytes(as_json(numbers, {**published("sweep.json")}))
-    with refusing(TableError):
-        found = results.read(folder / "sweep.json")
-        for one in found.values():
-            for code in one["codes"]:
-                results.occurs(one, code)
-
-
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
     from diagnostics.collect import collection
@@ -506,7 +493,7 @@ def _tree(folder):
 
 def merge(numbers, folder):
     """Another store: spoiled events, links and pipes among its logs, and in the way of ours."""
-    from diagnostics.matrix.records.store import Store
+    from diagnostics.matrix.store import Store
 
     outside = folder / "outside"
     outside.mkdir()
@@ -541,7 +528,7 @@ def merge(numbers, folder):
 
 def took_in(folder, outside):
     """`mine` after it took in what it takes of `theirs`; nothing else was written, and nothing from outside read."""
-    from diagnostics.matrix.records.store import Store, StoreError
+    from diagnostics.matrix.store import Store, StoreError
 
     before = _tree(outside)
     mine = Store(folder / "mine")
@@ -556,29 +543,6 @@ def took_in(folder, outside):
         for path, data in _tree(folder / "mine").items():
             assert data != b"secret", path
     return mine
-
-
-def answers(numbers, folder):
-    """What a node sends back to a run on a cluster."""
-    from types import SimpleNamespace
-
-    from diagnostics.matrix.records.taken_in import NotTakenError, keep_log
-    from diagnostics.matrix.run.cluster.dispatch import _event
-
-    one = event()
-    asked = SimpleNamespace(
-        identity=one["identity"], cell=SimpleNamespace(id="cell"), layer=SimpleNamespace(name="import")
-    )
-    line = as_json(numbers, one).decode("utf-8", "replace")
-    reply = spoiled(numbers, {"line": line, "log": "x", "notes": []})
-    reply["log"] = numbers.choice((b"seen", None, b"", reply.get("log")))
-    (folder / "store").mkdir()
-    with refusing(NotTakenError):
-        found = _event(asked, reply)
-        assert (found.cell, found.layer) == ("cell", "import")
-        if found.answer.log and reply["log"] is not None:
-            keep_log(folder / "store", found.answer.log, reply["log"], replace=True)
-    assert {path.name for path in folder.iterdir()} == {"store"}
 
 
 def stories(numbers, folder):
@@ -645,7 +609,6 @@ READERS = {
     elf: 10,
     configs: 5,
     compat: 5,
-    sweep: 2,
     nodes: 8,
     fleet: 1,
     hosts: 8,
@@ -653,7 +616,6 @@ READERS = {
     triage: 4,
     lint: 12,
     merge: 12,
-    answers: 8,
     stories: 4,
     baseline: 4,
     stacks: 6,
