@@ -477,11 +477,11 @@ def triage_eval(session: nox.Session) -> None:
 def repro(session: nox.Session) -> None:
     """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]."""
     if "--all-versions" in session.posargs:
-        session.error("--all-versions was removed: nox -s matrix -- --layers repro runs the repros of each cell")
-    if len(session.posargs) < 2:
         session.error(
-            "usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001"
+            "--all-versions was removed: nox -s matrix -- --layers repro runs the repros of each cell"
         )
+    if len(session.posargs) < 2:
+        session.error("usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001")
     cell, *arguments = session.posargs
     install(session, "--editable", ".[matrix]")
     session.run("python", "-m", "diagnostics.matrix", "env", cell)

@@ -136,7 +136,9 @@ def _is_enabled(item: pytest.Item) -> bool:
     return not marker or item.get_closest_marker(marker) is not None
 
 
-def _triage_failure(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[str, str]:
+def _triage_failure(
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
+) -> tuple[str, str]:
     """The section's text and, where an issue is known, the property's."""
     from diagnostics import catalog
     from diagnostics.triage import command

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from diagnostics import door
 from diagnostics.nodes import options as nodes
-from diagnostics.quantity import seconds
 from diagnostics.output.findings import INCOMPLETE, USAGE
+from diagnostics.quantity import seconds
 
 if TYPE_CHECKING:
     from typing import Any

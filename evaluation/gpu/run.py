@@ -21,8 +21,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
-from xml.etree import ElementTree as ET
 from typing import Any
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "grpo-doctor.gpu.v2"

@@ -102,7 +102,7 @@ def fetch(package: str, folder: Path) -> None:
 
 
 def _read_release(package: str, folder: Path, release: str) -> None:
-    import remotezip  # noqa: PLC0415 - only to download
+    import remotezip
 
     wheel = wheels.find_wheel(package, release, cache=folder / "cache", environ=os.environ)
     with remotezip.RemoteZip(wheel.address, timeout=60) as archive:

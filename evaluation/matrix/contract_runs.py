@@ -1,6 +1,6 @@
 """Checks the static verdicts of `contract` by execution on a CPU, and prints the confusion.
 
-    python -m evaluation.matrix.contract_runs --cells .matrix/environments --work DIR [--markdown docs/results/contract.md]
+    python -m evaluation.matrix.contract_runs --cells .matrix/environments --work DIR [--markdown FILE]
 
 Each pair beside a boundary is walked by `contract_in_cell.py`: the CPU build of that vLLM, the released TRL, and what
 both need, laid over the one built environment of BASE. An overlay is removed once its pairs were walked. Answers are
