@@ -125,14 +125,10 @@ _UNSPECIFIC = ("event", "loop", "pipe", "http", "lock", "socket", "device")
 # Native waits that count only if Python code called them.
 _NEEDS_PYTHON_CALLER = ("device", "threads")
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
-_PROGRAM_CALLS = re.compile(
-    r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed"
-)
+_PROGRAM_CALLS = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed")
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
 _PYTHON_FRAME = re.compile(r"\.pyx? |\b_?Py(?:Eval|Object|Run|C?Function|Thread|UFunc|Array)|\bPy_")
-_FORK_FRAME = re.compile(
-    r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$"
-)
+_FORK_FRAME = re.compile(r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$")
 _RELEASE_FRAME = re.compile(r"(?:threading|logging/__init__)\.py:(?:_release_save|release|_releaseLock)$")
 _LOG_WRITES = ("emit", "flush", "handle", "_acquireLock", "acquire")
 # The kind of a blocking C function named in the innermost source line.

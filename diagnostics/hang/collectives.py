@@ -91,16 +91,12 @@ def missing_ranks(name: str, group: list[Process]) -> list[int]:
     return sorted(set(range(world)) - {p.rank for p in group if p.rank is not None})
 
 
-def _to_missing(
-    index: JobIndex, process: Process, group: list[Process], missing: list[int]
-) -> Iterator[Edge]:
+def _to_missing(index: JobIndex, process: Process, group: list[Process], missing: list[int]) -> Iterator[Edge]:
     state = index.states[process.key]
     ranks = f"ranks with a process: {', '.join(str(p.rank) for p in group)}"
     for rank in missing:
         label = f"rank {rank} of {group[0].world}"
-        yield Edge(
-            process.key, f"rank {rank}", "collective", label, _verb(state), (_where(state), ranks), "all"
-        )
+        yield Edge(process.key, f"rank {rank}", "collective", label, _verb(state), (_where(state), ranks), "all")
 
 
 def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
@@ -112,9 +108,7 @@ def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterat
     (majority, first), (_, second) = counts.most_common(2)
     for process in inside:
         for target in inside:
-            if names[process.key] == names[target.key] or (
-                first > second and names[process.key] != majority
-            ):
+            if names[process.key] == names[target.key] or (first > second and names[process.key] != majority):
                 continue
             why = f"is in another: {asked_collective(index.states[target.key])}"
             edge = _edge(index, process, target, why)
@@ -130,9 +124,7 @@ def _behind_edge(index: JobIndex, edge: Edge, source: Process, target: Process) 
     if mine.enqueued <= theirs.enqueued:
         return None
     last = f", the last {theirs.operation}" if theirs.operation else ""
-    evidence = (
-        f"rank {target.rank} started {theirs.enqueued} collectives{last}; rank {source.rank} {mine.enqueued}"
-    )
+    evidence = f"rank {target.rank} started {theirs.enqueued} collectives{last}; rank {source.rank} {mine.enqueued}"
     return replace(edge, kind="behind", evidence=(evidence,))
 
 
@@ -146,9 +138,7 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
                 continue
             visited.add(peer.key)
             edge = _edge(index, source, peer, "is not in it", needs="any")
-            wire = (
-                f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
-            )
+            wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
             yield source.key, replace(edge, evidence=(*edge.evidence, wire), certain=False)
 
 
@@ -160,13 +150,9 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
         most = max(record.enqueued for record in recorded.values())
         if len({record.enqueued for record in recorded.values()}) > 1:
             return {
-                key: "ahead" if record.enqueued == most else f"at {record.enqueued}"
-                for key, record in recorded.items()
+                key: "ahead" if record.enqueued == most else f"at {record.enqueued}" for key, record in recorded.items()
             }
-        return {
-            key: f"{normalized_operation(record.operation)} {record.sizes}"
-            for key, record in recorded.items()
-        }
+        return {key: f"{normalized_operation(record.operation)} {record.sizes}" for key, record in recorded.items()}
     return _names_by_stack(index, inside)
 
 

@@ -65,20 +65,47 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @click.option("--from", "files", multiple=True, metavar="FILE", help="Dumps taken before; more may follow.")
 @click.option("--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls.")
 @click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
-@click.option("--hosts", "host_file", type=click.Path(path_type=Path), metavar="FILE", help="Observe these hosts over ssh.")
-@click.option("--ray", is_flag=False, flag_value="auto", default="", metavar="ADDRESS", help="Observe the nodes of a Ray cluster.")
+@click.option(
+    "--hosts", "host_file", type=click.Path(path_type=Path), metavar="FILE", help="Observe these hosts over ssh."
+)
+@click.option(
+    "--ray", is_flag=False, flag_value="auto", default="", metavar="ADDRESS", help="Observe the nodes of a Ray cluster."
+)
 @click.option("--host-command", default="", metavar="WORDS", help="Instead of ssh, e.g. 'kubectl exec -i {host} --'.")
-@click.option("--host-python", default="", metavar="PATH", help="Python on the hosts; with --ray one here that has Ray.")
-@click.option("--node-limit", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Time limit for each host.")
+@click.option(
+    "--host-python", default="", metavar="PATH", help="Python on the hosts; with --ray one here that has Ray."
+)
+@click.option(
+    "--node-limit", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Time limit for each host."
+)
 @click.option("--seconds", type=Duration(), default=1.5, show_default=True, help="How long to observe.")
-@click.option("--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time.")
+@click.option(
+    "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
+)
 @click.option("--patience", type=Duration(), default=PATIENCE_S, show_default=True, help="A wait is normal that long.")
-@click.option("--busy-patience", type=Duration(), default=BUSY_PATIENCE_S, show_default=True, help="The same if the process waited for computes.")
+@click.option(
+    "--busy-patience",
+    type=Duration(),
+    default=BUSY_PATIENCE_S,
+    show_default=True,
+    help="The same if the process waited for computes.",
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything that was observed.")
 @click.option("--stacks", is_flag=True, help="Print the tree of all stacks too.")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save the snapshot for --from, without personal data.")
-@click.option("--stall", type=Duration(), default=300.0, show_default=True, help="With --watch or --beats: diagnose after so long without movement.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Save the snapshot for --from, without personal data.",
+)
+@click.option(
+    "--stall",
+    type=Duration(),
+    default=300.0,
+    show_default=True,
+    help="With --watch or --beats: diagnose after so long without movement.",
+)
 @click.option("--end", is_flag=True, help="With --watch: end a command that hangs; exit code 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
@@ -120,13 +147,9 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
             hosts=request.host_file, ray=request.ray, host_command=request.host_command,
             host_python=request.host_python, node_limit=request.node_limit,
         )  # fmt: skip
-        return hosts.take_snapshots(
-            nodes, hosts.collector(request.pattern, request.seconds, request.samples)
-        )
+        return hosts.take_snapshots(nodes, hosts.collector(request.pattern, request.seconds, request.samples))
     progress.update(f"observing processes for {request.seconds:g} s")
-    selection = Selection(
-        request.pids, request.pattern, request.everything, request.seconds, request.samples
-    )
+    selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)
     return take_snapshot(selection)
 
 

@@ -53,9 +53,7 @@ class Diagnosis:
     graph: dict[str, list[Edge]]
 
 
-def diagnose(
-    snapshot: Snapshot, patience: Patience | None = None, selection: tuple[str, ...] = ()
-) -> Diagnosis:
+def diagnose(snapshot: Snapshot, patience: Patience | None = None, selection: tuple[str, ...] = ()) -> Diagnosis:
     """Return the verdict on a snapshot.
 
     Args:
@@ -92,9 +90,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
         return _nothing_waits(index, blockers, incomplete=incomplete)
     key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
     victims = tuple(
-        k
-        for k, blocker in waiting.items()
-        if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
+        k for k, blocker in waiting.items() if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
     )
     verdict = Verdict(
         HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain,
@@ -134,9 +130,7 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     if blocker.level == "quiet" or state.kind in IDLE:
         return state.kind == "loop" and bool(index.open_requests(state.process))
     children = index.children(state.process)
-    if state.kind in ("sleep", "child", "join") and any(
-        index.states[child.key].kind != "dead" for child in children
-    ):
+    if state.kind in ("sleep", "child", "join") and any(index.states[child.key].kind != "dead" for child in children):
         return False  # it started the others, and waits for their end
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"
@@ -301,11 +295,7 @@ def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]
     if verdict.cause == "elsewhere":
         commands.append("run hang on the host at the other end of that connection, or on all: hang --hosts FILE")
     if verdict.cause == "pending":
-        commands += [
-            "ray status",
-            "ray list actors --filter state=PENDING_CREATION",
-            "ray list placement-groups",
-        ]
+        commands += ["ray status", "ray list actors --filter state=PENDING_CREATION", "ray list placement-groups"]
     if verdict.outcome == UNKNOWN:
         if any(state.kind in ("collective", "rendezvous") for state in index.states.values()):
             commands += [

@@ -67,8 +67,7 @@ def other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
     states = [index.states[key] for key in blocker.culprits if key in index.states]
     named = index.snapshot.source.startswith("py-spy")  # it names the main thread reliably
     if blocker.cause == "elsewhere" or any(
-        _may_be_idle_worker(state) and not (named and state.steps[0][0].name == "MainThread")
-        for state in states
+        _may_be_idle_worker(state) and not (named and state.steps[0][0].name == "MainThread") for state in states
     ):
         return True
     return blocker.cause in _OWN_WAITS and bool(states) and not any(map(_starts_at_main, states))
@@ -77,8 +76,10 @@ def other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
 def _may_be_idle_worker(state: BlockedState) -> bool:
     """Return whether the dump is a part without a caller: it may be a worker's, which idles so."""
     frames = state.thread.frames if state.thread else ()
-    return state.kind in _WORKER_WAITS and state.call.caller is None and (
-        not frames or frames[-1].function not in _FIRST_FUNCTIONS
+    return (
+        state.kind in _WORKER_WAITS
+        and state.call.caller is None
+        and (not frames or frames[-1].function not in _FIRST_FUNCTIONS)
     )
 
 

@@ -13,9 +13,7 @@ def same_place_groups(document: dict[str, Any]) -> list[tuple[str, Members]]:
     for process in document["processes"]:
         if process["role"] != "helper":
             groups.setdefault((process["text"], process["where"]), []).append(process)
-    named = [
-        (f"{text} in {where}" if where else text, members) for (text, where), members in groups.items()
-    ]
+    named = [(f"{text} in {where}" if where else text, members) for (text, where), members in groups.items()]
     return sorted(named, key=lambda item: (len(item[1]), item[1][0]["pid"]))
 
 

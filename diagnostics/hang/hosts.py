@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import SimpleNamespace
 
-_PARTS = ("__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py")
+_PARTS = ("__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt")
 """Sources that travel: standard library only."""
 
 

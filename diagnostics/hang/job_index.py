@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
     from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
 
-_CONSUMES = ("processes_queue", "pipe")
+_CONSUMES = ("processes_queue", "processes_lock", "pipe")
+_QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
 # A parent in one of these does not wait for its workers.
 _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
 
@@ -71,17 +73,18 @@ class JobIndex:
                 continue
             for state in consumers:
                 self._set_kind(state, "idle")
-            if parent.kind == "event" and all(
-                self.states[state.process.key].kind in IDLE for state in workers
-            ):
+            if parent.kind == "event" and all(self.states[state.process.key].kind in IDLE for state in workers):
                 self._set_kind(parent, "idle")
 
     def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
         """Return whether a child waits for a task that its parent can send."""
         if not self.snapshot.live or state.kind not in _CONSUMES or len(state.steps) > 1:
             return False
-        if state.kind == "processes_queue":
+        frames = state.thread.frames if state.thread else ()
+        if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in frames):
             return True
+        if state.kind != "pipe":
+            return False
         pipes = {item.inode for item in state.process.fds if item.fd in self._waited_fds(state)}
         return any(item.inode in pipes and "w" in item.mode for item in parent.fds) or any(
             self.is_peer(parent, state.process, fd) for fd in self._waited_fds(state)
@@ -160,9 +163,7 @@ class JobIndex:
         hosts = {
             candidate.host
             for candidate in self.sockets.values()
-            if candidate.kind == "tcp"
-            and candidate.local.rpartition(":")[0] == address
-            and not is_loopback(address)
+            if candidate.kind == "tcp" and candidate.local.rpartition(":")[0] == address and not is_loopback(address)
         }
         if is_loopback(address):
             hosts.add(host)
@@ -189,8 +190,7 @@ class JobIndex:
         return [
             (item, socket)
             for item, socket in self.open_connections(process)
-            if port_of(socket.local) in ports
-            and _unanswered(socket.received_s, socket.sent_s, socket.unread)
+            if port_of(socket.local) in ports and _unanswered(socket.received_s, socket.sent_s, socket.unread)
         ]
 
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:

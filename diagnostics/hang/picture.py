@@ -139,8 +139,7 @@ def _box(place: tuple[int, int], name: str, where: str, guilty: bool, *, hang: b
     mark = " class='bad'" if guilty and hang else ""
     lines = textwrap.wrap(where, _WRAP, max_lines=2, placeholder=" …")
     details = "".join(
-        f"<text class='dim' x='{x + 10}' y='{y + 38 + 15 * n}'>{escape(line)}</text>"
-        for n, line in enumerate(lines)
+        f"<text class='dim' x='{x + 10}' y='{y + 38 + 15 * n}'>{escape(line)}</text>" for n, line in enumerate(lines)
     )
     return (
         f"<g><title>{escape(name)}: {escape(where)}</title>"

@@ -199,17 +199,14 @@ def _print_first_screen(console: Console, document: dict[str, Any], finding: Fin
     print_text(console, f"{_observed(document)}; --verbose shows everything", "dim")
 
 
-def _print_everything(
-    console: Console, document: dict[str, Any], finding: Finding | None, *, stacks: bool
-) -> None:
+def _print_everything(console: Console, document: dict[str, Any], finding: Finding | None, *, stacks: bool) -> None:
     console.print()
     _print_chain(console, document, evidence=True)
     if finding:
         console.print()
         print_finding(console, finding, verbose=True)
     groups = [
-        f"{_mark(document, members)}{group_name(members)}: {text}"
-        for text, members in same_place_groups(document)
+        f"{_mark(document, members)}{group_name(members)}: {text}" for text, members in same_place_groups(document)
     ]
     _print_section(console, "All processes", groups)
     for title, key in (*SECTIONS, ("Notes", "notes")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.hang.blocking_calls import COMPUTING, DEVICE_CALLS, IDLE
+from diagnostics.hang.blocking_calls import COMPUTING, DEVICE_CALLS, IDLE, is_forked
 
 if TYPE_CHECKING:
     from diagnostics.hang.blocking_thread import BlockedState
@@ -90,9 +90,7 @@ def find_root_blocker(
     return best
 
 
-def _follow(
-    index: JobIndex, graph: dict[str, list[Edge]], path: tuple[Edge, ...], edge: Edge
-) -> RootBlocker:
+def _follow(index: JobIndex, graph: dict[str, list[Edge]], path: tuple[Edge, ...], edge: Edge) -> RootBlocker:
     chain = (*path, edge)
     sources = [each.source for each in chain]
     if edge.target not in sources:
@@ -110,9 +108,7 @@ def _all_in_collectives(index: JobIndex, edges: list[Edge]) -> bool:
     return bool(kinds) and all(kind in ("collective", "rendezvous") for kind in kinds)
 
 
-def _mismatch(
-    index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...]
-) -> RootBlocker:
+def _mismatch(index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...]) -> RootBlocker:
     """Return the end at ranks that are in another collective."""
     edges = graph[key]
     targets = tuple(dict.fromkeys(edge.target for edge in edges))
@@ -170,6 +166,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         ("mismatch", kind == "collective" and bool(path)),
         # Of a dump it is all that can be said: who took it had waited for the response.
         ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
+        ("lock", kind == "threads" and state.thread is not None and is_forked(state.thread)),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
         # At its end a queue waits for its feeder thread, which only a full pipe blocks.
         ("full_pipe", kind == "join" and not live and _joins_queue(state)),

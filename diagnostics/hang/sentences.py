@@ -48,9 +48,7 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
     names = [_label(index, key, verdict) for key in verdict.culprits]
     who = _enumerate(names) if len(names) <= _MAX_NAMES else f"{len(names)} processes"
     if verdict.cycle and verdict.cause == "deadlock":
-        steps = [
-            f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in _cycle(verdict)
-        ]
+        steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in _cycle(verdict)]
         return f"Deadlock: {'; '.join(steps)}."
     what, since = _predicate(index, verdict), _since(verdict)
     victims = _victims(index, verdict)

@@ -66,9 +66,7 @@ def _edge(
     needs: str = "any",
     certain: bool = True,
 ) -> Edge:
-    return Edge(
-        state.process.key, target.key, state.kind, target.label, text, tuple(evidence), needs, certain
-    )
+    return Edge(state.process.key, target.key, state.kind, target.label, text, tuple(evidence), needs, certain)
 
 
 def _frame_evidence(state: BlockedState) -> str:
@@ -111,16 +109,13 @@ def _descriptor_edges(index: JobIndex, state: BlockedState, thread: Thread) -> l
     return edges
 
 
-def _socket_edges(
-    index: JobIndex, state: BlockedState, thread: Thread, fd: int, socket: Socket
-) -> list[Edge]:
+def _socket_edges(index: JobIndex, state: BlockedState, thread: Thread, fd: int, socket: Socket) -> list[Edge]:
     process = state.process
     ends = f"fd/{fd} is a {socket.kind} socket {socket.local} to {socket.remote or 'its peer'} ({socket.state})"
     evidence = [_call_evidence(process, thread, fd), ends]
     peers = index.peers(process, socket)
     edges = [
-        _edge(state, peer, _request_text(state), [*evidence, _end_evidence(process, socket, peer)])
-        for peer in peers
+        _edge(state, peer, _request_text(state), [*evidence, _end_evidence(process, socket, peer)]) for peer in peers
     ]
     if peers:
         return edges
@@ -131,11 +126,7 @@ def _socket_edges(
     if not connected or index.connects_to_itself(process, socket):
         return []
     label = f"the process at {socket.remote}"
-    return [
-        Edge(
-            process.key, f"tcp {socket.remote}", state.kind, label, _request_text(state), tuple(evidence)
-        )
-    ]
+    return [Edge(process.key, f"tcp {socket.remote}", state.kind, label, _request_text(state), tuple(evidence))]
 
 
 def _request_text(state: BlockedState) -> str:
@@ -169,15 +160,12 @@ def _pipe_edges(index: JobIndex, state: BlockedState, thread: Thread, fd: int) -
     evidence = (_call_evidence(process, thread, fd), f"fd/{fd} is pipe:[{item.inode}]")
     text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
     edges = [
-        _edge(state, peer, text, (*evidence, f"whose other end is open in pid {peer.pid}"))
-        for peer in peers.values()
+        _edge(state, peer, text, (*evidence, f"whose other end is open in pid {peer.pid}")) for peer in peers.values()
     ]
     return edges if writes else edges + _dead_children(index, state, evidence, certain=not peers)
 
 
-def _dead_children(
-    index: JobIndex, state: BlockedState, evidence: Iterable[str], *, certain: bool
-) -> list[Edge]:
+def _dead_children(index: JobIndex, state: BlockedState, evidence: Iterable[str], *, certain: bool) -> list[Edge]:
     """Return edges to dead children whose end of the pipe their parent has open itself, so that it never ends."""
     why = f"and pid {state.process.pid} has the other end open itself, so the pipe never ends"
     return [
@@ -210,9 +198,7 @@ def _any_peer(index: JobIndex, state: BlockedState) -> list[Edge]:
         for peer in index.peers(process, socket):
             where = f"fd/{item.fd}: a {socket.kind} socket {socket.local or socket.remote}".rstrip()
             evidence = (_frame_evidence(state), f"{where}, whose other end is open in pid {peer.pid}")
-            edges.setdefault(
-                peer.key, _edge(state, peer, "waits for a message from", evidence, certain=False)
-            )
+            edges.setdefault(peer.key, _edge(state, peer, "waits for a message from", evidence, certain=False))
     return list(edges.values())
 
 
@@ -259,13 +245,10 @@ def _loader_edges(index: JobIndex, state: BlockedState, thread: Thread) -> list[
     workers = [
         child
         for child in children
-        if child.role == "data loader worker"
-        or index.states[child.key].kind in ("dead", "stopped", "unseen")
+        if child.role == "data loader worker" or index.states[child.key].kind in ("dead", "stopped", "unseen")
     ]
     return [
-        _edge(
-            state, child, "waits for a batch from", (_frame_evidence(state),), certain=len(workers) == 1
-        )
+        _edge(state, child, "waits for a batch from", (_frame_evidence(state),), certain=len(workers) == 1)
         for child in workers or children
     ] or _semaphore_edges(index, state, thread)
 
@@ -281,9 +264,7 @@ def _ring_edges(index: JobIndex, state: BlockedState, _: Thread) -> list[Edge]:
     if not children and all(index.states[p.key].kind == state.kind == "ring_read" for p in peers):
         return []
     reads = state.kind == "ring_read"
-    text = (
-        "waits for a reply from" if reads else "waits for room in the ring buffer that is read by"
-    )
+    text = "waits for a reply from" if reads else "waits for room in the ring buffer that is read by"
     names = sorted(name.partition("#")[0] for name in memory)[:1]
     evidence = (_frame_evidence(state), *(f"both have {name} mapped" for name in names))
     return [_edge(state, p, text, evidence, needs="all") for p in peers or sharing]
@@ -302,13 +283,8 @@ def _semaphore_edges(index: JobIndex, state: BlockedState, thread: Thread) -> li
             continue
         if any(name.endswith(f"#{inode}") for name in process.shared):
             task = f"/proc/{state.process.pid}/task/{thread.tid}/syscall"
-            evidence = (
-                f"{task}: futex in a semaphore (inode {inode})",
-                f"/proc/{process.pid}/maps has it too",
-            )
-            edges.append(
-                _edge(state, process, "waits for a lock that may be held by", evidence, certain=False)
-            )
+            evidence = (f"{task}: futex in a semaphore (inode {inode})", f"/proc/{process.pid}/maps has it too")
+            edges.append(_edge(state, process, "waits for a lock that may be held by", evidence, certain=False))
     return edges
 
 
@@ -324,10 +300,7 @@ def _file_lock_edges(index: JobIndex, state: BlockedState, thread: Thread) -> li
         certain = lock.inode in inodes
         if certain or (library and not inodes and lock.path.endswith(".lock")):
             name = lock.path.rpartition("/")[2] or f"inode {lock.inode}"
-            evidence = (
-                _frame_evidence(state),
-                f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}",
-            )
+            evidence = (_frame_evidence(state), f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}")
             text = f"waits for the lock of the file {name}, which is held by"
             edges.append(_edge(state, owner, text, evidence, certain=certain))
     return edges
@@ -338,9 +311,7 @@ def _ray_edges(index: JobIndex, state: BlockedState, _: Thread) -> list[Edge]:
     process = state.process
     actors = [p for p in index.snapshot.processes if p.role == "Ray actor" and p.key != process.key]
     running = [
-        p
-        for p in actors
-        if "." in p.title.partition("::")[2].split(" ")[0] or index.states[p.key].kind not in IDLE
+        p for p in actors if "." in p.title.partition("::")[2].split(" ")[0] or index.states[p.key].kind not in IDLE
     ]
     near = {p.key for _, s in index.open_connections(process) for p in index.peers(process, s)}
     chosen = [p for p in running if p.key in near] or running

@@ -109,9 +109,7 @@ def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -
     return FINDINGS if ended else code if code >= 0 else 128 - code
 
 
-def _watch(
-    child: subprocess.Popen[bytes], options: WatchOptions, counted: list[int], report: Report
-) -> bool:
+def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[int], report: Report) -> bool:
     """Wait for the command's end; return whether it hung and was ended here."""
     clock = StallClock(time.monotonic(), Movement(), time.monotonic())
     due_s = options.stall_s

@@ -22,7 +22,8 @@ from diagnostics import __main__ as program
 from diagnostics import given
 from diagnostics.doctor.fleet import nodes
 from diagnostics.collect import clusters, collection, compat, configs, environment, extensions
-from diagnostics.hang.read import ReadError, files
+from diagnostics.hang.parsers import ParseError
+from diagnostics.hang.parsers import files
 from diagnostics.lint import project_requirements
 from diagnostics.matrix import __main__ as matrix
 from diagnostics.nodes import answer, cluster, hosts
@@ -626,7 +627,7 @@ def test_what_was_never_written_of_a_log_takes_no_time(tmp_path, before):
 _PARSES_ITSELF = {
     "given.py", "collect/gpus.py", "nodes/cluster.py", "nodes/program.py", "audit/recorded/readers/trackers.py",
     "audit/running/probing.py", "lint/command_lines.py", "lint/readers/structured.py", "lint/option_index.py", "processes.py",
-    "hang/read/files.py", "triage/reading/envelopes.py",
+    "hang/parsers/files.py", "triage/reading/envelopes.py",
 }  # fmt: skip
 
 
@@ -682,5 +683,5 @@ def test_lists_in_a_dump_for_hang_are_counted(tmp_path):
     """256 kB, packed, that took gigabytes."""
     path = tmp_path / "dump.json.gz"
     path.write_bytes(gzip.compress(b"[" + b"[]," * 4_500_000 + b"[]]", 1))
-    with pytest.raises(ReadError, match="more values than any document has"):
-        files.read([str(path)])
+    with pytest.raises(ParseError, match="more values than any document has"):
+        files.read_files([str(path)])

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 MAX_PROCESSES = 512
 _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
-_PYTHON = re.compile(
-    r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
-)
+_PYTHON = re.compile(r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE)
 # Roles by command line, the first that matches. Ray and vLLM set their titles themselves.
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"^VLLM::EngineCor", "engine core"),
@@ -165,17 +163,11 @@ def select_processes(
         tops |= {
             pid
             for pid, entry in processes.items()
-            if pid not in excluded
-            and user in {entry.uid, 0}
-            and role_of(processes, entry)[0] in _JOB_ROLES
+            if pid not in excluded and user in {entry.uid, 0} and role_of(processes, entry)[0] in _JOB_ROLES
         }
     chosen = descendants(processes, tops) - {ours}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
-    mates = {
-        pid
-        for pid, entry in processes.items()
-        if pid not in excluded and job_address(entry.environment) in jobs
-    }
+    mates = {pid for pid, entry in processes.items() if pid not in excluded and job_address(entry.environment) in jobs}
     return descendants(processes, chosen | mates) - {ours}
 
 

@@ -105,9 +105,7 @@ def uneven_communicator(document: dict[str, Any]) -> tuple[list[RasRank], list[i
             if isinstance(item.get("rank"), int) and isinstance(counts, dict):
                 started = sum(int(count) for count in counts.values())
                 ranks.append(RasRank(item["rank"], started, int(item.get("pid", 0))))
-        missing = [
-            item.get("rank") for item in communicator.get("missing_ranks", ()) if isinstance(item, dict)
-        ]
+        missing = [item.get("rank") for item in communicator.get("missing_ranks", ()) if isinstance(item, dict)]
         uneven = len({rank.started for rank in ranks}) > 1 or bool(missing)
         if ranks and (uneven, len(ranks)) > best[0]:
             best = ((uneven, len(ranks)), ranks, [rank for rank in missing if isinstance(rank, int)])

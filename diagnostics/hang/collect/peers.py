@@ -58,19 +58,10 @@ def connected_processes(host: Host, chosen: set[int]) -> set[int]:
     while queue:
         for item in host.descriptors.get(queue.pop()) or ():
             connection = host.sockets.get(item.inode)
-            if (
-                item.kind != "socket"
-                or connection is None
-                or connection.kind != "tcp"
-                or connection.state == "LISTEN"
-            ):
+            if item.kind != "socket" or connection is None or connection.kind != "tcp" or connection.state == "LISTEN":
                 continue
             # Until it is accepted nobody has the other end open: then it is whoever listens there.
-            inodes = (
-                [connection.peer]
-                if connection.peer
-                else listening.get(connection.remote.rpartition(":")[2], [])
-            )
+            inodes = [connection.peer] if connection.peer else listening.get(connection.remote.rpartition(":")[2], [])
             more = set().union(*(owners.get(inode, set()) for inode in inodes)) - chosen - connected - ours
             more = {pid for pid in more if host.processes[pid].python}
             more = discovery.descendants(host.processes, more) - chosen - connected - ours
@@ -88,25 +79,14 @@ def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
         files |= {item.inode for item in process.fds if item.kind == "file" and item.fd in waited_fds}
         for item in process.fds:
             if item.fd in waited_fds and item.kind in {"pipe", "unix"}:
-                inodes |= {
-                    item.inode,
-                    host.sockets[item.inode].peer if item.kind == "unix" else item.inode,
-                }
+                inodes |= {item.inode, host.sockets[item.inode].peer if item.kind == "unix" else item.inode}
     locks = _proc_locks()
     pids = {lock.pid for lock in locks if lock.pid and lock.inode in files}
     if any("filelock" in frame.path for p in observed for thread in p.threads for frame in thread.frames):
-        pids |= {
-            lock.pid
-            for lock in locks
-            if lock.pid and _lock_path(host, lock.pid, lock.inode).endswith(".lock")
-        }
+        pids |= {lock.pid for lock in locks if lock.pid and _lock_path(host, lock.pid, lock.inode).endswith(".lock")}
     pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()
     user = os.geteuid()
-    return {
-        pid
-        for pid in pids - {os.getpid()}
-        if pid in host.processes and user in {host.processes[pid].uid, 0}
-    }
+    return {pid for pid in pids - {os.getpid()} if pid in host.processes and user in {host.processes[pid].uid, 0}}
 
 
 def _proc_locks() -> list[Lock]:

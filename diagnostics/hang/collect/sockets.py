@@ -70,9 +70,7 @@ def _messages(request: bytes) -> Iterator[bytes]:
     """Yield the kernel's replies to one request for all sockets of a kind."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as link:
         link.settimeout(2.0)
-        link.sendto(
-            struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request, (0, 0)
-        )
+        link.sendto(struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request, (0, 0))
         while True:
             data = link.recv(1 << 18)
             while len(data) >= 16:

@@ -213,4 +213,3 @@ def _read_source(path: str) -> list[str] | None:
         return safe_io.read_text(Path(path), MAX_SOURCE).split("\n")
     except OSError:
         return []
-

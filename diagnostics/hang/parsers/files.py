@@ -44,9 +44,7 @@ def read_files(names: Sequence[str]) -> Snapshot:
         raise ParseError(errors[0][1] if len(errors) == 1 else "; ".join(error for _, error in errors))
     whole = parts[0][1] if len(parts) == 1 else _join_files(parts)
     skipped = tuple(f"skipped {error}" for _, error in errors)
-    return replace(
-        whole, blind=(*whole.blind, *skipped), missing=(*whole.missing, *(name for name, _ in errors))
-    )
+    return replace(whole, blind=(*whole.blind, *skipped), missing=(*whole.missing, *(name for name, _ in errors)))
 
 
 def _read_bytes(name: str) -> bytes:
@@ -156,9 +154,7 @@ def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
 def _join_files(parts: list[tuple[str, Snapshot]]) -> Snapshot:
     """Join bundles of several hosts, or one file per process."""
     bundles = sum(part.live for _, part in parts)
-    placed = [
-        _as_host(part, Path(name).stem) if bundles > 1 and part.live else part for name, part in parts
-    ]
+    placed = [_as_host(part, Path(name).stem) if bundles > 1 and part.live else part for name, part in parts]
     whole = join_snapshots(placed)
     return whole if bundles > 1 else replace(whole, processes=tuple(_distinct_pids(whole.processes)))
 
@@ -175,8 +171,6 @@ def _as_host(part: Snapshot, host: str) -> Snapshot:
     return replace(
         snapshot,
         processes=tuple(replace(process, job=own_address(process.job)) for process in snapshot.processes),
-        sockets=tuple(
-            replace(s, local=own_address(s.local), remote=own_address(s.remote)) for s in snapshot.sockets
-        ),
+        sockets=tuple(replace(s, local=own_address(s.local), remote=own_address(s.remote)) for s in snapshot.sockets),
         notes=(*snapshot.notes, "addresses of different bundles are not joined: use --hosts or --ray for that"),
     )

@@ -119,9 +119,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
         rank + 1, rank=rank, role="trainer", world=_world_size(document), job="recorded", threads=(thread,)
     )
     sizes = str(last.get("input_sizes", ""))
-    collective = Collective(
-        rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes
-    )
+    collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
     return Snapshot((process,), collectives=(collective,), source="flight recorder")
 
 

@@ -12,7 +12,7 @@ _PROCESS = re.compile(r"\s{0,20}Process (\d{1,9}): ?(.*)$")
 # `ray stack` prints a line of ps above each process.
 _RAY_STACK = re.compile(r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(.*)$")
 _THREAD = re.compile(
-    r'\s{0,20}Thread (?:(0x[0-9a-fA-F]{1,16}|\d{1,16})(?:\s{0,4}\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))'
+    r"\s{0,20}Thread (?:(0x[0-9a-fA-F]{1,16}|\d{1,16})(?:\s{0,4}\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))"
     r'(?::? ?"([^"]*)"?)?'
 )
 _FRAME = re.compile(r"\s+([^\s(][^(]{0,300}?) \((.{1,300}?)(?::(\d{1,7}))?\)\s*$")
@@ -61,9 +61,7 @@ def parse_text(lines: list[str]) -> list[Process]:
         elif in_thread and (match := _FRAME.match(line) or _FLAT_FRAME.match(line)):
             frame = StackFrame(match[2], last_part(match[1].strip()), int(match[3] or 0))
             thread = drafts[-1].threads[-1]
-            drafts[-1].threads[-1] = replace(
-                thread, frames=(*thread.frames, frame), stem=len(thread.frames) + 1
-            )
+            drafts[-1].threads[-1] = replace(thread, frames=(*thread.frames, frame), stem=len(thread.frames) + 1)
         elif line.strip() and not line.startswith((" ", "\t")):
             in_thread = False
     processes = [_process(draft) for draft in drafts if draft.threads]
@@ -86,9 +84,7 @@ def _process(draft: _ProcessDraft) -> Process:
     if not any(thread.name == "MainThread" or thread.tid == draft.pid for thread in threads):
         # Older releases print no names.
         threads = tuple(
-            replace(thread, name="MainThread")
-            if thread.frames and thread.frames[-1].function == "<module>"
-            else thread
+            replace(thread, name="MainThread") if thread.frames and thread.frames[-1].function == "<module>" else thread
             for thread in threads
         )
     role = "trainer" if draft.rank is not None else "process"

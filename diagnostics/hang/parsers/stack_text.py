@@ -41,9 +41,7 @@ _TIMED_OUT = re.compile(r"(?i)timed out|\btimeout after|\[Errno 37\] No locks av
 _CHAINED = ("During handling of the above", "The above exception was")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]{1,3}(\d{1,9})\b")
 # Native threads that only noticed that others are stuck.
-_MONITORS = re.compile(
-    r"[wW]atchdog|[hH]eartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes"
-)
+_MONITORS = re.compile(r"[wW]atchdog|[hH]eartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes")
 _STARTS_THREAD = (
     "_bootstrap", "_bootstrap_inner", "clone", "clone3", "start_thread", "__clone", "__clone3", "thread_start",
 )  # fmt: skip
@@ -137,9 +135,7 @@ class _Reader:
             return False
         return True
 
-    def _begin_thread(
-        self, tid: int, name: str, outermost_first: bool | None = None, *, gil: bool = False
-    ) -> None:
+    def _begin_thread(self, tid: int, name: str, outermost_first: bool | None = None, *, gil: bool = False) -> None:
         main = name == "MainThread"
         if not self._drafts or (main and self._drafts[-1].has_main):
             self._drafts.append(_ProcessDraft())

@@ -40,9 +40,7 @@ _NAMES = {
 }  # fmt: skip
 # RAS: a block per communicator, with counts and the ranks that have them.
 _RAS_BLOCK = re.compile(r"#\d{1,4}-\d{1,4} \([0-9a-f]{1,20}\) (MISMATCH|INCOMPLETE)")
-_RAS_COUNT = re.compile(
-    r"(\d{1,6}) ranks? ha(?:s|ve) launched up to operation (\d{1,9})|Missing communicator data"
-)
+_RAS_COUNT = re.compile(r"(\d{1,6}) ranks? ha(?:s|ve) launched up to operation (\d{1,9})|Missing communicator data")
 _RAS_RANK = re.compile(r"\s{0,20}Rank (\d{1,6})\b")
 _RAS_SUMMARY = re.compile(r"Communicators\.\.\.")
 _MAX_RANKS = 1024
@@ -120,9 +118,8 @@ def _judge_group(group: str, reports: dict[int, _RankReport]) -> Snapshot:
     for report in waiting.values():
         report.name = report.name or names.get(report.number, "")
     # Pairs have numbers of their own, and without a group other numbers may belong to another group.
-    unclear = (
-        any(r.name in _PAIRS or not r.name for r in waiting.values())
-        or (not group and len({r.number for r in waiting.values()}) > 1)
+    unclear = any(r.name in _PAIRS or not r.name for r in waiting.values()) or (
+        not group and len({r.number for r in waiting.values()}) > 1
     )
     sizes_known = all(r.sizes for r in waiting.values())
     processes, collectives = [], []

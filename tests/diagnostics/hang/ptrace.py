@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from diagnostics.hang.look import stacks
+from diagnostics.hang.collect import stacks
 
 
 def why_blind() -> str:
     """What is missing; empty where nothing is. Tried out: Yama's scope 1 lets a parent look, and no sibling."""
-    if stacks.tool() is None:
+    if stacks.find_tool() is None:
         return "needs py-spy"
     with subprocess.Popen(["sleep", "500"]) as seen:
         look = f"open('/proc/{seen.pid}/mem', 'rb').close()"

@@ -12,18 +12,17 @@ import subprocess
 import sys
 import textwrap
 import zipfile
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diagnostics.doctor.fleet import command as fleet
-from diagnostics.hang.judge.decide import judge
-from diagnostics.hang.look import hosts
-from diagnostics.hang.look.hosts import of_answers
-from diagnostics.hang.look.take import NoProcessError
-from diagnostics.hang.read import files
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang import hosts
+from diagnostics.hang.hosts import join_answers
+from diagnostics.hang.collect.snapshot import NoProcessError
+from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.nodes.answer import MARK, NodeAnswer
 from diagnostics.nodes.program import zipped
@@ -58,8 +57,8 @@ def answer(snapshot):
 
 def test_a_connection_between_hosts_leads_to_its_other_end():
     """Both hosts have the same numbers of processes and inodes: what tells them apart is the host."""
-    snapshot = of_answers([answer(asked(received_s=90.0, sent_s=95.0)), answer(asking())])
-    verdict = judge(snapshot).verdict
+    snapshot = join_answers([answer(asked(received_s=90.0, sent_s=95.0)), answer(asking())])
+    verdict = diagnose(snapshot).verdict
     assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("host-1/7",), ("host-2/7",))
     assert [edge.target for edge in verdict.chain] == ["host-1/7"]
     assert any("on host-1" in line for line in verdict.chain[0].evidence)
@@ -68,10 +67,10 @@ def test_a_connection_between_hosts_leads_to_its_other_end():
 def test_addresses_of_the_host_itself_never_cross():
     """127.0.0.1 is another machine on each host."""
     there = replace(asked().sockets[0], local="127.0.0.1:8000", remote="127.0.0.1:41000")
-    snapshot = of_answers(
+    snapshot = join_answers(
         [answer(replace(asked(), sockets=(there,))), answer(asking("127.0.0.1:41000", "127.0.0.1:8000"))]
     )
-    assert all("host-1" not in edge.target for edges in judge(snapshot).edges.values() for edge in edges)
+    assert all("host-1" not in edge.target for edges in diagnose(snapshot).graph.values() for edge in edges)
 
 
 @pytest.mark.parametrize(
@@ -89,24 +88,24 @@ def test_addresses_of_the_host_itself_never_cross():
 def test_a_host_without_an_answer_is_not_at_rest(silent, why):
     """What the others show may be fine: it is not known whether the job is."""
     idle = Snapshot((process(7, (), 500),), asked().sockets)
-    snapshot = of_answers([answer(idle), silent])
-    judged = judge(snapshot)
-    assert judged.verdict.outcome == "unknown"
-    assert "host-2" in judged.verdict.sentence
-    assert any(text.startswith("host-2: ") and why in text for text in judged.verdict.unseen)
+    snapshot = join_answers([answer(idle), silent])
+    diagnosis = diagnose(snapshot)
+    assert diagnosis.verdict.outcome == "unknown"
+    assert "host-2" in diagnosis.verdict.sentence
+    assert any(text.startswith("host-2: ") and why in text for text in diagnosis.verdict.unseen)
 
 
 def test_hosts_without_a_job_are_no_job_at_rest():
     """All answered, and nobody has a process that looks like one."""
     empty = answer(Snapshot(notes=("no process here looks like a part of a job",)))
     with pytest.raises(NoProcessError, match="none of 2 hosts"):
-        of_answers([empty, empty])
+        join_answers([empty, empty])
 
 
 def test_a_host_does_not_name_itself():
     """Else it could take another's place."""
     lying = replace(asking(), processes=(replace(asking().processes[0], host="host-1"),))
-    assert {p.host for p in of_answers([answer(asked()), answer(lying)]).processes} == {"host-1", "host-2"}
+    assert {p.host for p in join_answers([answer(asked()), answer(lying)]).processes} == {"host-1", "host-2"}
 
 
 def test_bundles_of_several_hosts_number_their_addresses_apart(tmp_path):
@@ -115,8 +114,8 @@ def test_bundles_of_several_hosts_number_their_addresses_apart(tmp_path):
         (tmp_path / f"{name}.json").write_text(
             json.dumps(seen.to_json()).replace("10.77.0.1", "address-1").replace("10.77.0.2", "address-2")
         )
-    snapshot = files.read([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
-    assert {edge.target for edges in judge(snapshot).edges.values() for edge in edges} == {
+    snapshot = read_files([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+    assert {edge.target for edges in diagnose(snapshot).graph.values() for edge in edges} == {
         "tcp b address-1:8000"
     }
     assert any("--hosts" in note for note in snapshot.notes)
@@ -177,7 +176,7 @@ def wire(machines):
 
 @pytest.mark.parametrize(
     "carried",
-    [hosts.carried(Namespace(match="", seconds=1.0, samples=1)), fleet.carried()],
+    [hosts.collector("", 1.0, 1), fleet.carried()],
     ids=lambda it: it.look,
 )
 def test_what_is_sent_imports_nothing_that_is_not(tmp_path, carried):

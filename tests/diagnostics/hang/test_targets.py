@@ -1,4 +1,4 @@
-"""Whatever runs the job, and whatever it does while it is looked at: named rightly, or not known; never wrong."""
+"""Targets of every kind: the right verdict or unknown, never a wrong one."""
 
 import contextlib
 import os
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.hang.judge import causes
-from diagnostics.hang.judge.decide import Patience, judge
-from diagnostics.hang.look import stacks, take
-from tests.diagnostics.hang.sight import BLIND
+from diagnostics.hang.known_issues import issue_document, with_issue
+from diagnostics.hang.diagnosis import Patience, diagnose
+from diagnostics.hang.collect import stacks
+from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from tests.diagnostics.hang.ptrace import BLIND
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = """
@@ -33,7 +34,7 @@ with a:
     with b:
         pass
 """
-TOLD = """
+PROGRAM = """
 import os, sys, threading
 print("stands", flush=True)
 sys.stdin.readline()
@@ -66,19 +67,19 @@ def running(*command):
         process.communicate()
 
 
-def looked_at(pid, **more):
-    snapshot = take.take(take.Wanted(pids=(pid,), seconds=0.2), **more)
-    return snapshot, causes.named(judge(snapshot, Patience(0.0, 0.0))).verdict
+def observe(pid, **more):
+    snapshot = take_snapshot(Selection(pids=(pid,), seconds=0.2), **more)
+    return snapshot, with_issue(diagnose(snapshot, Patience(0.0, 0.0))).verdict
 
 
 def interpreter(minor):
     """A Python of this release, if the machine has one."""
-    named = shutil.which(f"python3.{minor}")
+    program = shutil.which(f"python3.{minor}")
     # What a manager of versions puts there may refuse to start.
-    if named and subprocess.run([named, "-c", ""], capture_output=True, check=False).returncode == 0:
-        return named
-    kept = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python"))
-    return str(kept[-1]) if kept else None
+    if program and subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0:
+        return program
+    installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python"))
+    return str(installed[-1]) if installed else None
 
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
@@ -86,7 +87,7 @@ def test_a_target_of_each_release(minor):
     """Python before 3.11 keeps no number of a thread: it is found where the C library has it."""
     python = interpreter(minor) or pytest.skip(f"there is no Python 3.{minor} here")
     with running(python, "-c", LOCKS) as process:
-        snapshot, verdict = looked_at(process.pid)
+        snapshot, verdict = observe(process.pid)
     assert (verdict.code, verdict.culprits) == ("HNG006", (f"/{process.pid}",))
     assert [bool(thread.syscall) for thread in snapshot.processes[0].threads] == [True, True]
 
@@ -94,12 +95,12 @@ def test_a_target_of_each_release(minor):
 def test_a_target_that_numbers_its_own_threads():
     """In a container: what py-spy tells are numbers of its own namespace."""
     unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
-    apart = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
-    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+    isolated = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespace may be made here")
-    with running(*apart, sys.executable, "-c", LOCKS) as process:
+    with running(*isolated, sys.executable, "-c", LOCKS) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
-        snapshot, verdict = looked_at(int(children))
+        snapshot, verdict = observe(int(children))
     assert verdict.code == "HNG006"
     assert len(snapshot.processes[0].threads) == 2
 
@@ -114,30 +115,30 @@ def test_a_target_of_another_user():
     if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode:
         pytest.skip("root may not become another user here")
     with running(*nobody, "/usr/bin/python3", "-c", LOCKS) as process:
-        assert looked_at(process.pid)[1].code == "HNG006"
-    look = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.hang.look import rights; "
+        assert observe(process.pid)[1].code == "HNG006"
+    look = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.hang.collect import permissions; "
     with running(sys.executable, "-c", LOCKS) as process:
-        look += f"print(rights.refusals({{{process.pid}}}))"
-        told = subprocess.run(
+        look += f"print(permissions.unreadable_processes({{{process.pid}}}))"
+        done = subprocess.run(
             [*nobody, "/usr/bin/python3", "-c", look], capture_output=True, text=True, check=False
         )
-    assert f"{{{process.pid}: " in told.stdout or "Permission denied" in told.stderr, told
+    assert f"{{{process.pid}: " in done.stdout or "Permission denied" in done.stderr, done
 
 
 @pytest.mark.parametrize("does", ["exec", "fork", "thread", "end"])
-def test_a_target_that_becomes_another_while_it_is_looked_at(does):
+def test_a_target_that_becomes_another_during_observation(does):
     """Between two samples it is another program, has a child, has a thread more, or is gone: nothing is claimed."""
-    with running(sys.executable, "-c", TOLD, does) as process:
-        told = []
+    with running(sys.executable, "-c", PROGRAM, does) as process:
+        replies = []
 
         def moves(_):
-            if not told:
+            if not replies:
                 process.stdin.write("\n")
                 process.stdin.flush()
-                told.append(process.stdout.readline())
+                replies.append(process.stdout.readline())
 
-        _, verdict = looked_at(process.pid, sleep=moves)
-    assert told == ["" if does == "end" else "moved\n"]
+        _, verdict = observe(process.pid, sleep=moves)
+    assert replies == ["" if does == "end" else "moved\n"]
     assert verdict.cause not in {"deadlock", "locks", "spin_python", "spin_native", "stopped"}
     assert verdict.outcome != "hang" or verdict.cause in {"dead", "input"}, verdict.sentence
 
@@ -147,9 +148,9 @@ def test_a_reader_of_stacks_that_hangs_itself(tmp_path, monkeypatch):
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\nexec sleep 600\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(stacks, "tool", lambda: str(tool))
-    monkeypatch.setattr(stacks, "LIMIT_S", 0.2)
+    monkeypatch.setattr(stacks, "find_tool", lambda: str(tool))
+    monkeypatch.setattr(stacks, "TIMEOUT_S", 0.2)
     with running(sys.executable, "-c", LOCKS) as process:
-        snapshot, verdict = looked_at(process.pid)
+        snapshot, verdict = observe(process.pid)
     assert (verdict.outcome, verdict.code) == ("unknown", "")
-    assert "no answer within" in " ".join(snapshot.blind)
+    assert "did not answer within" in " ".join(snapshot.blind)

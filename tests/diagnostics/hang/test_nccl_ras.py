@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.hang.judge.decide import judge
-from diagnostics.hang.look import around, find, ras
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.collect import discovery, nccl_ras, peers
 from diagnostics.hang.snapshot import Process, Snapshot, StackFrame, Thread
 
 WORDS = ("CLIENT PROTOCOL ", "TIMEOUT ", "SET FORMAT ")
@@ -23,8 +23,8 @@ def status(counts):
          "status": {"init_state": 0}, "collective_counts": {"AllReduce": count, "Broadcast": 1}}
         for rank, count in enumerate(counts)
     ]  # fmt: skip
-    one = {"hash": "0x1", "size": len(ranks), "ranks": ranks, "missing_ranks": []}
-    return {"nccl_version": "2.28.3", "communicators": [one], "ras": {"timeouts_count": 0}}
+    communicator = {"hash": "0x1", "size": len(ranks), "ranks": ranks, "missing_ranks": []}
+    return {"nccl_version": "2.28.3", "communicators": [communicator], "ras": {"timeouts_count": 0}}
 
 
 def answered(line, document):
@@ -71,18 +71,18 @@ def until_closed(client):
 def test_it_is_asked_by_its_protocol():
     """And gives its document."""
     with standing_in(speak(status((3, 4)))) as port:
-        assert ras.ask(("127.0.0.1", port), limit_s=30) == status((3, 4))
+        assert nccl_ras.query(("127.0.0.1", port), timeout_s=30) == status((3, 4))
 
 
 def test_one_that_says_nothing_is_given_up():
     """Within the limit, which is all that a job that hangs may cost."""
     with standing_in(until_closed) as port:
-        assert ras.ask(("127.0.0.1", port), limit_s=0.05) is None
+        assert nccl_ras.query(("127.0.0.1", port), timeout_s=0.05) is None
 
 
 def test_one_that_says_too_much_is_given_up(monkeypatch):
     """Of whatever listens there no more is kept than a status may have."""
-    monkeypatch.setattr(ras, "MOST_BYTES", 1000)
+    monkeypatch.setattr(nccl_ras, "MAX_BYTES", 1000)
 
     def serve(client):
         try:
@@ -92,14 +92,14 @@ def test_one_that_says_too_much_is_given_up(monkeypatch):
             pass
 
     with standing_in(serve) as port:
-        assert ras.ask(("127.0.0.1", port), limit_s=30) is None
+        assert nccl_ras.query(("127.0.0.1", port), timeout_s=30) is None
 
 
 def test_nobody_there_is_no_fault():
     """It may have ended since."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-    assert ras.ask(address) is None
+    assert nccl_ras.query(address) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -107,12 +107,12 @@ def test_only_a_process_of_the_job_is_asked(host):
     """Which one listens at RAS's port, the kernel says."""
     with socket.create_server((host, 0)) as server:
         port = server.getsockname()[1]
-        seen = around.Surroundings(find.table(), {}, {})
-        around.survey(seen, [os.getpid()])
-        assert ras.listening(seen, [os.getpid()]) is None
-        seen.processes[os.getpid()].environment = {ras.ADDRESS: f"localhost:{port}"}
-        assert ras.listening(seen, [os.getpid()]) == ("127.0.0.1", port)
-        assert ras.listening(seen, [os.getppid()]) is None
+        host_table = peers.Host(discovery.process_table())
+        host_table.survey([os.getpid()])
+        assert nccl_ras.find_service(host_table, [os.getpid()]) is None
+        host_table.processes[os.getpid()].environment = {nccl_ras.ADDRESS_VARIABLE: f"localhost:{port}"}
+        assert nccl_ras.find_service(host_table, [os.getpid()]) == ("127.0.0.1", port)
+        assert nccl_ras.find_service(host_table, [os.getppid()]) is None
 
 
 def rank(number):
@@ -129,10 +129,10 @@ def rank(number):
 def test_who_has_begun_less_is_named_though_all_stacks_are_alike():
     """That is what no stack tells: each is in an all_reduce."""
     ranks = tuple(map(rank, range(3)))
-    alike = judge(Snapshot(ranks, seconds=1.5)).verdict
-    told = ras.collectives(status((7, 6, 7)), ranks)
-    verdict = judge(Snapshot(ranks, collectives=told, seconds=1.5)).verdict
-    assert alike.outcome == "unknown"
+    same = diagnose(Snapshot(ranks, seconds=1.5)).verdict
+    counts = nccl_ras.collectives_of(status((7, 6, 7)), ranks)
+    verdict = diagnose(Snapshot(ranks, collectives=counts, seconds=1.5)).verdict
+    assert same.outcome == "unknown"
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/101",))
 
 
@@ -141,13 +141,13 @@ def test_who_has_begun_less_is_named_though_all_stacks_are_alike():
 )
 def test_what_tells_no_ranks_apart_says_nothing(document):
     """Nor does what is no document of RAS's."""
-    assert ras.collectives(document, map(rank, range(3))) == ()
+    assert nccl_ras.collectives_of(document, map(rank, range(3))) == ()
 
 
 def test_one_rank_and_several_are_told_in_their_own_words():
     """Who is missing from several is none of them; of one alone that is all there is to say."""
     alone = replace(rank(0), world=None)
-    one = judge(Snapshot((alone,), seconds=1.5)).verdict.sentence
-    several = judge(Snapshot(tuple(map(rank, range(3))), seconds=1.5)).verdict.sentence
-    assert "rank 0 is in all_reduce" in one
+    single = diagnose(Snapshot((alone,), seconds=1.5)).verdict.sentence
+    several = diagnose(Snapshot(tuple(map(rank, range(3))), seconds=1.5)).verdict.sentence
+    assert "rank 0 (pid 100) is in all_reduce" in single
     assert "are all in all_reduce" in several
