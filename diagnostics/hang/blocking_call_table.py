@@ -212,7 +212,10 @@ IDLE_FRAMES: tuple[tuple[str, str], ...] = (
     (r"prometheus_client/.*", r".*"),
     # Subscribers.
     (r"redis/(asyncio/)?client\.py", r"listen|get_message|run"),
-    (r"torch/distributed/elastic/.*", r"(?!(?:next_rendezvous|run|_?wait_\w+|synchronize|barrier|get_all)$).*"),
+    (
+        r"torch/distributed/elastic/.*",
+        r"(?!(?:next_rendezvous|run|_?wait_\w+|synchronize|barrier|get_all)$).*",
+    ),
     (r"ray/(_private/)?workers/default_worker\.py", r".*"),
     # Ray's own threads, and a worker that waits for its next task.
     (r"ray/(profiling|import_thread|log_monitor|monitor|memory_monitor)\.py", r".*"),

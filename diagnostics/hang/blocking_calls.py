@@ -125,10 +125,14 @@ _UNSPECIFIC = ("event", "loop", "pipe", "http", "lock", "socket", "device")
 # Native waits that count only if Python code called them.
 _NEEDS_PYTHON_CALLER = ("device", "threads")
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
-_PROGRAM_CALLS = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed")
+_PROGRAM_CALLS = re.compile(
+    r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed"
+)
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
 _PYTHON_FRAME = re.compile(r"\.pyx? |\b_?Py(?:Eval|Object|Run|C?Function|Thread|UFunc|Array)|\bPy_")
-_FORK_FRAME = re.compile(r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$")
+_FORK_FRAME = re.compile(
+    r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$"
+)
 _RELEASE_FRAME = re.compile(r"(?:threading|logging/__init__)\.py:(?:_release_save|release|_releaseLock)$")
 _LOG_WRITES = ("emit", "flush", "handle", "_acquireLock", "acquire")
 # The kind of a blocking C function named in the innermost source line.
@@ -221,7 +225,11 @@ def classify_thread(process: Process, thread: Thread) -> BlockingCall:
 
 
 def _without_stack(process: Process, thread: Thread) -> BlockingCall:
-    if not process.python and _FILTERS.search(process.title.split(" ")[0]) and thread.syscall not in _CHILD_WAITS:
+    if (
+        not process.python
+        and _FILTERS.search(process.title.split(" ")[0])
+        and thread.syscall not in _CHILD_WAITS
+    ):
         return BlockingCall("pipe_full" if thread.syscall in ("write", "writev") else "idle")
     if thread.busy and thread.runnable is not None:
         return BlockingCall("compute")  # in native code, as a process that ends
@@ -294,7 +302,9 @@ def _counts(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
         return False
     if inner is None:
         return True
-    if (inner.kind, kind) == ("lock", "event") or ((inner.kind, kind) == ("loop", "pipe") and not thread.syscall):
+    if (inner.kind, kind) == ("lock", "event") or (
+        (inner.kind, kind) == ("loop", "pipe") and not thread.syscall
+    ):
         return True
     return kind in (("rendezvous", "collective") if inner.kind == "device" else _SPECIFIC)
 

@@ -93,7 +93,9 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
         if kind not in _WITHIN_PROCESS and kind not in IDLE:
             return tuple(steps)
         visited = {thread.tid for thread, _ in steps}
-        candidates = [t for t in process.threads if t.tid not in visited and calls[t.tid].kind not in (*IDLE, "unseen")]
+        candidates = [
+            t for t in process.threads if t.tid not in visited and calls[t.tid].kind not in (*IDLE, "unseen")
+        ]
         if kind in IDLE:
             # The event loop is idle: a thread of its pool may not be.
             candidates = [t for t in candidates if calls[t.tid].caller is not None]
@@ -103,7 +105,8 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
             return tuple(steps)
         # A wait for something outside this process says more than one for another thread.
         best = min(
-            candidates, key=lambda t: (calls[t.tid].kind in _WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid)
+            candidates,
+            key=lambda t: (calls[t.tid].kind in _WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),
         )
         if kind in IDLE and calls[best.tid].kind == "native":
             return tuple(steps)
@@ -113,7 +116,9 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
     """Return threads that wait for different locks while no other thread works: each must hold another's."""
     active = [
-        t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "join", "future", "pool", "native")
+        t
+        for t in process.threads
+        if calls[t.tid].kind not in (*IDLE, "unseen", "join", "future", "pool", "native")
     ]
     at_lock = [t for t in active if calls[t.tid].kind == "lock"]
     locks = {t.futex or str(calls[t.tid].caller or calls[t.tid].frame) for t in at_lock}
@@ -126,7 +131,10 @@ def _runs_event_loop(thread: Thread) -> bool:
         name = frame.path.rpartition("/")[2]
         if "twisted/internet/" in frame.path:
             return True
-        if (frame.function, name) in (("_run_once", "base_events.py"), ("run_until_complete", "base_events.py")):
+        if (frame.function, name) in (
+            ("_run_once", "base_events.py"),
+            ("run_until_complete", "base_events.py"),
+        ):
             return True
         # In a part of a stack only the callback's start is visible; a loop in C, as uvloop's, has no frame at all.
         if (frame.function, name) == ("run", "runners.py"):

@@ -46,8 +46,8 @@ def collective_edges(index: JobIndex) -> Iterator[tuple[str, Edge]]:
                 yield process.key, _edge(index, process, absentee, "is not in it")
             yield from ((process.key, edge) for edge in _to_missing(index, process, group, missing))
         if not outside and not missing:
-            apart = list(_edges_between_collectives(index, inside))
-            yield from apart or (pair for p in inside for pair in _edges_to_engines(index, p, group))
+            separate = list(_edges_between_collectives(index, inside))
+            yield from separate or (pair for p in inside for pair in _edges_to_engines(index, p, group))
 
 
 def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
@@ -57,8 +57,8 @@ def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
     for process in index.snapshot.processes:
         if process.role == "trainer":
             # A store on the host's own address is a different one on each host.
-            apart = f" on {process.host}" if process.host and process.job.startswith(_LOCAL) else ""
-            name = f"{process.job}{apart}" if process.job else f"{process.host} children of {process.ppid}"
+            separate = f" on {process.host}" if process.host and process.job.startswith(_LOCAL) else ""
+            name = f"{process.job}{separate}" if process.job else f"{process.host} children of {process.ppid}"
             groups[name].append(process)
         elif process.role == "engine worker":
             groups[f"{process.host} workers of {process.ppid}"].append(process)
@@ -91,12 +91,16 @@ def missing_ranks(name: str, group: list[Process]) -> list[int]:
     return sorted(set(range(world)) - {p.rank for p in group if p.rank is not None})
 
 
-def _to_missing(index: JobIndex, process: Process, group: list[Process], missing: list[int]) -> Iterator[Edge]:
+def _to_missing(
+    index: JobIndex, process: Process, group: list[Process], missing: list[int]
+) -> Iterator[Edge]:
     state = index.states[process.key]
     ranks = f"ranks with a process: {', '.join(str(p.rank) for p in group)}"
     for rank in missing:
         label = f"rank {rank} of {group[0].world}"
-        yield Edge(process.key, f"rank {rank}", "collective", label, _verb(state), (_where(state), ranks), "all")
+        yield Edge(
+            process.key, f"rank {rank}", "collective", label, _verb(state), (_location(state), ranks), "all"
+        )
 
 
 def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
@@ -124,7 +128,9 @@ def _behind_edge(index: JobIndex, edge: Edge, source: Process, target: Process) 
     if mine.enqueued <= theirs.enqueued:
         return None
     last = f", the last {theirs.operation}" if theirs.operation else ""
-    evidence = f"rank {target.rank} started {theirs.enqueued} collectives{last}; rank {source.rank} {mine.enqueued}"
+    evidence = (
+        f"rank {target.rank} started {theirs.enqueued} collectives{last}; rank {source.rank} {mine.enqueued}"
+    )
     return replace(edge, kind="behind", evidence=(evidence,))
 
 
@@ -150,9 +156,13 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
         most = max(record.enqueued for record in recorded.values())
         if len({record.enqueued for record in recorded.values()}) > 1:
             return {
-                key: "ahead" if record.enqueued == most else f"at {record.enqueued}" for key, record in recorded.items()
+                key: "ahead" if record.enqueued == most else f"at {record.enqueued}"
+                for key, record in recorded.items()
             }
-        return {key: f"{normalized_operation(record.operation)} {record.sizes}" for key, record in recorded.items()}
+        return {
+            key: f"{normalized_operation(record.operation)} {record.sizes}"
+            for key, record in recorded.items()
+        }
     return _names_by_stack(index, inside)
 
 
@@ -196,7 +206,7 @@ def _verb(state: BlockedState) -> str:
     return f"waits in {name} for" if name else "waits at the rendezvous for"
 
 
-def _where(state: BlockedState) -> str:
+def _location(state: BlockedState) -> str:
     call = state.call
     frame = call.frame or call.caller
     called = f", called by {frame_text(call.caller)}" if call.caller and call.caller != frame else ""
@@ -204,8 +214,8 @@ def _where(state: BlockedState) -> str:
 
 
 def _edge(index: JobIndex, source: Process, target: Process, why: str, *, needs: str = "all") -> Edge:
-    state, other = index.states[source.key], index.states[target.key]
-    frame = other.call.frame or other.call.caller
-    shown = frame_text(frame) if frame else other.call.detail or other.kind
-    evidence = (_where(state), f"pid {target.pid} {why}: {shown}")
+    state, partner = index.states[source.key], index.states[target.key]
+    frame = partner.call.frame or partner.call.caller
+    visible_frame = frame_text(frame) if frame else partner.call.detail or partner.kind
+    evidence = (_location(state), f"pid {target.pid} {why}: {visible_frame}")
     return Edge(source.key, target.key, "collective", target.label, _verb(state), evidence, needs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -59,30 +60,54 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
         3: "incomplete: no permission, no process, too early, or not enough evidence",
     },
 )  # fmt: skip
-@click.option("--pid", "pids", type=int, multiple=True, metavar="PID", help="This process and its descendants.")
-@click.option("--match", "pattern", default="", metavar="PATTERN", help="Processes whose command line matches.")
+@click.option(
+    "--pid", "pids", type=int, multiple=True, metavar="PID", help="This process and its descendants."
+)
+@click.option(
+    "--match", "pattern", default="", metavar="PATTERN", help="Processes whose command line matches."
+)
 @click.option("--all", "everything", is_flag=True, help="All of your processes that look like part of a job.")
 @click.option("--from", "files", multiple=True, metavar="FILE", help="Dumps taken before; more may follow.")
-@click.option("--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls.")
+@click.option(
+    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls."
+)
 @click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
 @click.option(
-    "--hosts", "host_file", type=click.Path(path_type=Path), metavar="FILE", help="Observe these hosts over ssh."
+    "--hosts",
+    "host_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Observe these hosts over ssh.",
 )
 @click.option(
-    "--ray", is_flag=False, flag_value="auto", default="", metavar="ADDRESS", help="Observe the nodes of a Ray cluster."
+    "--ray",
+    is_flag=False,
+    flag_value="auto",
+    default="",
+    metavar="ADDRESS",
+    help="Observe the nodes of a Ray cluster.",
 )
-@click.option("--host-command", default="", metavar="WORDS", help="Instead of ssh, e.g. 'kubectl exec -i {host} --'.")
+@click.option(
+    "--host-command", default="", metavar="WORDS", help="Instead of ssh, e.g. 'kubectl exec -i {host} --'."
+)
 @click.option(
     "--host-python", default="", metavar="PATH", help="Python on the hosts; with --ray one here that has Ray."
 )
 @click.option(
-    "--node-limit", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Time limit for each host."
+    "--node-limit",
+    type=float,
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit for each host.",
 )
 @click.option("--seconds", type=Duration(), default=1.5, show_default=True, help="How long to observe.")
 @click.option(
     "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
 )
-@click.option("--patience", type=Duration(), default=PATIENCE_S, show_default=True, help="A wait is normal that long.")
+@click.option(
+    "--patience", type=Duration(), default=PATIENCE_S, show_default=True, help="A wait is normal that long."
+)
 @click.option(
     "--busy-patience",
     type=Duration(),
@@ -143,7 +168,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
         progress.update("reading the dumps")
         return read_files(request.files)
     if request.host_file or request.ray:
-        nodes = SimpleNamespace(
+        nodes = Namespace(
             hosts=request.host_file, ray=request.ray, host_command=request.host_command,
             host_python=request.host_python, node_limit=request.node_limit,
         )  # fmt: skip
@@ -163,8 +188,8 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
 
 def diagnose_jobs(request: SimpleNamespace, snapshot: Snapshot) -> list[Diagnosis]:
     """Return one diagnosis per job, the worst first; processes that were named are one job."""
-    named = request.pids or request.pattern or request.files
-    jobs = [snapshot] if named else split_jobs(snapshot)
+    labelled = request.pids or request.pattern or request.files
+    jobs = [snapshot] if labelled else split_jobs(snapshot)
     patience = Patience(request.patience, request.busy_patience)
     diagnoses = [with_issue(diagnose(job, patience, _selection_words(request))) for job in jobs]
     return sorted(diagnoses, key=lambda diagnosis: _SEVERITY.get(diagnosis.verdict.outcome, 1))

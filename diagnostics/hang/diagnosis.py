@@ -53,7 +53,9 @@ class Diagnosis:
     graph: dict[str, list[Edge]]
 
 
-def diagnose(snapshot: Snapshot, patience: Patience | None = None, selection: tuple[str, ...] = ()) -> Diagnosis:
+def diagnose(
+    snapshot: Snapshot, patience: Patience | None = None, selection: tuple[str, ...] = ()
+) -> Diagnosis:
     """Return the verdict on a snapshot.
 
     Args:
@@ -90,7 +92,9 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
         return _nothing_waits(index, blockers, incomplete=incomplete)
     key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
     victims = tuple(
-        k for k, blocker in waiting.items() if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
+        k
+        for k, blocker in waiting.items()
+        if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
     )
     verdict = Verdict(
         HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain,
@@ -130,7 +134,9 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     if blocker.level == "quiet" or state.kind in IDLE:
         return state.kind == "loop" and bool(index.open_requests(state.process))
     children = index.children(state.process)
-    if state.kind in ("sleep", "child", "join") and any(index.states[child.key].kind != "dead" for child in children):
+    if state.kind in ("sleep", "child", "join") and any(
+        index.states[child.key].kind != "dead" for child in children
+    ):
         return False  # it started the others, and waits for their end
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"
@@ -140,7 +146,7 @@ def _rank(
     index: JobIndex, blocker: RootBlocker, waiting: dict[str, RootBlocker]
 ) -> tuple[int, int, int, bool, bool, int]:
     """Order blockers: the most telling first; among equals what most wait for, then the longest chain."""
-    same = sum(1 for other in waiting.values() if other.culprits == blocker.culprits)
+    same = sum(1 for partner in waiting.values() if partner.culprits == blocker.culprits)
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = _LEVELS[blocker.level]
     if blocker.cause in ("native", "poll") and level == 2:
@@ -227,9 +233,9 @@ def _says_nothing(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _is_incomplete(index: JobIndex) -> bool:
     inspected = [s for s in index.states.values() if s.process.role != "helper" and s.process.python]
-    others = [s for s in index.states.values() if s.process.role != "helper" and s.kind != "unseen"]
+    siblings = [s for s in index.states.values() if s.process.role != "helper" and s.kind != "unseen"]
     missing = bool(index.snapshot.missing) or any(s.kind == "unseen" for s in inspected)
-    return missing or not (inspected or others)
+    return missing or not (inspected or siblings)
 
 
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
@@ -237,17 +243,19 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
     waiting = [key for key, state in index.states.items() if state.kind == "rendezvous"]
-    apart = _ranks_apart(index, waiting)
-    victims = tuple(dict.fromkeys(key for key in (*waiting, *verdict.victims) if key not in apart))
-    chain = verdict.chain if apart == verdict.culprits else ()
-    settled = replace(verdict, culprits=apart, victims=victims, chain=chain)
-    evidence = sentences.evidence_of_culprits(index, replace(settled, culprits=apart or tuple(waiting)))
-    sentence = (
-        sentences.sentence_of(index, settled)
-        if apart
-        else sentences.missing_at_rendezvous(index, settled, tuple(waiting))
+    separate = _ranks_apart(index, waiting)
+    victims = tuple(dict.fromkeys(key for key in (*waiting, *verdict.victims) if key not in separate))
+    chain = verdict.chain if separate == verdict.culprits else ()
+    resolved_verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
+    evidence = sentences.evidence_of_culprits(
+        index, replace(resolved_verdict, culprits=separate or tuple(waiting))
     )
-    return replace(settled, sentence=sentence, evidence=evidence)
+    sentence = (
+        sentences.sentence_of(index, resolved_verdict)
+        if separate
+        else sentences.missing_at_rendezvous(index, resolved_verdict, tuple(waiting))
+    )
+    return replace(resolved_verdict, sentence=sentence, evidence=evidence)
 
 
 def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
@@ -275,7 +283,9 @@ def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     with_state = [state for state in states if state.process.state]
     texts = []
     if with_state and not any(state.kind in ("stopped", "dead", "kernel") for state in with_state):
-        texts.append(f"none of {len(with_state)} processes is stopped, dead or in the kernel (/proc/PID/stat)")
+        texts.append(
+            f"none of {len(with_state)} processes is stopped, dead or in the kernel (/proc/PID/stat)"
+        )
     inspected = [state for state in states if state.kind != "unseen"]
     if inspected and not verdict.cycle:
         texts.append(f"no cycle of waits among the {len(inspected)} processes that were inspected")
@@ -293,9 +303,15 @@ def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]
         return ()
     commands = []
     if verdict.cause == "elsewhere":
-        commands.append("run hang on the host at the other end of that connection, or on all: hang --hosts FILE")
+        commands.append(
+            "run hang on the host at the other end of that connection, or on all: hang --hosts FILE"
+        )
     if verdict.cause == "pending":
-        commands += ["ray status", "ray list actors --filter state=PENDING_CREATION", "ray list placement-groups"]
+        commands += [
+            "ray status",
+            "ray list actors --filter state=PENDING_CREATION",
+            "ray list placement-groups",
+        ]
     if verdict.outcome == UNKNOWN:
         if any(state.kind in ("collective", "rendezvous") for state in index.states.values()):
             commands += [

@@ -65,9 +65,10 @@ def other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
     if index.snapshot.live or blocker.chain or blocker.level != "stuck":
         return False
     states = [index.states[key] for key in blocker.culprits if key in index.states]
-    named = index.snapshot.source.startswith("py-spy")  # it names the main thread reliably
+    labelled = index.snapshot.source.startswith("py-spy")  # it names the main thread reliably
     if blocker.cause == "elsewhere" or any(
-        _may_be_idle_worker(state) and not (named and state.steps[0][0].name == "MainThread") for state in states
+        _may_be_idle_worker(state) and not (labelled and state.steps[0][0].name == "MainThread")
+        for state in states
     ):
         return True
     return blocker.cause in _OWN_WAITS and bool(states) and not any(map(_starts_at_main, states))
@@ -88,10 +89,10 @@ def _starts_at_main(state: BlockedState) -> bool:
     if not state.steps:
         return False
     first = state.steps[0][0]
-    named = first.name == "MainThread" or first.tid == state.process.pid
-    own = [frame for frame in first.frames if not LIBRARY.search(frame.path)]
+    labelled = first.name == "MainThread" or first.tid == state.process.pid
+    own_frames = [frame for frame in first.frames if not LIBRARY.search(frame.path)]
     started = first.frames and _THREAD_START.fullmatch(first.frames[-1].function)
-    return named or len(own) >= _OWN_FRAMES_OF_WORK or not started
+    return labelled or len(own_frames) >= _OWN_FRAMES_OF_WORK or not started
 
 
 def rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
@@ -110,10 +111,10 @@ def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
         return verdict
     [(name, _)] = Counter(classes.values()).most_common(1)
     keys = tuple(key for key, value in classes.items() if value == name)
-    cause, why = _INFERENCES[name]
+    cause, reason = _INFERENCES[name]
     return replace(
         verdict, outcome=HANG, cause=cause, certainty="hypothesis", culprits=(), chain=(), cycle=False, victims=keys,
-        sentence=sentences.inferred(index, keys, why), evidence=sentences.evidence_of_victims(index, keys),
+        sentence=sentences.inferred(index, keys, reason), evidence=sentences.evidence_of_victims(index, keys),
     )  # fmt: skip
 
 

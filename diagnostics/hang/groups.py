@@ -13,8 +13,10 @@ def same_place_groups(document: dict[str, Any]) -> list[tuple[str, Members]]:
     for process in document["processes"]:
         if process["role"] != "helper":
             groups.setdefault((process["text"], process["where"]), []).append(process)
-    named = [(f"{text} in {where}" if where else text, members) for (text, where), members in groups.items()]
-    return sorted(named, key=lambda item: (len(item[1]), item[1][0]["pid"]))
+    labelled = [
+        (f"{text} in {where}" if where else text, members) for (text, where), members in groups.items()
+    ]
+    return sorted(labelled, key=lambda item: (len(item[1]), item[1][0]["pid"]))
 
 
 def group_name(members: Members, most: int = 6) -> str:

@@ -13,10 +13,17 @@ from diagnostics.nodes.program import Carried
 from diagnostics.output.redact import mask
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
-    from types import SimpleNamespace
 
-_PARTS = ("__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt")
+_PARTS = (
+    "__init__.py",
+    "safe_io.py",
+    "hang/__init__.py",
+    "hang/snapshot.py",
+    "hang/collect/*.py",
+    "hang/collect/*.txt",
+)
 """Sources that travel: standard library only."""
 
 
@@ -26,7 +33,7 @@ def collector(pattern: str, seconds: float, samples: int) -> Carried:
     return Carried("diagnostics.hang.collect.remote", _PARTS, options)
 
 
-def take_snapshots(nodes: SimpleNamespace, program: Carried) -> Snapshot:
+def take_snapshots(nodes: Namespace, program: Carried) -> Snapshot:
     """Return what all hosts observed, as one job; a host without an answer is named as missing.
 
     Args:
@@ -39,15 +46,15 @@ def take_snapshots(nodes: SimpleNamespace, program: Carried) -> Snapshot:
         NoProcessError: All answered, and none has a process of a job.
     """
     if nodes.ray:
-        named = [(member.name, member.answer) for member in cluster.chosen(nodes, "", program)]
+        labelled = [(member.name, member.answer) for member in cluster.chosen(nodes, "", program)]
     else:
         listed, answers = reach.chosen(nodes, "", lambda _: program)
-        named = [(hosts.name(host, listed), answer) for host, answer in zip(listed, answers, strict=True)]
+        labelled = [(hosts.name(host, listed), answer) for host, answer in zip(listed, answers, strict=True)]
     # The report may be shared: names of hosts stand on standard error only.
-    for number, (name, answer) in enumerate(named, start=1):
-        why = f": {answer.problem}" if answer.problem else ""
-        print(mask(f"host-{number} is {name}{why}"), file=sys.stderr)
-    return join_answers([answer for _, answer in named])
+    for number, (name, answer) in enumerate(labelled, start=1):
+        reason = f": {answer.problem}" if answer.problem else ""
+        print(mask(f"host-{number} is {name}{reason}"), file=sys.stderr)
+    return join_answers([answer for _, answer in labelled])
 
 
 def join_answers(answers: Sequence[NodeAnswer]) -> Snapshot:
@@ -63,7 +70,7 @@ def join_answers(answers: Sequence[NodeAnswer]) -> Snapshot:
             parts.append(Snapshot.from_json(answer.document()).on_host(host))
         except (AnswerError, SnapshotError) as error:
             parts.append(Snapshot(blind=(f"{host}: {error}",), missing=(host,)))
-    whole = join_snapshots(parts)
-    if not whole.processes and not whole.missing:
-        raise NoProcessError(f"none of {len(parts)} hosts has such a process: {'; '.join(whole.notes)}")
-    return whole
+    joined = join_snapshots(parts)
+    if not joined.processes and not joined.missing:
+        raise NoProcessError(f"none of {len(parts)} hosts has such a process: {'; '.join(joined.notes)}")
+    return joined

@@ -73,7 +73,9 @@ class JobIndex:
                 continue
             for state in consumers:
                 self._set_kind(state, "idle")
-            if parent.kind == "event" and all(self.states[state.process.key].kind in IDLE for state in workers):
+            if parent.kind == "event" and all(
+                self.states[state.process.key].kind in IDLE for state in workers
+            ):
                 self._set_kind(parent, "idle")
 
     def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
@@ -139,8 +141,8 @@ class JobIndex:
             if (candidate.local, candidate.remote) == (socket.remote, socket.local)
             and (candidate.host == process.host or not local)
         ]
-        owners = [owner for key in ends for owner, _ in self.owners.get(key, ())]
-        return owners or [p for p in self._listeners(process.host, socket) if p.key != process.key]
+        remote_owners = [owner for key in ends for owner, _ in self.owners.get(key, ())]
+        return remote_owners or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
         """Return whether a process is connected to its own listener."""
@@ -163,7 +165,9 @@ class JobIndex:
         hosts = {
             candidate.host
             for candidate in self.sockets.values()
-            if candidate.kind == "tcp" and candidate.local.rpartition(":")[0] == address and not is_loopback(address)
+            if candidate.kind == "tcp"
+            and candidate.local.rpartition(":")[0] == address
+            and not is_loopback(address)
         }
         if is_loopback(address):
             hosts.add(host)

@@ -145,7 +145,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
 def _stack_pattern(diagnosis: Diagnosis, states: list[BlockedState]) -> str:
     cause = diagnosis.verdict.cause
     state = states[0]
-    frames = [frame for each in states for thread, _ in each.steps for frame in thread.frames]
+    frames = [frame for entry in states for thread, _ in entry.steps for frame in thread.frames]
     functions = {frame.function for frame in frames}
     forked = any(is_forked(thread) for thread, _ in state.steps)
     if cause == "connect":
@@ -159,7 +159,10 @@ def _stack_pattern(diagnosis: Diagnosis, states: list[BlockedState]) -> str:
         return "output_not_read" if waits else ""
     if state.kind == "threads" or (forked and any(_OPENMP.search(name) for name in functions)):
         return "openmp_after_fork"
-    if any("importlib" in f.path and f.function in ("acquire", "_lock_unlock_module", "__enter__") for f in frames):
+    if any(
+        "importlib" in f.path and f.function in ("acquire", "_lock_unlock_module", "__enter__")
+        for f in frames
+    ):
         return "import_lock"
     chain = diagnosis.verdict.chain
     if state.kind == "processes_lock" or (chain and chain[-1].kind == "processes_lock"):
@@ -191,12 +194,18 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
     """Return the fix: first what the stacks call for, then the issue's mitigations in the words of one framework."""
     special = stack_fix(diagnosis)
-    triggers = (special.trigger,) if special and special.trigger in {trigger.name for trigger in issue.triggers} else ()
+    triggers = (
+        (special.trigger,)
+        if special and special.trigger in {trigger.name for trigger in issue.triggers}
+        else ()
+    )
     ranked = offers.remedy(issue, triggers=triggers, frameworks=frameworks_in_stacks(diagnosis))
     if special is None:
         return ranked
     helping = tuple(offer for offer in ranked.offers if not triggers or set(triggers) & set(offer.helps))
-    return Fix((Advice(special.advice), Explain(issue.code)), helping if triggers else (), ranked.does_not_help)
+    return Fix(
+        (Advice(special.advice), Explain(issue.code)), helping if triggers else (), ranked.does_not_help
+    )
 
 
 def finding_of(diagnosis: Diagnosis) -> Finding | None:

@@ -29,7 +29,9 @@ def draw(document: dict[str, Any]) -> tuple[str, str]:
         places = arrange(nodes, depth)
         width = max((x for x, _ in places.values()), default=0) + _WIDTH + _EDGE
         height = max((y for _, y in places.values()), default=0) + _HEIGHT + _EDGE
-        shapes = [_arrow(name, places, pair, certain=certain, on=pair in on) for pair, certain in edges.items()]
+        shapes = [
+            _arrow(name, places, pair, certain=certain, on=pair in on) for pair, certain in edges.items()
+        ]
         shapes += [_box(places[key], *nodes[key], hang=document["outcome"] == "hang") for key in nodes]
         # With its size as attributes: an SVG without fills its container.
         frame = f"class='{name}' width='{width}' height='{height}' viewBox='0 0 {width} {height}'"
@@ -75,7 +77,10 @@ def _nodes(document: dict[str, Any]) -> tuple[dict[str, tuple[str, str, bool]], 
     member: dict[str, str] = {}
     for where, members in same_place_groups(document):
         guilty = [process for process in members if process["key"] in document["culprits"]]
-        for part in (*([process] for process in guilty), [process for process in members if process not in guilty]):
+        for part in (
+            *([process] for process in guilty),
+            [process for process in members if process not in guilty],
+        ):
             if part:
                 name = part[0]["key"]
                 nodes[name] = (group_name(part, 4), where, bool(part[0] in guilty))
@@ -139,7 +144,8 @@ def _box(place: tuple[int, int], name: str, where: str, guilty: bool, *, hang: b
     mark = " class='bad'" if guilty and hang else ""
     lines = textwrap.wrap(where, _WRAP, max_lines=2, placeholder=" …")
     details = "".join(
-        f"<text class='dim' x='{x + 10}' y='{y + 38 + 15 * n}'>{escape(line)}</text>" for n, line in enumerate(lines)
+        f"<text class='dim' x='{x + 10}' y='{y + 38 + 15 * n}'>{escape(line)}</text>"
+        for n, line in enumerate(lines)
     )
     return (
         f"<g><title>{escape(name)}: {escape(where)}</title>"

@@ -199,14 +199,17 @@ def _print_first_screen(console: Console, document: dict[str, Any], finding: Fin
     print_text(console, f"{_observed(document)}; --verbose shows everything", "dim")
 
 
-def _print_everything(console: Console, document: dict[str, Any], finding: Finding | None, *, stacks: bool) -> None:
+def _print_everything(
+    console: Console, document: dict[str, Any], finding: Finding | None, *, stacks: bool
+) -> None:
     console.print()
     _print_chain(console, document, evidence=True)
     if finding:
         console.print()
         print_finding(console, finding, verbose=True)
     groups = [
-        f"{_mark(document, members)}{group_name(members)}: {text}" for text, members in same_place_groups(document)
+        f"{_mark(document, members)}{group_name(members)}: {text}"
+        for text, members in same_place_groups(document)
     ]
     _print_section(console, "All processes", groups)
     for title, key in (*SECTIONS, ("Notes", "notes")):
@@ -244,7 +247,9 @@ def _observed(document: dict[str, Any]) -> str:
     count = count_of(len(document["processes"]), "process")
     if document["source"] != "live":
         return f"read from: {document['source']}; {count}; nothing is known of what is not in it"
-    return f"{count} observed for {document['watched_s']:g} s; nothing was stopped, no local variable was read"
+    return (
+        f"{count} observed for {document['watched_s']:g} s; nothing was stopped, no local variable was read"
+    )
 
 
 # HTML.

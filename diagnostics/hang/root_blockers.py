@@ -92,13 +92,13 @@ def find_root_blocker(
 
 def _follow(index: JobIndex, graph: dict[str, list[Edge]], path: tuple[Edge, ...], edge: Edge) -> RootBlocker:
     chain = (*path, edge)
-    sources = [each.source for each in chain]
+    sources = [entry.source for entry in chain]
     if edge.target not in sources:
         return find_root_blocker(index, graph, edge.target, chain)
     cycle = chain[sources.index(edge.target) :]
-    certain = all(each.certain for each in cycle)
+    certain = all(entry.certain for entry in cycle)
     return RootBlocker(
-        "cycle", "deadlock", tuple(each.source for each in cycle), chain, patient=not certain,
+        "cycle", "deadlock", tuple(entry.source for entry in cycle), chain, patient=not certain,
         certainty="established" if certain else "supported",
     )  # fmt: skip
 

@@ -38,9 +38,7 @@ _PHRASES = {
     "pending": CAUSES["pending"],
 }
 _WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
-_SAME_COLLECTIVE = (
-    "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."
-)
+_SAME_COLLECTIVE = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."
 
 
 def sentence_of(index: JobIndex, verdict: Verdict) -> str:
@@ -48,7 +46,9 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
     names = [_label(index, key, verdict) for key in verdict.culprits]
     who = _enumerate(names) if len(names) <= _MAX_NAMES else f"{len(names)} processes"
     if verdict.cycle and verdict.cause == "deadlock":
-        steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in _cycle(verdict)]
+        steps = [
+            f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in _cycle(verdict)
+        ]
         return f"Deadlock: {'; '.join(steps)}."
     what, since = _predicate(index, verdict), _since(verdict)
     victims = _victims(index, verdict)

@@ -66,7 +66,9 @@ def _edge(
     needs: str = "any",
     certain: bool = True,
 ) -> Edge:
-    return Edge(state.process.key, target.key, state.kind, target.label, text, tuple(evidence), needs, certain)
+    return Edge(
+        state.process.key, target.key, state.kind, target.label, text, tuple(evidence), needs, certain
+    )
 
 
 def _frame_evidence(state: BlockedState) -> str:
@@ -109,13 +111,18 @@ def _descriptor_edges(index: JobIndex, state: BlockedState, thread: Thread) -> l
     return edges
 
 
-def _socket_edges(index: JobIndex, state: BlockedState, thread: Thread, fd: int, socket: Socket) -> list[Edge]:
+def _socket_edges(
+    index: JobIndex, state: BlockedState, thread: Thread, fd: int, socket: Socket
+) -> list[Edge]:
     process = state.process
-    ends = f"fd/{fd} is a {socket.kind} socket {socket.local} to {socket.remote or 'its peer'} ({socket.state})"
+    ends = (
+        f"fd/{fd} is a {socket.kind} socket {socket.local} to {socket.remote or 'its peer'} ({socket.state})"
+    )
     evidence = [_call_evidence(process, thread, fd), ends]
     peers = index.peers(process, socket)
     edges = [
-        _edge(state, peer, _request_text(state), [*evidence, _end_evidence(process, socket, peer)]) for peer in peers
+        _edge(state, peer, _request_text(state), [*evidence, _end_evidence(process, socket, peer)])
+        for peer in peers
     ]
     if peers:
         return edges
@@ -126,7 +133,9 @@ def _socket_edges(index: JobIndex, state: BlockedState, thread: Thread, fd: int,
     if not connected or index.connects_to_itself(process, socket):
         return []
     label = f"the process at {socket.remote}"
-    return [Edge(process.key, f"tcp {socket.remote}", state.kind, label, _request_text(state), tuple(evidence))]
+    return [
+        Edge(process.key, f"tcp {socket.remote}", state.kind, label, _request_text(state), tuple(evidence))
+    ]
 
 
 def _request_text(state: BlockedState) -> str:
@@ -160,20 +169,23 @@ def _pipe_edges(index: JobIndex, state: BlockedState, thread: Thread, fd: int) -
     evidence = (_call_evidence(process, thread, fd), f"fd/{fd} is pipe:[{item.inode}]")
     text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
     edges = [
-        _edge(state, peer, text, (*evidence, f"whose other end is open in pid {peer.pid}")) for peer in peers.values()
+        _edge(state, peer, text, (*evidence, f"whose other end is open in pid {peer.pid}"))
+        for peer in peers.values()
     ]
     return edges if writes else edges + _dead_children(index, state, evidence, certain=not peers)
 
 
-def _dead_children(index: JobIndex, state: BlockedState, evidence: Iterable[str], *, certain: bool) -> list[Edge]:
+def _dead_children(
+    index: JobIndex, state: BlockedState, evidence: Iterable[str], *, certain: bool
+) -> list[Edge]:
     """Return edges to dead children whose end of the pipe their parent has open itself, so that it never ends."""
-    why = f"and pid {state.process.pid} has the other end open itself, so the pipe never ends"
+    reason = f"and pid {state.process.pid} has the other end open itself, so the pipe never ends"
     return [
         _edge(
             state,
             child,
             "waits for data in a pipe from",
-            (*evidence, f"pid {child.pid} is dead, {why}"),
+            (*evidence, f"pid {child.pid} is dead, {reason}"),
             certain=certain,
         )
         for child in index.children(state.process)
@@ -198,7 +210,9 @@ def _any_peer(index: JobIndex, state: BlockedState) -> list[Edge]:
         for peer in index.peers(process, socket):
             where = f"fd/{item.fd}: a {socket.kind} socket {socket.local or socket.remote}".rstrip()
             evidence = (_frame_evidence(state), f"{where}, whose other end is open in pid {peer.pid}")
-            edges.setdefault(peer.key, _edge(state, peer, "waits for a message from", evidence, certain=False))
+            edges.setdefault(
+                peer.key, _edge(state, peer, "waits for a message from", evidence, certain=False)
+            )
     return list(edges.values())
 
 
@@ -277,14 +291,19 @@ def _semaphore_edges(index: JobIndex, state: BlockedState, thread: Thread) -> li
     inode = thread.futex.removeprefix("sem:")
     edges = []
     for process in index.snapshot.processes:
-        other = index.states[process.key].thread
-        waits_too = other is not None and other.futex == thread.futex
+        partner = index.states[process.key].thread
+        waits_too = partner is not None and partner.futex == thread.futex
         if process.key == state.process.key or waits_too:
             continue
         if any(name.endswith(f"#{inode}") for name in process.shared):
             task = f"/proc/{state.process.pid}/task/{thread.tid}/syscall"
-            evidence = (f"{task}: futex in a semaphore (inode {inode})", f"/proc/{process.pid}/maps has it too")
-            edges.append(_edge(state, process, "waits for a lock that may be held by", evidence, certain=False))
+            evidence = (
+                f"{task}: futex in a semaphore (inode {inode})",
+                f"/proc/{process.pid}/maps has it too",
+            )
+            edges.append(
+                _edge(state, process, "waits for a lock that may be held by", evidence, certain=False)
+            )
     return edges
 
 
@@ -300,7 +319,10 @@ def _file_lock_edges(index: JobIndex, state: BlockedState, thread: Thread) -> li
         certain = lock.inode in inodes
         if certain or (library and not inodes and lock.path.endswith(".lock")):
             name = lock.path.rpartition("/")[2] or f"inode {lock.inode}"
-            evidence = (_frame_evidence(state), f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}")
+            evidence = (
+                _frame_evidence(state),
+                f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}",
+            )
             text = f"waits for the lock of the file {name}, which is held by"
             edges.append(_edge(state, owner, text, evidence, certain=certain))
     return edges
@@ -311,10 +333,12 @@ def _ray_edges(index: JobIndex, state: BlockedState, _: Thread) -> list[Edge]:
     process = state.process
     actors = [p for p in index.snapshot.processes if p.role == "Ray actor" and p.key != process.key]
     running = [
-        p for p in actors if "." in p.title.partition("::")[2].split(" ")[0] or index.states[p.key].kind not in IDLE
+        p
+        for p in actors
+        if "." in p.title.partition("::")[2].split(" ")[0] or index.states[p.key].kind not in IDLE
     ]
-    near = {p.key for _, s in index.open_connections(process) for p in index.peers(process, s)}
-    chosen = [p for p in running if p.key in near] or running
+    nearby = {p.key for _, s in index.open_connections(process) for p in index.peers(process, s)}
+    chosen = [p for p in running if p.key in nearby] or running
     # An actor with an idle loop awaits another one.
     stuck = [p for p in chosen if index.states[p.key].kind not in IDLE]
     if state.loop_blocked and not stuck:

@@ -283,7 +283,10 @@ def main() -> int:
             try:
                 if options.kept:
                     names = json.loads(kept.with_suffix(".names").read_text())
-                    snapshot, named = files.read_files([str(kept)]), {key: set(pids) for key, pids in names.items()}
+                    snapshot, named = (
+                        files.read_files([str(kept)]),
+                        {key: set(pids) for key, pids in names.items()},
+                    )
                 elif isinstance(case, Case):
                     snapshot, named = observe(case, options.target)
                 else:

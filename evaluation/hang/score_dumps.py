@@ -1,4 +1,4 @@
-"""Dumps that others took, scored: `python -m tests.diagnostics.hang.score_dumps FOLDER`.
+"""Dumps that others took, scored: `python -m evaluation.hang.score_dumps FOLDER`.
 
 FOLDER has `labels.jsonl`: a line a dump with `file`, `hng` (codes that are right, none where no entry is), `confirmed`,
 `healthy` and `unknown_ok`; `hng` may name a cause that has no entry, as `device`; `shown` says whether the text itself
@@ -14,10 +14,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from diagnostics.hang.judge import causes
-from diagnostics.hang.judge.decide import judge
-from diagnostics.hang.judge.verdict import HANG, UNKNOWN
-from diagnostics.hang.read import ReadError, files
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.known_issues import with_issue
+from diagnostics.hang.parsers import ParseError
+from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.verdict import HANG, UNKNOWN
 
 UNREAD = "unread"
 
@@ -25,9 +26,9 @@ UNREAD = "unread"
 def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
     """What `hang --from` says of one, and what that is worth."""
     try:
-        verdict = causes.named(judge(files.read([str(path)]))).verdict
+        verdict = with_issue(diagnose(read_files([str(path)]))).verdict
         outcome, cause, code, sentence = verdict.outcome, verdict.cause, verdict.code, verdict.sentence
-    except ReadError as error:
+    except ParseError as error:
         outcome, cause, code, sentence = UNREAD, "", "", str(error).replace(str(path), path.name)
     named = (code or cause) if outcome == HANG else ""
     return {

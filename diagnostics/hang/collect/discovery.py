@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 MAX_PROCESSES = 512
 _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
-_PYTHON = re.compile(r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE)
+_PYTHON = re.compile(
+    r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
+)
 # Roles by command line, the first that matches. Ray and vLLM set their titles themselves.
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"^VLLM::EngineCor", "engine core"),
@@ -124,8 +126,8 @@ def _own_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> int | 
 
 
 def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
-    named = role_of_title(entry.title)[0] in ("process", "server")
-    return named and entry.python and not _starts_other_ranks(processes, entry)
+    labelled = role_of_title(entry.title)[0] in ("process", "server")
+    return labelled and entry.python and not _starts_other_ranks(processes, entry)
 
 
 def _starts_other_ranks(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
@@ -157,7 +159,9 @@ def select_processes(
     tops = set(pids)
     if pattern:
         matcher = re.compile(pattern)
-        tops |= {pid for pid, entry in processes.items() if pid not in excluded and matcher.search(entry.title)}
+        tops |= {
+            pid for pid, entry in processes.items() if pid not in excluded and matcher.search(entry.title)
+        }
     if everything or not (pids or pattern):
         user = os.geteuid()
         tops |= {
@@ -167,7 +171,11 @@ def select_processes(
         }
     chosen = descendants(processes, tops) - {ours}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
-    mates = {pid for pid, entry in processes.items() if pid not in excluded and job_address(entry.environment) in jobs}
+    mates = {
+        pid
+        for pid, entry in processes.items()
+        if pid not in excluded and job_address(entry.environment) in jobs
+    }
     return descendants(processes, chosen | mates) - {ours}
 
 

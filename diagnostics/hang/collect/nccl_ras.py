@@ -42,7 +42,7 @@ class RasRank:
 
 def find_service(host: Host, pids: Iterable[int]) -> tuple[str, int] | None:
     """Return the loopback address where a process of the job serves RAS; None if none does."""
-    here = _network_namespace("self")
+    current = _network_namespace("self")
     for pid in sorted(pids):
         value = host.processes[pid].environment.get(ADDRESS_VARIABLE, "").rpartition(":")[2]
         port = proc.small_int(value) or PORT
@@ -53,7 +53,7 @@ def find_service(host: Host, pids: Iterable[int]) -> tuple[str, int] | None:
             name, _, number = listener.local.rpartition(":")
             address = _ANY_ADDRESS.get(name, name.strip("[]"))
             if int(number) == port and (address == "::1" or address.startswith("127.")):
-                return (address, port) if _network_namespace(str(pid)) == here else None
+                return (address, port) if _network_namespace(str(pid)) == current else None
     return None
 
 
@@ -105,7 +105,9 @@ def uneven_communicator(document: dict[str, Any]) -> tuple[list[RasRank], list[i
             if isinstance(item.get("rank"), int) and isinstance(counts, dict):
                 started = sum(int(count) for count in counts.values())
                 ranks.append(RasRank(item["rank"], started, int(item.get("pid", 0))))
-        missing = [item.get("rank") for item in communicator.get("missing_ranks", ()) if isinstance(item, dict)]
+        missing = [
+            item.get("rank") for item in communicator.get("missing_ranks", ()) if isinstance(item, dict)
+        ]
         uneven = len({rank.started for rank in ranks}) > 1 or bool(missing)
         if ranks and (uneven, len(ranks)) > best[0]:
             best = ((uneven, len(ranks)), ranks, [rank for rank in missing if isinstance(rank, int)])

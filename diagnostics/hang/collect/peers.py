@@ -51,17 +51,26 @@ def connected_processes(host: Host, chosen: set[int]) -> set[int]:
     ours = discovery.ancestors(host.processes, os.getpid())
     connected: set[int] = set()
     listening: dict[str, list[int]] = {}
-    for each in host.sockets.values():
-        if each.state == "LISTEN" and each.kind == "tcp":
-            listening.setdefault(each.local.rpartition(":")[2], []).append(each.inode)
+    for entry in host.sockets.values():
+        if entry.state == "LISTEN" and entry.kind == "tcp":
+            listening.setdefault(entry.local.rpartition(":")[2], []).append(entry.inode)
     queue = list(chosen)
     while queue:
         for item in host.descriptors.get(queue.pop()) or ():
             connection = host.sockets.get(item.inode)
-            if item.kind != "socket" or connection is None or connection.kind != "tcp" or connection.state == "LISTEN":
+            if (
+                item.kind != "socket"
+                or connection is None
+                or connection.kind != "tcp"
+                or connection.state == "LISTEN"
+            ):
                 continue
             # Until it is accepted nobody has the other end open: then it is whoever listens there.
-            inodes = [connection.peer] if connection.peer else listening.get(connection.remote.rpartition(":")[2], [])
+            inodes = (
+                [connection.peer]
+                if connection.peer
+                else listening.get(connection.remote.rpartition(":")[2], [])
+            )
             more = set().union(*(owners.get(inode, set()) for inode in inodes)) - chosen - connected - ours
             more = {pid for pid in more if host.processes[pid].python}
             more = discovery.descendants(host.processes, more) - chosen - connected - ours
@@ -83,10 +92,16 @@ def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
     locks = _proc_locks()
     pids = {lock.pid for lock in locks if lock.pid and lock.inode in files}
     if any("filelock" in frame.path for p in observed for thread in p.threads for frame in thread.frames):
-        pids |= {lock.pid for lock in locks if lock.pid and _lock_path(host, lock.pid, lock.inode).endswith(".lock")}
+        pids |= {
+            lock.pid
+            for lock in locks
+            if lock.pid and _lock_path(host, lock.pid, lock.inode).endswith(".lock")
+        }
     pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()
     user = os.geteuid()
-    return {pid for pid in pids - {os.getpid()} if pid in host.processes and user in {host.processes[pid].uid, 0}}
+    return {
+        pid for pid in pids - {os.getpid()} if pid in host.processes and user in {host.processes[pid].uid, 0}
+    }
 
 
 def _proc_locks() -> list[Lock]:

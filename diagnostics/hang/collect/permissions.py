@@ -46,9 +46,7 @@ def _explain_refusal(pid: int) -> str:
         return "kernel.yama.ptrace_scope is 3: until this machine is started with another value, nobody may read another process"
     if not _effective_capabilities() & _SYS_PTRACE and scope not in {"", "0"}:
         # `--watch` is no way around: py-spy is not the parent of the command.
-        return (
-            f"kernel.yama.ptrace_scope is {scope}: run hang as root (sudo), or sudo sysctl kernel.yama.ptrace_scope=0"
-        )
+        return f"kernel.yama.ptrace_scope is {scope}: run hang as root (sudo), or sudo sysctl kernel.yama.ptrace_scope=0"
     return f"this process lacks CAP_SYS_PTRACE over it; {_CONTAINER}"
 
 

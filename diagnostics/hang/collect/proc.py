@@ -214,7 +214,9 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
         return Descriptor(fd, "epoll" if "eventpoll" in link else "other", path=match[2])
     if link == "/dev/null":
         return Descriptor(fd, "null")
-    information = dict(line.split(":", 1) for line in read_proc(pid, f"fdinfo/{fd}").splitlines() if ":" in line)
+    information = dict(
+        line.split(":", 1) for line in read_proc(pid, f"fdinfo/{fd}").splitlines() if ":" in line
+    )
     mode = ("r", "w", "rw", "rw")[int(information.get("flags", "2"), 8) & 3]
     if match:
         return Descriptor(fd, "pipe", int(match[2]), mode)

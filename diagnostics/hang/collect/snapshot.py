@@ -100,14 +100,20 @@ def _nothing_found(selection: Selection, unknown_pids: list[int]) -> str:
 
 
 def _observe(
-    host: peers.Host, pids: set[int], program: str | None, selection: Selection, sleep: Callable[[float], None]
+    host: peers.Host,
+    pids: set[int],
+    program: str | None,
+    selection: Selection,
+    sleep: Callable[[float], None],
 ) -> tuple[dict[int, Observation], float]:
     """Sample stacks, and read counters before and after."""
     began = time.monotonic()
     observations = {pid: Observation(*_counters(pid)) for pid in pids}
     # A dead process has no stack.
     pythons = [
-        pid for pid in sorted(pids) if host.processes[pid].python and (proc.stat_fields(pid) or "X")[0] not in "ZX"
+        pid
+        for pid in sorted(pids)
+        if host.processes[pid].python and (proc.stat_fields(pid) or "X")[0] not in "ZX"
     ]
     many = len(pythons) > MANY_PROCESSES and selection.samples > 2
     samples = 2 if many else max(1, selection.samples)
@@ -126,7 +132,9 @@ def _observe(
 
 def _sample(observations: dict[int, Observation], pythons: list[int], program: str | None) -> None:
     """Add a stack of each process; one that has not run since has the same stack."""
-    changed = [pid for pid in pythons if not observations[pid].samples or observations[pid].ran != _counters(pid)[0]]
+    changed = [
+        pid for pid in pythons if not observations[pid].samples or observations[pid].ran != _counters(pid)[0]
+    ]
     for pid in set(pythons) - set(changed):
         observations[pid].samples.append(observations[pid].samples[-1])
     for pid, result in (stacks.dump_stacks(program, changed) if program else {}).items():
@@ -157,7 +165,13 @@ class _ProcessBuilder:
         if any(frame.function == "_worker_loop" for thread in threads for frame in thread.frames):
             role = "data loader worker"
         unseen = [refused] if refused else []
-        if observation and observation.problem and not observation.samples and fields and fields[0] not in "ZX":
+        if (
+            observation
+            and observation.problem
+            and not observation.samples
+            and fields
+            and fields[0] not in "ZX"
+        ):
             unseen.append(f"stack: {observation.problem}")
         trainer = rank is not None and role == "trainer"
         return Process(
@@ -247,7 +261,9 @@ def _with_spawned_ranks(observed: list[Process]) -> list[Process]:
         if process.ppid in spawning and process.rank is None and process.role == "process" and process.python:
             children.setdefault(process.ppid, []).append(process.pid)
     numbered = {
-        pid: (rank, len(pids), ppid) for ppid, pids in children.items() for rank, pid in enumerate(sorted(pids))
+        pid: (rank, len(pids), ppid)
+        for ppid, pids in children.items()
+        for rank, pid in enumerate(sorted(pids))
     }
     return [
         replace(process, role="trainer", rank=number[0], world=number[1], job=f"spawned by {number[2]}")

@@ -33,12 +33,12 @@ def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
     sockets: dict[int, Socket] = {}
     with contextlib.suppress(OSError, AttributeError, struct.error):
         sockets |= {item.inode: item for item in _unix_sockets()}
-    here = _namespace("self")
+    current = _namespace("self")
     visited: set[str] = set()
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
             sockets |= {item.inode: item for item in _tcp_sockets(family)}
-        visited.add(here)
+        visited.add(current)
     for pid in pids:
         space = _namespace(str(pid))
         if space and space not in visited:
@@ -70,7 +70,9 @@ def _messages(request: bytes) -> Iterator[bytes]:
     """Yield the kernel's replies to one request for all sockets of a kind."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as link:
         link.settimeout(2.0)
-        link.sendto(struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request, (0, 0))
+        link.sendto(
+            struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request, (0, 0)
+        )
         while True:
             data = link.recv(1 << 18)
             while len(data) >= 16:
@@ -106,7 +108,8 @@ def _tcp_sockets(family: int) -> Iterator[Socket]:
         sent = received = None
         if len(information) >= 60 and state == "ESTABLISHED":
             sent, received = (
-                struct.unpack_from("=I", information, place)[0] / 1000 for place in (_LAST_SENT, _LAST_RECEIVED)
+                struct.unpack_from("=I", information, place)[0] / 1000
+                for place in (_LAST_SENT, _LAST_RECEIVED)
             )
         if inode:
             yield Socket(

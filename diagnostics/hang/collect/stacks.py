@@ -194,12 +194,12 @@ class SourceReader:
             return tuple(frames)
         # Through the process's own root, because it may be in another mount namespace.
         for path in (f"/proc/{pid}/root{frames[0].path}", frames[0].path):
-            lines = self._read(path)
+            lines = self._source_lines(path)
             if frames[0].line <= len(lines):
                 return (replace(frames[0], calls=blocking_call_in(lines[frames[0].line - 1])), *frames[1:])
         return tuple(frames)
 
-    def _read(self, path: str) -> list[str]:
+    def _source_lines(self, path: str) -> list[str]:
         if path not in self._lines and not self._blocked:
             unread: list[str] | None = None
             lines = proc.with_timeout(lambda: _read_source(path), unread)

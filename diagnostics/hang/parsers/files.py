@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_BYTES = 256 << 20
-EXPECTED = "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, a flight recorder's dump or NCCL RAS"
+EXPECTED = (
+    "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, a flight recorder's dump or NCCL RAS"
+)
 # A server that noticed that its own step does not end.
 _WATCHDOG_MARKS = ("watchdog timeout", "watchdog_timeout", "Pyspy dump for PID")
 
@@ -42,9 +44,11 @@ def read_files(names: Sequence[str]) -> Snapshot:
             errors.append((Path(name).name, str(error)))
     if not parts:
         raise ParseError(errors[0][1] if len(errors) == 1 else "; ".join(error for _, error in errors))
-    whole = parts[0][1] if len(parts) == 1 else _join_files(parts)
+    joined = parts[0][1] if len(parts) == 1 else _join_files(parts)
     skipped = tuple(f"skipped {error}" for _, error in errors)
-    return replace(whole, blind=(*whole.blind, *skipped), missing=(*whole.missing, *(name for name, _ in errors)))
+    return replace(
+        joined, blind=(*joined.blind, *skipped), missing=(*joined.missing, *(name for name, _ in errors))
+    )
 
 
 def _read_bytes(name: str) -> bytes:
@@ -123,7 +127,7 @@ def _parse_text(text: str, name: str) -> Snapshot:
 
 def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
     """Add roles by titles and frames: a dump shows nothing else."""
-    named = []
+    labelled = []
     for process in processes:
         role, rank = role_of_title(process.title)
         functions = {frame.function for thread in process.threads for frame in thread.frames}
@@ -135,8 +139,8 @@ def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
             role = "engine core"
         elif role == "process":
             role = process.role
-        named.append(replace(process, role=role, rank=process.rank if process.rank is not None else rank))
-    return Snapshot(tuple(_distinct_pids(named)), source=source)
+        labelled.append(replace(process, role=role, rank=process.rank if process.rank is not None else rank))
+    return Snapshot(tuple(_distinct_pids(labelled)), source=source)
 
 
 def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
@@ -155,8 +159,8 @@ def _join_files(parts: list[tuple[str, Snapshot]]) -> Snapshot:
     """Join bundles of several hosts, or one file per process."""
     bundles = sum(part.live for _, part in parts)
     placed = [_as_host(part, Path(name).stem) if bundles > 1 and part.live else part for name, part in parts]
-    whole = join_snapshots(placed)
-    return whole if bundles > 1 else replace(whole, processes=tuple(_distinct_pids(whole.processes)))
+    joined = join_snapshots(placed)
+    return joined if bundles > 1 else replace(joined, processes=tuple(_distinct_pids(joined.processes)))
 
 
 def _as_host(part: Snapshot, host: str) -> Snapshot:
@@ -171,6 +175,11 @@ def _as_host(part: Snapshot, host: str) -> Snapshot:
     return replace(
         snapshot,
         processes=tuple(replace(process, job=own_address(process.job)) for process in snapshot.processes),
-        sockets=tuple(replace(s, local=own_address(s.local), remote=own_address(s.remote)) for s in snapshot.sockets),
-        notes=(*snapshot.notes, "addresses of different bundles are not joined: use --hosts or --ray for that"),
+        sockets=tuple(
+            replace(s, local=own_address(s.local), remote=own_address(s.remote)) for s in snapshot.sockets
+        ),
+        notes=(
+            *snapshot.notes,
+            "addresses of different bundles are not joined: use --hosts or --ray for that",
+        ),
     )

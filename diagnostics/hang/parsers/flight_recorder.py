@@ -23,10 +23,14 @@ _OPERATION = re.compile(r"(?:\w{1,40}:)?_?([a-z_]+)", re.IGNORECASE)
 _OPCODES = b"\x80\x95.}])(N\x88\x89KMJG\x8aX\x8c\x8dUTCBqr\x94hjaesut\x85\x86\x87"
 
 
-class _DataUnpickler(pickle._Unpickler):  # type: ignore[name-defined]  # noqa: SLF001 - in C opcodes cannot be removed
+# The reader in C has no table from which opcodes could be removed.
+_PurePythonUnpickler: Any = pickle._Unpickler  # noqa: SLF001
+
+
+class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any above
     """Unpickler for plain data: it refuses every name, and keys other than texts and numbers."""
 
-    dispatch = {code: pickle._Unpickler.dispatch[code] for code in _OPCODES}  # type: ignore[attr-defined]  # noqa: RUF012, SLF001
+    dispatch = {code: _PurePythonUnpickler.dispatch[code] for code in _OPCODES}  # noqa: RUF012
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it names {module}.{name}; nothing of it was run")
@@ -63,7 +67,9 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
         document = _DataUnpickler(io.BytesIO(data)).load()
         _check_size(document)
     except KeyError as error:
-        raise ParseError(f"{name}: no flight recorder's pickle: opcode {error}; nothing of it was run") from None
+        raise ParseError(
+            f"{name}: no flight recorder's pickle: opcode {error}; nothing of it was run"
+        ) from None
     except Exception as error:  # noqa: BLE001 - a broken pickle raises whatever it likes
         raise ParseError(f"{name}: no flight recorder's pickle: {mask_and_cut(str(error), 120)}") from None
     if not is_recorder(document):

@@ -16,12 +16,12 @@ _FILE_SERVER_OR_DRIVER = re.compile(
 
 def parse_text(lines: list[str]) -> list[Process]:
     """Return the listed processes; a state is kept only if it explains a hang."""
-    rows = _rows(lines)
+    rows = _table_rows(lines)
     running = {_program(row) for row in rows if row["state"][0] not in "TtZX"}
     return [_process(row, running, alone=len(rows) == 1) for row in rows]
 
 
-def _rows(lines: list[str]) -> list[dict[str, str]]:
+def _table_rows(lines: list[str]) -> list[dict[str, str]]:
     rows = []
     names: list[str] = []
     command = 0

@@ -61,7 +61,9 @@ def parse_text(lines: list[str]) -> list[Process]:
         elif in_thread and (match := _FRAME.match(line) or _FLAT_FRAME.match(line)):
             frame = StackFrame(match[2], last_part(match[1].strip()), int(match[3] or 0))
             thread = drafts[-1].threads[-1]
-            drafts[-1].threads[-1] = replace(thread, frames=(*thread.frames, frame), stem=len(thread.frames) + 1)
+            drafts[-1].threads[-1] = replace(
+                thread, frames=(*thread.frames, frame), stem=len(thread.frames) + 1
+            )
         elif line.strip() and not line.startswith((" ", "\t")):
             in_thread = False
     processes = [_process(draft) for draft in drafts if draft.threads]
@@ -84,7 +86,9 @@ def _process(draft: _ProcessDraft) -> Process:
     if not any(thread.name == "MainThread" or thread.tid == draft.pid for thread in threads):
         # Older releases print no names.
         threads = tuple(
-            replace(thread, name="MainThread") if thread.frames and thread.frames[-1].function == "<module>" else thread
+            replace(thread, name="MainThread")
+            if thread.frames and thread.frames[-1].function == "<module>"
+            else thread
             for thread in threads
         )
     role = "trainer" if draft.rank is not None else "process"

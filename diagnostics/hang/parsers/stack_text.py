@@ -32,7 +32,9 @@ _GDB_PYTHON = re.compile(
 )
 _GDB_FRAME = re.compile(r"\s{0,40}#\d{1,4}\s{1,4}(?:0x[0-9a-f]{1,16} in )?([^\s(][^(]{0,400}?) ?\(")
 _GDB_PLACE = re.compile(r"\) (?:from (\S+)|at (\S+?):(\d{1,7}))\s*$")
-_PY_BT_NATIVE = re.compile(r"\s{0,40}(?:#\d{1,4} )?(?:<built-in method (\w+) of|Waiting for (?:the GIL|a lock))")
+_PY_BT_NATIVE = re.compile(
+    r"\s{0,40}(?:#\d{1,4} )?(?:<built-in method (\w+) of|Waiting for (?:the GIL|a lock))"
+)
 _ERROR = re.compile(
     r"(?:\^C|\*\*)?(?:[\w.]{1,200}\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
 )
@@ -135,7 +137,9 @@ class _Reader:
             return False
         return True
 
-    def _begin_thread(self, tid: int, name: str, outermost_first: bool | None = None, *, gil: bool = False) -> None:
+    def _begin_thread(
+        self, tid: int, name: str, outermost_first: bool | None = None, *, gil: bool = False
+    ) -> None:
         main = name == "MainThread"
         if not self._drafts or (main and self._drafts[-1].has_main):
             self._drafts.append(_ProcessDraft())

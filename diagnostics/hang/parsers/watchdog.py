@@ -27,7 +27,9 @@ _COUNTS = re.compile(
 )
 _WORK = re.compile(r"at work(?: sequence id)?: (\d{1,9})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,6})\]")
-_MENTIONS = re.compile(r"ProcessGroupNCCL.{0,80}?(?:[wW]atchdog|Heartbeat monitor)|Watchdog caught collective")
+_MENTIONS = re.compile(
+    r"ProcessGroupNCCL.{0,80}?(?:[wW]atchdog|Heartbeat monitor)|Watchdog caught collective"
+)
 _TIME_LIMIT = re.compile(
     r"due to a collective timeout|Watchdog caught collective operation timeout|Timeout at NCCL work"
 )
@@ -40,7 +42,9 @@ _NAMES = {
 }  # fmt: skip
 # RAS: a block per communicator, with counts and the ranks that have them.
 _RAS_BLOCK = re.compile(r"#\d{1,4}-\d{1,4} \([0-9a-f]{1,20}\) (MISMATCH|INCOMPLETE)")
-_RAS_COUNT = re.compile(r"(\d{1,6}) ranks? ha(?:s|ve) launched up to operation (\d{1,9})|Missing communicator data")
+_RAS_COUNT = re.compile(
+    r"(\d{1,6}) ranks? ha(?:s|ve) launched up to operation (\d{1,9})|Missing communicator data"
+)
 _RAS_RANK = re.compile(r"\s{0,20}Rank (\d{1,6})\b")
 _RAS_SUMMARY = re.compile(r"Communicators\.\.\.")
 _MAX_RANKS = 1024
@@ -72,7 +76,9 @@ def parse_lines(lines: list[str]) -> Snapshot | None:
     for match in loose:
         _read_timeout(match, groups)
     if not groups:
-        return _ras_text(lines) or (Snapshot(_unnamed_rank() if limit else (), source=_SOURCE) if mentioned else None)
+        return _ras_text(lines) or (
+            Snapshot(_unnamed_rank() if limit else (), source=_SOURCE) if mentioned else None
+        )
     parts = [_judge_group(name, reports) for name, reports in groups.items()]
     best = max(parts, key=lambda part: (ranks_differ(part), len(part.processes)))
     waits = any(process.threads[0].frames != (BETWEEN,) for process in best.processes)

@@ -12,7 +12,16 @@ from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix,
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.verdict import CAUSES
 from diagnostics.hang.parsers.files import read_files
-from diagnostics.hang.snapshot import Collective, Descriptor, Process, Snapshot, SnapshotError, Socket, StackFrame, Thread
+from diagnostics.hang.snapshot import (
+    Collective,
+    Descriptor,
+    Process,
+    Snapshot,
+    SnapshotError,
+    Socket,
+    StackFrame,
+    Thread,
+)
 from evaluation.hang import bench, bench_repros
 
 KEPT = Path(__file__).parent / "snapshots"
@@ -228,7 +237,9 @@ def test_a_child_that_has_just_died_is_no_hang():
         asleep_s=400.0,
         runnable=0.0,
     )
-    verdict = diagnose(Snapshot((Process(1, 0, threads=(waits,), state="S"), Process(2, 1, state="Z")))).verdict
+    verdict = diagnose(
+        Snapshot((Process(1, 0, threads=(waits,), state="S"), Process(2, 1, state="Z")))
+    ).verdict
     assert verdict.outcome != "hang"
 
 
@@ -273,7 +284,9 @@ def test_an_idle_engine_is_not_what_holds_a_program_up():
     """Kept from the same, before anything was asked: the program reads its standard input, the engine is at rest."""
     diagnosis = diagnose(read_files([str(KEPT / "vllm" / "idle.json")]))
     assert (diagnosis.verdict.cause, diagnosis.verdict.culprits) == ("input", ("/723",))
-    assert {s.kind for s in diagnosis.index.states.values() if s.process.role.startswith("engine")} == {"idle"}
+    assert {s.kind for s in diagnosis.index.states.values() if s.process.role.startswith("engine")} == {
+        "idle"
+    }
 
 
 def sleeper(pid, parent, *frames, **more):
@@ -296,7 +309,9 @@ def consumers(driver):
     )  # fmt: skip
     enters = StackFrame("/usr/lib/python3.11/multiprocessing/synchronize.py", "__enter__", 95)
     waits = [
-        sleeper(pid, 10, enters, QUEUE_GET, WORKER, thread={"syscall": "futex", "futex": "sem:90"}, shared=lock)
+        sleeper(
+            pid, 10, enters, QUEUE_GET, WORKER, thread={"syscall": "futex", "futex": "sem:90"}, shared=lock
+        )
         for pid in (12, 13)
     ]
     return Snapshot((driver, reads, *waits), seconds=90.0)
@@ -350,8 +365,14 @@ def test_tail_waits_for_input_by_design():
 @pytest.mark.parametrize(
     ("thread", "text"),
     [
-        ({"syscall": "openat", "opens": "/tmp/weights (a named pipe)", "futex": ""}, "openat of /tmp/weights"),
-        ({"syscall": "newfstatat", "wchan": "request_wait_answer", "futex": ""}, "newfstatat in request_wait_answer"),
+        (
+            {"syscall": "openat", "opens": "/tmp/weights (a named pipe)", "futex": ""},
+            "openat of /tmp/weights",
+        ),
+        (
+            {"syscall": "newfstatat", "wchan": "request_wait_answer", "futex": ""},
+            "newfstatat in request_wait_answer",
+        ),
         ({"syscall": "rt_sigtimedwait", "futex": ""}, "is not in the collective"),
         ({"syscall": "msgrcv", "futex": ""}, "is not in the collective"),
         ({"syscall": "clock_nanosleep", "futex": "", "gil": True}, "sleeps and polls"),
@@ -373,7 +394,9 @@ def test_a_launcher_is_no_member_of_the_group():
     launcher = sleeper(
         50, 1, StackFrame("/job/launch.py", "main", 5, "waitpid"), thread={"syscall": "wait4"}, role="process"
     )
-    ranks = tuple(dataclasses.replace(gathers(n), ppid=50, role="process", rank=None, job="") for n in range(2))
+    ranks = tuple(
+        dataclasses.replace(gathers(n), ppid=50, role="process", rank=None, job="") for n in range(2)
+    )
     edges = diagnose(Snapshot((launcher, *ranks))).graph
     assert all(edge.target != launcher.key for edge in edges[ranks[0].key])
 
@@ -407,7 +430,14 @@ def test_a_polling_loop_repeats_the_users_own_selection():
 
 def test_unrelated_processes_are_separate_jobs():
     one = tuple(gathers(n) for n in range(3))
-    other = (sleeper(900, 2, StackFrame("/job/wait.py", "main", 3, "input"), thread={"syscall": "read", "waits_fds": (0,)}),)
+    other = (
+        sleeper(
+            900,
+            2,
+            StackFrame("/job/wait.py", "main", 3, "input"),
+            thread={"syscall": "read", "waits_fds": (0,)},
+        ),
+    )
     jobs = split_jobs(Snapshot(one + other))
     assert sorted(len(job.processes) for job in jobs) == [1, 3]
 
@@ -420,7 +450,11 @@ LOCK = StackFrame("/job/worker.py", "run", 5, "acquire")
     ("name", "frames", "thread"),
     [
         ("fork_with_lock", (LOCK, FORK), {"syscall": "futex", "futex": "0x1"}),
-        ("openmp_after_fork", (StackFrame("/lib/libgomp.so.1", "gomp_team_end"), StackFrame("/torch/a.py", "f"), FORK), {}),
+        (
+            "openmp_after_fork",
+            (StackFrame("/lib/libgomp.so.1", "gomp_team_end"), StackFrame("/torch/a.py", "f"), FORK),
+            {},
+        ),
         ("raised_with_lock", (LOCK,), {"syscall": "futex", "futex": "0x1"}),
         (
             "import_lock",
@@ -429,7 +463,10 @@ LOCK = StackFrame("/job/worker.py", "run", 5, "acquire")
         ),
         (
             "semaphore",
-            (StackFrame("/usr/lib/python3.11/multiprocessing/synchronize.py", "__enter__"), StackFrame("/job/a.py", "f")),
+            (
+                StackFrame("/usr/lib/python3.11/multiprocessing/synchronize.py", "__enter__"),
+                StackFrame("/job/a.py", "f"),
+            ),
             {"syscall": "futex", "futex": "sem:5"},
         ),
     ],

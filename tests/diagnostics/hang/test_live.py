@@ -35,7 +35,14 @@ pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["two_locks", "pipe_of_dead_child", "filelock_library", "servers_crossed", "asyncio_lost", "healthy_slow_handler"],
+    [
+        "two_locks",
+        "pipe_of_dead_child",
+        "filelock_library",
+        "servers_crossed",
+        "asyncio_lost",
+        "healthy_slow_handler",
+    ],
 )
 def test_a_real_job_gets_the_right_verdict(name):
     case = CASES[name]
@@ -259,7 +266,8 @@ def test_the_source_of_a_frame_is_a_regular_file_of_a_size(tmp_path):
 
 def table(*entries):
     return {
-        pid: ProcessEntry(pid, ppid, 0, title, {"RANK": rank} if rank else {}) for pid, ppid, title, rank in entries
+        pid: ProcessEntry(pid, ppid, 0, title, {"RANK": rank} if rank else {})
+        for pid, ppid, title, rank in entries
     }
 
 
@@ -292,7 +300,19 @@ def test_threads_of_samples_are_merged():
 
 
 def test_watch_ends_what_it_started(capfd):
-    words = ["hang", "--watch", "--stall", "0.5", "--seconds", "0.3", "--end", "--", sys.executable, HOST, "two_locks"]
+    words = [
+        "hang",
+        "--watch",
+        "--stall",
+        "0.5",
+        "--seconds",
+        "0.3",
+        "--end",
+        "--",
+        sys.executable,
+        HOST,
+        "two_locks",
+    ]
     assert main(words) == 1
     captured = capfd.readouterr()
     pid = int(re.search(r"culprit (\d+)", captured.out)[1])

@@ -89,19 +89,31 @@ def test_py_spys_text_with_words_around_it(tmp_path, text):
 
 
 def test_ray_stacks_text(tmp_path):
-    text = "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n" + SPIED.split("\n\n", 3)[2]
+    text = (
+        "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
+        + SPIED.split("\n\n", 3)[2]
+    )
     (process,) = read(tmp_path, text).processes
     assert (process.pid, process.role) == (4711, "Ray actor")
 
 
 def test_py_spys_json(tmp_path):
     frames = [{"name": "Lock.f", "filename": "/job/a.py", "line": 3, "module": None}]
-    thread = {"pid": 7, "thread_id": 9, "os_thread_id": 7, "thread_name": "MainThread", "active": False, "frames": frames}
+    thread = {
+        "pid": 7,
+        "thread_id": 9,
+        "os_thread_id": 7,
+        "thread_name": "MainThread",
+        "active": False,
+        "frames": frames,
+    }
     assert read(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [(FAULT, "input"), (PYSTACK, "collective"), (GDB, "collective")], ids=["faulthandler", "pystack", "gdb"]
+    ("text", "kind"),
+    [(FAULT, "input"), (PYSTACK, "collective"), (GDB, "collective")],
+    ids=["faulthandler", "pystack", "gdb"],
 )
 def test_stacks_of_other_tools(tmp_path, text, kind):
     states = diagnose(read(tmp_path, text)).index.states
@@ -117,7 +129,9 @@ def test_what_faulthandler_really_prints(tmp_path):
         "faulthandler.dump_traceback()\n"
         "os._exit(0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
+    )
     threads = read(tmp_path, done.stderr).processes[0].threads
     assert {frame.function for thread in threads for frame in thread.frames} >= {"<module>", "wait"}
 
@@ -139,7 +153,10 @@ def test_a_traceback_counts_if_it_ended_in_an_interrupt(tmp_path):
 
 
 def test_what_ranks_wrote_in_turns_is_sorted(tmp_path):
-    one, two = (INTERRUPTED.format(error="KeyboardInterrupt").replace("queue.py", name).splitlines() for name in ("queue.py", "x.py"))
+    one, two = (
+        INTERRUPTED.format(error="KeyboardInterrupt").replace("queue.py", name).splitlines()
+        for name in ("queue.py", "x.py")
+    )
     lines = [f"[rank{rank}]: {line}" for pair in zip(one, two, strict=True) for rank, line in enumerate(pair)]
     assert [process.rank for process in read(tmp_path, "\n".join(lines)).processes] == [0, 1]
 
@@ -240,7 +257,9 @@ REPEATED = b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(60))
     "data",
     [
         b"\x80\x02}(X\x07\0\0\0entries])" + TWICE + b"K\x01u.",
-        b"\x80\x02}(X\x07\0\0\0entries]q\0" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60)) + b"K\1u.",
+        b"\x80\x02}(X\x07\0\0\0entries]q\0"
+        + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
+        + b"K\1u.",
         FIELD + b"]q\0" + REPEATED + b"uau.",
         FIELD + b")" + TWICE + b"uau.",
         b"\x80\x04\x8e" + (8 << 30).to_bytes(8, "little") + b"aa.",
@@ -256,19 +275,30 @@ def test_a_pickle_that_would_take_exponential_time_is_refused(data):
 
 MIB = 1 << 20
 HOSTILE = {
-    "blank lines": "\n" * MIB, "blanks": " " * MIB, "blank lines with blanks": " \n" * (MIB // 2),
-    "one line of a list": "[" + "1," * (MIB // 2), "digits": "9" * MIB, "parentheses": "(" * MIB, "quotes": "> " * (MIB // 2),
-    "frames": '  File "a.py", line 1, in x\n' * (MIB // 32), "threads": 'Thread 1 (idle): "x"\n' * (MIB // 24),
-    "gdb": "#0  0x1 in " + "f(" * 400 + "\n" + "#1 0x2 in g<" * (MIB // 24), "ranks": "rank 1:\n" * (MIB // 8),
-    "tags": "[rank1]: x\n" * (MIB // 12), "watchdog": "[Rank 1] Watchdog caught " * (MIB // 26),
-    "words": "Process 1 rank " * (MIB // 16), "ps": "PID STAT CMD\n" + "1 S x\n" * (MIB // 8),
-    "chained errors": INTERRUPTED.format(error="ValueError: x\n\nDuring handling of the above") * (MIB // 256),
+    "blank lines": "\n" * MIB,
+    "blanks": " " * MIB,
+    "blank lines with blanks": " \n" * (MIB // 2),
+    "one line of a list": "[" + "1," * (MIB // 2),
+    "digits": "9" * MIB,
+    "parentheses": "(" * MIB,
+    "quotes": "> " * (MIB // 2),
+    "frames": '  File "a.py", line 1, in x\n' * (MIB // 32),
+    "threads": 'Thread 1 (idle): "x"\n' * (MIB // 24),
+    "gdb": "#0  0x1 in " + "f(" * 400 + "\n" + "#1 0x2 in g<" * (MIB // 24),
+    "ranks": "rank 1:\n" * (MIB // 8),
+    "tags": "[rank1]: x\n" * (MIB // 12),
+    "watchdog": "[Rank 1] Watchdog caught " * (MIB // 26),
+    "words": "Process 1 rank " * (MIB // 16),
+    "ps": "PID STAT CMD\n" + "1 S x\n" * (MIB // 8),
+    "chained errors": INTERRUPTED.format(error="ValueError: x\n\nDuring handling of the above")
+    * (MIB // 256),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_megabyte_of_anything_takes_linear_time(name):
     """Twice as much takes about twice as long: the processor time of both is compared, not a clock."""
+
     def cpu_s(text):
         began = time.process_time()
         try:
@@ -284,13 +314,16 @@ def test_a_megabyte_of_anything_takes_linear_time(name):
 
 def test_ras_shows_who_lags(tmp_path):
     ranks = [
-        {"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}} for n in range(4)
+        {"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}}
+        for n in range(4)
     ]
     document = {"communicators": [{"hash": "0x1", "ranks": ranks}]}
     assert diagnose(read(tmp_path, json.dumps(document))).verdict.culprits == ("/12",)
 
 
-@pytest.mark.parametrize("text", ["", "hello", "{}", "[1]", '{"schema": "x"}', b"\x80\x04garbage", b"\x00\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", "[1]", '{"schema": "x"}', b"\x80\x04garbage", b"\x00\xff"]
+)
 def test_what_is_no_dump_is_refused_in_one_line(tmp_path, text, capsys):
     path = tmp_path / "x"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -328,7 +361,10 @@ def test_a_bundle_holds_no_control_characters(tmp_path):
 def test_a_world_of_a_million_ranks_names_nobody():
     thread = Thread(7, "MainThread", (StackFrame("torch/distributed/distributed_c10d.py", "barrier", 1),))
     ranks = [
-        Process(n, 1, threads=(thread,), role="trainer", rank=n, world=1_000_000, job="127.0.0.1:1", state="S") for n in (1, 2)
+        Process(
+            n, 1, threads=(thread,), role="trainer", rank=n, world=1_000_000, job="127.0.0.1:1", state="S"
+        )
+        for n in (1, 2)
     ]
     assert collectives.missing_ranks("127.0.0.1:1", ranks) == []
 
