@@ -15,7 +15,7 @@ from diagnostics.doctor.fixplan import settings
 from diagnostics.doctor.fixplan.installers import find as installer_of
 from diagnostics.collect.environment import Environment, Package
 from diagnostics.frameworks import FRAMEWORKS, configured_in
-from diagnostics.hang.judge.causes import helps as hang_helps
+from diagnostics.catalog import offers
 from diagnostics.lint.rules.registry import Problem
 from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
@@ -181,5 +181,5 @@ def test_doctor_brings_up_issues_with_triggers_and_without():
 def test_the_documents_of_hang_and_audit_offer_the_same(code):
     """In the same order, and nothing that was run and failed."""
     wanted = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for told in (hang_helps(code), audit_helps(code)):
+    for told in ({"code": code, **offers.told(ISSUES[code])}, audit_helps(code)):
         assert [one["name"] for one in told["mitigations"]] == wanted

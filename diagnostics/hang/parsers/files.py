@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
+import json
 import sys
 import zlib
 from dataclasses import replace
@@ -77,20 +79,17 @@ def parse_dump(name: str, data: bytes) -> Snapshot:
         if flight_recorder.is_pickle(data):
             return flight_recorder.to_snapshot(flight_recorder.load_pickle(data, name), name)
         text = data.decode("utf-8", errors="replace")
+        document = None
         if text.lstrip()[:1] in ("{", "["):
-            return _parse_document(_parse_json(text, name), name)
+            with contextlib.suppress(json.JSONDecodeError):  # a log line can begin with a bracket too
+                document = safe_io.parse_json(text)
+        if document is not None:
+            return _parse_document(document, name)
         return _parse_text(text, name)
     except ParseError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ParseError(f"{name}: broken: {type(error).__name__}: {mask_and_cut(str(error), 120)}") from None
-
-
-def _parse_json(text: str, name: str) -> Any:
-    try:
-        return safe_io.parse_json(text)
-    except ValueError as error:
-        raise ParseError(f"{name}: no valid JSON: {mask_and_cut(str(error), 120)}") from None
 
 
 def _parse_document(document: Any, name: str) -> Snapshot:

@@ -23,7 +23,14 @@ def clean_lines(text: str) -> list[str]:
     (['a'], ['rank 1', 'a', 'c', 'rank 0', 'b'])
     """
     groups: dict[str, list[str]] = {"": []}
+    blank = False
     for raw in text.splitlines():
+        if not raw or raw.isspace():
+            if not blank:
+                groups[""].append("")
+            blank = True
+            continue
+        blank = False
         line = _BLANK.sub(" ", _COLOUR.sub("", raw[:MAX_LINE]).rstrip())
         if quote := _QUOTE.match(line):
             line = line[quote.end() :]

@@ -10,7 +10,9 @@ from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 _PROCESS = re.compile(r"\s{0,20}Process (\d{1,9}): ?(.*)$")
 # `ray stack` prints a line of ps above each process.
-_RAY_STACK = re.compile(r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(.*)$")
+_RAY_STACK = re.compile(
+    r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(?:\d+:\d+\s+)?(.*)$"
+)
 _THREAD = re.compile(
     r"\s{0,20}Thread (?:(0x[0-9a-fA-F]{1,16}|\d{1,16})(?:\s{0,4}\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))"
     r'(?::? ?"([^"]*)"?)?'

@@ -273,7 +273,7 @@ def test_a_pickle_that_would_take_exponential_time_is_refused(data):
         parse_dump("trace_rank_0", data)
 
 
-MIB = 1 << 20
+MIB = 1 << 18
 HOSTILE = {
     "blank lines": "\n" * MIB,
     "blanks": " " * MIB,
@@ -296,8 +296,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_megabyte_of_anything_takes_linear_time(name):
-    """Twice as much takes about twice as long: the processor time of both is compared, not a clock."""
+def test_hostile_text_takes_linear_time(name):
+    """Twice as much takes about twice as long, in processor time."""
 
     def cpu_s(text):
         began = time.process_time()
