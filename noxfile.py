@@ -378,7 +378,7 @@ def hangs(session: nox.Session) -> None:
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
     pythons = [build_peers(session), CELLS / TEST_CELLS[-1] / "bin" / "python"]
-    bench = ["python", "-m", "tests.diagnostics.hang.bench", *session.posargs]
+    bench = ["python", "-m", "evaluation.hang.bench", *session.posargs]
     session.run(*bench)
     session.run(*bench, "--repros", *(f"--python={python}" for python in pythons))
 

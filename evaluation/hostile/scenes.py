@@ -37,7 +37,7 @@ from diagnostics.nodes.program import MARK
 from diagnostics.output.output import FORMATS as REPORT
 from evaluation.hostile.words import Plain, Words, wrong_in
 from tests.diagnostics.environments import Maker
-from tests.diagnostics.hang.test_hang_read import recorder
+from tests.diagnostics.hang.test_parsers import recorder
 from tests.diagnostics.programs.fuzz_readers import event
 from tests.diagnostics.test_output import LOG, SCRIPT
 

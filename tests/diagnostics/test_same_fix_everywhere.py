@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from diagnostics import catalog
 from diagnostics.audit.document import _helps as audit_helps
-from diagnostics.catalog import documents
+from diagnostics.catalog import documents, offers
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.environment import Environment, Package
 from diagnostics.doctor.checks.known_issues import known_issues
@@ -16,7 +16,6 @@ from diagnostics.doctor.fixplan.installers import find as installer_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configured_in
-from diagnostics.hang.judge.causes import helps as hang_helps
 from diagnostics.lint.rules.registry import Problem
 from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
@@ -181,7 +180,7 @@ def test_the_fix_is_the_same_for_an_environment():
 
 def check_documents(code):
     expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for text_lines in (hang_helps(code), audit_helps(code)):
+    for text_lines in ({"code": code, **offers.told(ISSUES[code])}, audit_helps(code)):
         assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 

@@ -574,8 +574,9 @@ def baseline(numbers, folder):
 
 def stacks(numbers, folder):
     """What `hang --from` is given: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
-    from diagnostics.hang.judge.decide import Patience, judge
-    from diagnostics.hang.read import ReadError, files
+    from diagnostics.hang.diagnosis import diagnose
+    from diagnostics.hang.parsers import ParseError
+    from diagnostics.hang.parsers.files import read_files
 
     snapshots = Path(__file__).parents[1] / "hang" / "snapshots"
     kind = numbers.randrange(4)
@@ -599,8 +600,8 @@ def stacks(numbers, folder):
     if numbers.random() < 0.2:
         data = gzip.compress(data)
     (folder / "dump").write_bytes(data)
-    with refusing(ReadError):
-        judge(files.read([str(folder / "dump")]), Patience(60.0, 600.0))
+    with refusing(ParseError):
+        diagnose(read_files([str(folder / "dump")]))
 
 
 # Reader -> its share of the cases.
