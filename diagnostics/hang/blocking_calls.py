@@ -204,7 +204,7 @@ def kinds_of_frame(path: str, function: str) -> tuple[str, ...]:
     return tuple(kind for kind, paths, names in _TABLE if names.match(function) and paths.match(path))
 
 
-def classify_thread(process: Process, thread: Thread) -> BlockingCall:
+def classify_thread(process: Process, thread: Thread) -> BlockingCall:  # noqa: PLR0911
     """Return what a thread is in."""
     caller = next((frame for frame in thread.frames if not LIBRARY.search(frame.path)), None)
     if process.state in ("Z", "X"):

@@ -242,12 +242,12 @@ def _check_usage(request: SimpleNamespace) -> None:
     selecting = [name for name, value in local if value] + remote
     names = " and ".join(selecting)
     problems = (
-        (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),
+        (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),  # noqa: E501
         ("--beats watches one process: expected --pid PID and no other selection", request.beats and (
             len(request.pids) != 1 or selecting != ["--pid"] or request.watches or request.files)),
         ("--watch: expected a command, as hang --watch -- python train.py", request.watches and not request.words),
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
-        (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),
+        (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501
         (f"--pid is a number of this host; with {' and '.join(remote)} use --match", remote and request.pids),
         ("--hosts and --ray exclude each other", len(remote) > 1),
         ("--host-command belongs to --hosts, not to --ray", request.ray and request.host_command),

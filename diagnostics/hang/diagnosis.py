@@ -186,7 +186,7 @@ def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
     ]
 
 
-def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:
+def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
     """Decide whether a wait has lasted long enough. Of a dump that is unknown, but somebody took it."""
     live, waited_s = index.snapshot.live, verdict.waited_s
     long = waited_s is not None and waited_s >= patience.quiet_s

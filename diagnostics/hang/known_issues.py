@@ -142,7 +142,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
     return fix if fix and verdict.cause in fix.causes else None
 
 
-def _stack_pattern(diagnosis: Diagnosis, states: list[BlockedState]) -> str:
+def _stack_pattern(diagnosis: Diagnosis, states: list[BlockedState]) -> str:  # noqa: PLR0911
     cause = diagnosis.verdict.cause
     state = states[0]
     frames = [frame for entry in states for thread, _ in entry.steps for frame in thread.frames]

@@ -38,7 +38,7 @@ _PHRASES = {
     "pending": CAUSES["pending"],
 }
 _WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
-_SAME_COLLECTIVE = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."
+_SAME_COLLECTIVE = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."  # noqa: E501
 
 
 def sentence_of(index: JobIndex, verdict: Verdict) -> str:

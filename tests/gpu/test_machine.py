@@ -18,7 +18,7 @@ from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from tests.cells import ROOT
 from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
-from tests.diagnostics.hang import bench
+from evaluation.hang import bench
 from tests.gpu.devices import DEVICES, on_gpu, smi
 
 PROGRAM = Path(__file__).parent / "programs" / "locks_with_tensors.py"

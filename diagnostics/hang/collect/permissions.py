@@ -43,10 +43,12 @@ def _explain_refusal(pid: int) -> str:
         return f"it belongs to uid {owner}; run hang as that user (sudo -u '#{owner}' ...) or as root"
     scope = _ptrace_scope()
     if scope == "3":
-        return "kernel.yama.ptrace_scope is 3: until this machine is started with another value, nobody may read another process"
+        return (
+            "kernel.yama.ptrace_scope is 3: no process may read another one until a reboot with another value"
+        )
     if not _effective_capabilities() & _SYS_PTRACE and scope not in {"", "0"}:
         # `--watch` is no way around: py-spy is not the parent of the command.
-        return f"kernel.yama.ptrace_scope is {scope}: run hang as root (sudo), or sudo sysctl kernel.yama.ptrace_scope=0"
+        return f"kernel.yama.ptrace_scope is {scope}: run hang as root, or: sudo sysctl kernel.yama.ptrace_scope=0"
     return f"this process lacks CAP_SYS_PTRACE over it; {_CONTAINER}"
 
 

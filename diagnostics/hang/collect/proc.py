@@ -206,7 +206,7 @@ def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
     return tuple(sorted(items, key=lambda item: item.fd))
 
 
-def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
+def _descriptor(pid: int, fd: int, link: str) -> Descriptor:  # noqa: PLR0911
     match = _LINK.match(link)
     if match and match[1] == "socket":
         return Descriptor(fd, "socket", int(match[2]))
@@ -246,7 +246,7 @@ class SystemCall:
     path: str = ""
 
 
-def system_call(pid: int, tid: int) -> SystemCall:
+def system_call(pid: int, tid: int) -> SystemCall:  # noqa: PLR0911
     """Return the system call of a thread; without a name if it may not be read."""
     parts = read_proc(pid, f"task/{tid}/syscall").split()
     if not parts or not parts[0].lstrip("-").isdigit():

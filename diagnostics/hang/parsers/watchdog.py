@@ -19,7 +19,7 @@ _SOURCE = "NCCL watchdog"
 _TIMEOUT = re.compile(
     r"\[(?:PG (?:ID )?(?P<group>\w{1,40})[^\]]{0,120}?)?Rank (?P<rank>\d{1,6})\]\s{0,4}"
     r"Watchdog caught collective operation timeout: "
-    r"WorkNCCL\((?:SeqNum=(?P<number>\d{1,9}), )?OpType=(?P<name>\w+)(?=[,)])(?:, (?P<sizes>NumelIn=\d+, NumelOut=\d+))?"
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d{1,9}), )?OpType=(?P<name>\w+)(?=[,)])(?:, (?P<sizes>NumelIn=\d+, NumelOut=\d+))?"  # noqa: E501
 )
 _COUNTS = re.compile(
     r"\[PG (?:ID )?(?P<group>\w{1,40})[^\]]{0,120}?Rank (?P<rank>\d{1,6})\].{0,300}?"
