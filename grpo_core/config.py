@@ -19,9 +19,16 @@ class RecordError(RuntimeError):
     """Raised when a recorded step is missing, torn, altered or not in the format."""
 
 
-def key(default: Any, *, low: float | None = None, above: float | None = None, choices: Any = None) -> Any:
-    """A field with its default and the values that are allowed: at least `low`, greater than `above`."""
-    return field(default=default, metadata={"low": low, "above": above, "choices": choices})
+def key(
+    default: Any,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    choices: Any = None,
+) -> Any:
+    """A field with its default and its allowed values: at least `low`, more than `above`, at most `high`."""
+    return field(default=default, metadata={"low": low, "above": above, "high": high, "choices": choices})
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,9 @@ class RewardConfig:
     """What a completion of full length costs."""
     threads: int = key(1, low=1)
     """Functions that are called at the same time, each in a thread of its own; 1: one after another."""
+    convention: str = key("text", choices=("text", "trl"))
+    """What functions are called with. `text`: prompts and completions as texts with their special tokens. `trl`: as TRL
+    calls them, without special tokens, and as lists of messages where the data's prompts are messages."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +134,12 @@ class RolloutConfig:
     a server on loopback keeps its token in the user's cache, where a trainer of the same user finds it."""
     timeout_s: float = key(120.0, above=0)
     """Seconds an engine in another process, or a server, may take to start or to answer one call."""
-    device: str = key("cpu")
-    """Where the engine's model lives (a torch device)."""
+    device: str = key("auto")
+    """Torch device of the engine's model. `auto`: the trainer's device in colocate mode; in async and server mode the
+    first GPU that the trainer does not use, else the trainer's own."""
+    memory_share: float = key(0.45, above=0, high=0.95)
+    """Async and server mode, with trainer and engine on one GPU: the share of its memory that the engine may use.
+    The trainer may use the rest."""
     max_batch: int = key(256, low=1)
     """Completions that the embedded engine samples at one time."""
     partial_tokens: int = key(0, low=0)
@@ -138,9 +152,9 @@ class RolloutConfig:
     servers docs/servers.md."""
     reconnect_s: float = key(0.0, low=0)
     """Server mode: for how long a server of its own address that went away is looked for again."""
-    sync_tolerance: float = key(1e-3, above=0)
-    """Largest difference of a log-prob between engine and trainer, on a probe after each weight update, that
-    counts as rounding."""
+    sync_tolerance: float = key(0.0, low=0)
+    """Largest log-prob difference between engine and trainer, on a probe after each weight update, that counts as
+    rounding. 0: by the less exact type of trainer and engine: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +199,9 @@ class TrainConfig:
     """Of the tiny model, the task's rows and every sample."""
     threads: int = key(1, low=1)
     """Threads of torch, in the trainer and in an engine; part of what makes runs bit-identical."""
-    device: str = key("cpu")
-    """Where the trained model lives (a torch device)."""
+    device: str = key("auto")
+    """Torch device of the trained model. `auto`: a GPU if there is one (under torchrun one for each process), else the
+    CPU."""
     logprob_chunk: int = key(256, low=1)
     """Positions whose logits exist at one time."""
     sharding: str = key("replicate", choices=("replicate", "fsdp2"))

@@ -161,7 +161,10 @@ def _suggestion(dotted: str, known: list[str]) -> str:
 
 def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclasses.Field[Any]) -> Any:
     """The value in the field's type, if it is allowed."""
-    converted: Any = _from_text(value, kind) if source == _COMMAND_LINE else value
+    is_text = source == _COMMAND_LINE and isinstance(
+        value, str
+    )  # a dialect named there has values of its own
+    converted: Any = _from_text(value, kind) if is_text else value
     if kind is float and type(converted) is int:
         converted = float(converted)
     if kind in _LISTS and isinstance(converted, list):
@@ -170,7 +173,7 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
     wrong = any(type(x) is not _LISTS[kind] for x in converted) if type(converted) is tuple else None
     if wrong or (wrong is None and type(converted) is not kind):
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected {_NAMES[kind]}")
-    low, above, choices = field.metadata["low"], field.metadata["above"], allowed(field)
+    low, above, high, choices = *(field.metadata[key] for key in ("low", "above", "high")), allowed(field)
     if choices is not None and converted not in choices:
         expected = ", ".join(map(repr, choices))
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected one of {expected}")
@@ -180,6 +183,8 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected at least {low}")
     if above is not None and converted <= above:
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected more than {above}")
+    if high is not None and converted > high:
+        raise ConfigError(f"{source}: {dotted} = {value!r}: expected at most {high}")
     return converted
 
 

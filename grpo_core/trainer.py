@@ -15,6 +15,7 @@ from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.interrupts import Interrupts
+from grpo_core.machine.resources import engine_dtype, resolve
 from grpo_core.machine.world import World, alone
 from grpo_core.metrics import mean
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
@@ -70,7 +71,8 @@ class Trainer:
         Raises:
             ConfigError: The settings can't be met on this machine, or data or model can't be read.
         """
-        self.config, self.folder, self._report = config, folder, report
+        self.config = config = resolve(config)
+        self.folder, self._report = folder, report
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         settle(config.train.threads)
         self.world = World()
@@ -122,8 +124,7 @@ class Trainer:
             from grpo_core.extras import extra
 
             self._recorder = extra("recorder").StepRecorder(folder, config, first=self.world.first)
-        self.history: list[dict[str, Any]] = []
-        self._times: dict[str, float] = {}
+        self.history, self._times = list[dict[str, Any]](), dict[str, float]()
         self._step_started = time.perf_counter()
 
     @property
@@ -140,7 +141,9 @@ class Trainer:
         """What publishes this policy to an engine."""
         ids = self.prompts.batch(0, 1)[0].ids
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
-        sync = Publisher(self.policy, engine, probe, tolerance=self.config.rollout.sync_tolerance)
+        exact = engine_dtype(self.config) == getattr(self.config.model, "dtype", "float32") == "float32"
+        tolerance = self.config.rollout.sync_tolerance
+        sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=exact)
         self._sync, self.engine_name = sync, engine.name
         return sync
 
@@ -180,6 +183,7 @@ class Trainer:
         known = self.policy.vocabulary
         check_answers(list(completions), rollout.requests, self.engine_name, vocabulary=known)
         ages = staleness(completions, self.version, max_age)
+        self._judge.step = self.step
         with self.timed("reward"):
             groups = self._judge.groups(rollout.prompts, completions)
         self._pool.add(groups, rollout.requests, ages)

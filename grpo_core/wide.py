@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_core.config import Config, ConfigError, LossConfig, ModelConfig, RolloutConfig, TrainConfig, key
+from grpo_core.machine.resources import engine_dtype
 
 SURROGATES = (
     *(
@@ -132,8 +133,9 @@ class WideRolloutConfig(RolloutConfig):
     replay_experts: bool = key(default=False)
     """Of a mixture of experts: each token goes to the experts in training that it went to when it was sampled (R3); the
     embedded engine tells, here, in a process of its own or behind a server that was started with this."""
-    dtype: str = key("float32", choices=TYPES)
-    """What the engine holds and computes in, apart from the trainer's. Weights are sent in it."""
+    dtype: str = key("auto", choices=("auto", *TYPES))
+    """What the engine holds and computes in; weights are sent in it. `auto`: model.dtype; float32 for a server that
+    runs already."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class WideConfig(Config):
     @property
     def lowered(self) -> bool:
         """Whether trainer or engine is to hold anything but float32."""
-        return (self.model.dtype, self.rollout.dtype) != ("float32", "float32")
+        return (self.model.dtype, engine_dtype(self)) != ("float32", "float32")
 
     def as_dict(self) -> dict[str, Any]:
         """Section -> key -> value; of what is not the core's, only what is set."""
@@ -224,14 +226,11 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
          "there are fewer completions in a step than mini-batches"),
         (("model.float32_parts",), not {*model.float32_parts} <= {"head", "norms"},
          "expected head, norms, both or none"),
-        (("model.dtype", "rollout.dtype", "model.lora_rank", "model.gradient_checkpointing", "loss.kl_coefficient"),
-         lower and bool(model.lora_rank or model.gradient_checkpointing or loss.kl_coefficient),
-         "a lower dtype is not tried with adapters, recomputed activations or a reference model; use float32"),
         (("model.dtype", "loss.entropy_coefficient"), lower and bool(loss.entropy_coefficient),
          "a lower dtype is not tried with an entropy bonus; use float32"),
         (("rollout.dtype", "rollout.mode", "rollout.port"),
-         rollout.dtype != "float32" and rollout.mode == "server",
-         "a server is started with its own dtype; set rollout.mode to colocate or async"),
+         engine_dtype(config) != "float32" and rollout.mode == "server" and rollout.port != 0,
+         "a running server has its own dtype; leave rollout.dtype out, or set rollout.port = 0"),
         (("rollout.turn_tokens", "rollout.environment"), rollout.turn_tokens > 0 and not rollout.environment,
          "turns are of conversations; set rollout.environment"),
         (("rollout.replay_experts", "rollout.engine"),

@@ -36,19 +36,26 @@ class EquippedPolicy(Policy):
             from grpo_core.learn.adapters import inject
 
             self._adapters = inject(self.causal, config.model, config.train.seed)
+        self._work = self._computing(config, world)
         if config.loss.kl_coefficient:
+            from grpo_core.learn.adapters import adapter_layers
             from grpo_core.learn.reference import ReferencePolicy
 
-            self.reference = ReferencePolicy(self.module, self._adapters)
+            layers = adapter_layers(self._work.causal) if self._adapters else []
+            self.reference = ReferencePolicy(self._work, layers)
         if config.model.gradient_checkpointing:
             from grpo_core.learn.memory import recompute_activations
 
-            recompute_activations(self.causal)
+            recompute_activations(self._work.causal)
         self._training: Any = None
         if world.size > 1:
             from grpo_core.learn.parallel import spread
 
             self._training = spread(self.module, config.train.sharding)
+
+    def _computing(self, config: Config, world: World) -> Any:  # noqa: ARG002 - for subclasses
+        """The module that log-probs are computed by: the trained one itself."""
+        return self.module
 
     def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probs and entropies [B, T] of completions; with a gradient where gradients are enabled."""

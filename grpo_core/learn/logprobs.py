@@ -121,7 +121,7 @@ def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
 
 def completion_logprobs(
     model: Any, ids_BL: torch.Tensor, prompt_lengths_B: torch.Tensor, completion_lengths_B: torch.Tensor, *,
-    temperature: float, chunk: int, head: Any = chunked_logprobs,
+    temperature: float, chunk: int, head: Any = chunked_logprobs, known: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Log-probs and entropies of the completions in `ids_BL`, by one forward pass.
 
@@ -134,6 +134,7 @@ def completion_logprobs(
         temperature: As in sampling.
         chunk: See `chunked_logprobs`.
         head: What makes log-probs of hidden states.
+        known: Ids from this one on are left out of the distribution: the tokenizer lacks them. None: all are in it.
 
     Returns:
         Two tensors [B, T] with T the longest completion; zero behind a completion's end.
@@ -149,6 +150,8 @@ def completion_logprobs(
     else:
         hidden_NH = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows_N, places_N]
     head_VH, asked_N = model.get_output_embeddings().weight, ids_BL[rows_N, places_N + 1]
+    if known is not None and known < len(head_VH):
+        head_VH = head_VH[:known]
     logprobs_N, entropies_N = head(hidden_NH, head_VH, asked_N, temperature=temperature, chunk=chunk)
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)

@@ -10,6 +10,7 @@ from torch import nn
 
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
+from grpo_core.machine.resources import torch_device
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.tasks import model
 
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
 class _Scorer(nn.Module):  # type: ignore[misc]
     """Log-probs as a module's forward pass: what PyTorch's data parallel wrappers hook into."""
 
-    def __init__(self, causal: Any, chunk: int) -> None:
+    def __init__(self, causal: Any, chunk: int, known: int) -> None:
         super().__init__()
-        self.causal, self._chunk, self.head = causal, chunk, chunked_logprobs
+        self.causal, self._chunk, self._known, self.head = causal, chunk, known, chunked_logprobs
 
     def forward(
         self, ids_BL: torch.Tensor, prompts_B: torch.Tensor, lengths_B: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        how: dict[str, Any] = {"temperature": temperature, "chunk": self._chunk, "head": self.head}
+        how: dict[str, Any] = {
+            "temperature": temperature,
+            "chunk": self._chunk,
+            "head": self.head,
+            "known": self._known,
+        }
         return completion_logprobs(self.causal, ids_BL, prompts_B, lengths_B, **how)
 
 
@@ -45,6 +51,7 @@ class Policy:
         module: What holds the parameters, for the optimizer and for checkpoints.
         reference: The model before training, where the KL to it counts.
         make_batch: What makes tensors of samples.
+        vocabulary: How many token ids can be sampled: those that model and tokenizer both have.
     """
 
     reference: ReferencePolicy | None = None
@@ -56,9 +63,10 @@ class Policy:
         Raises:
             ConfigError: The model can't be loaded.
         """
-        self.device = device or config.train.device
+        self.device = torch_device(device or config.train.device)
         self.causal = model.load_model(model_dir, self.device)
-        self.module = _Scorer(self.causal, config.train.logprob_chunk)
+        self.vocabulary = model.known_ids(model_dir, int(self.causal.config.get_text_config().vocab_size))
+        self.module = _Scorer(self.causal, config.train.logprob_chunk, self.vocabulary)
 
     def trained(self) -> list[tuple[str, nn.Parameter]]:
         """The parameters that the optimizer moves."""
@@ -73,11 +81,6 @@ class Policy:
         """What an engine is given: whole, merged parameters by transformers' own names."""
         for name, value in self.causal.named_parameters():
             yield name, whole(value)
-
-    @property
-    def vocabulary(self) -> int:
-        """How many token ids the model knows."""
-        return int(self.causal.config.get_text_config().vocab_size)
 
     def fingerprint(self) -> str:
         """The digest of what an engine is given."""

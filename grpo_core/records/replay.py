@@ -12,6 +12,7 @@ from grpo_core.learn.chosen import policy_for
 from grpo_core.learn.forms.update import updater_for
 from grpo_core.learn.resumed import put_back
 from grpo_core.machine.determinism import settle
+from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import World
 from grpo_core.records import given
 from grpo_core.records.recording import Recorded, as_arguments, read_step
@@ -71,6 +72,7 @@ def _computed(
     # A name would be looked for on the hub: what adapts a model is asked for there, whatever else stays here.
     if config.model.path and not os.path.isdir(config.model.path):  # noqa: PTH112 - a NUL in it is no error
         raise ConfigError(f"model.path = {config.model.path!r}: no such folder; give one with --model.path")
+    config = resolve(config)
     settle(config.train.threads)
     held = policy_for(config.model.path or str(folder / "model"), config, World())
     version = recorded.entry["policy_version"]

@@ -118,6 +118,19 @@ def load_tokenizer(folder: Path | str) -> Any:
     return loaded("AutoTokenizer", folder, f"model.path = {str(folder)!r}: no tokenizer there")
 
 
+def known_ids(folder: Path | str, vocabulary: int) -> int:
+    """How many token ids, from 0 on, both model and tokenizer have; without a tokenizer all of the model's.
+
+    Models often have more output rows than their tokenizer has ids (TOK001). Such an id has no text: it is not sampled,
+    and log-probs are of the distribution without it.
+    """
+    try:
+        ids = load_tokenizer(folder).get_vocab().values()
+    except ConfigError:
+        return vocabulary
+    return min(vocabulary, max(ids, default=vocabulary - 1) + 1)
+
+
 def _no_progress_bars() -> None:
     from transformers.utils import logging
 

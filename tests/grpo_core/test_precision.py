@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from grpo_core import run
-from grpo_core.config import ConfigError
+from grpo_core.config import ConfigError, ModelConfig, TaskConfig
 from grpo_core.learn.batch import unjudged
 from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.world import World
 from grpo_core.settings import load
+from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
 
 TYPES = ("bfloat16", "float16")
@@ -161,10 +162,12 @@ def test_resumed_it_is_the_same_run(short_run):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (["model.dtype=bfloat16", "model.lora_rank=2"], "is not tried with adapters"),
-        (["rollout.dtype=float16", "loss.kl_coefficient=0.1"], "a reference model; use float32"),
+        (["model.dtype=bfloat16", "loss.entropy_coefficient=0.1"], "is not tried with an entropy bonus"),
         (["model.dtype=bfloat16", "model.float32_parts=tail"], "expected head, norms, both or none"),
-        (["rollout.dtype=bfloat16", "rollout.mode=server"], "a server is started with its own dtype"),
+        (
+            ["rollout.dtype=bfloat16", "rollout.mode=server", "rollout.port=80"],
+            "a running server has its own dtype",
+        ),
         (["model.dtype=float8"], "expected one of 'float32', 'bfloat16', 'float16'"),
     ],
 )
@@ -173,3 +176,58 @@ def test_what_is_not_tried_is_refused(settings, says):
     with pytest.raises(ConfigError) as caught:
         load(None, [f"--{setting}" for setting in settings])
     assert says in str(caught.value)
+
+
+def tied_model(folder: Path) -> Path:
+    """A small Llama whose output layer is its embedding, with the tiny model's tokenizer."""
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
+    config = AutoConfig.from_pretrained(folder)
+    config.tie_word_embeddings = True
+    torch.manual_seed(0)
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("mode", ["colocate", "async", "server"])
+def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run, dtype, mode):
+    """The engine takes the trainer's type, and the tolerance fits it."""
+    settings = {"model.dtype": dtype, "rollout.max_staleness": 0, "train.steps": 2}
+    expected = run.train(short_run(**settings, **{"output.name": "expected"}), quiet)
+    found = run.train(short_run(mode, **settings, **{"output.name": "found"}), quiet)
+    assert (found["outcome"], found["error"]) == ("ok", None)
+    assert found["parameters"] == expected["parameters"]
+    assert found["syncs_proven_by_fingerprint"] == found["syncs"] == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"model.lora_rank": 2},
+        {"loss.kl_coefficient": 0.1},
+        {"model.gradient_checkpointing": "true"},
+        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"},
+    ],
+    ids=lambda more: ",".join(more) or "alone",
+)
+def test_bfloat16_trains_a_tied_model_with_adapters_recomputation_and_a_reference(short_run, tmp_path, more):
+    """The first loss has no KL: policy and reference compute in the same type."""
+    if "model.lora_rank" in more:
+        pytest.importorskip("peft")
+    settings = {"model.dtype": "bfloat16", "model.path": tied_model(tmp_path / "tied"), **more}
+    document = run.train(short_run(**settings), quiet)
+    assert (document["outcome"], document["error"]) == ("ok", None)
+    metrics = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+    assert metrics[0]["kl"] == 0
+    assert all(entry["grad_norm"] > 0 for entry in metrics if entry["reward/zero_variance_groups"] < 1)
+
+
+def test_a_tied_weight_gets_the_gradients_of_embedding_and_output_layer(tmp_path):
+    """As in float32, up to the rounding of the compute type."""
+    found, expected = map(gradient, reversed(policies(tied_model(tmp_path), "bfloat16")))
+    assert torch.nn.functional.cosine_similarity(found, expected, dim=0) > 0.999

@@ -15,6 +15,7 @@ import torch
 from grpo_core.config import ConfigError
 from grpo_core.learn.equipped import EquippedPolicy
 from grpo_core.learn.logprobs import chunked_logprobs
+from grpo_core.machine.resources import engine_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,20 +32,28 @@ class MixedPolicy(EquippedPolicy):
         lost: Parts of the last update that the compute type could not tell from nothing; None before the first.
     """
 
-    def __init__(self, model_dir: str, config: WideConfig, world: World) -> None:
-        """Loads the model in float32, and copies it."""
-        super().__init__(model_dir, config, world)
-        self.lost: float | None = None
-        self._type = getattr(torch, config.model.dtype)
-        self._sent = getattr(torch, config.rollout.dtype)
-        self._work = self.module
-        if self._type != torch.float32:
-            self._work = copy.deepcopy(self.module)
-            _lowered(self._work, self._type, config.model.float32_parts)
-            self._pairs = dict(zip(self.module.parameters(), self._work.parameters(), strict=True))
-            for trained, value in self._pairs.items():
+    lost: float | None = None
+
+    def _computing(self, config: WideConfig, world: World) -> Any:  # type: ignore[override]
+        """A copy of the trained module in the compute type, whose gradients go to the trained weights."""
+        self._type, self._sent = getattr(torch, config.model.dtype), getattr(torch, engine_dtype(config))
+        if self._type == torch.float32:
+            return self.module
+        if world.size > 1:
+            raise ConfigError(
+                f"model.dtype = {config.model.dtype!r}: several processes train in float32 only"
+            )
+        work = copy.deepcopy(self.module)
+        _lowered(work, self._type, config.model.float32_parts)
+        masters = dict(self.module.named_parameters(remove_duplicate=False))
+        # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
+        self._pairs = [(masters[name], value) for name, value in work.named_parameters()]
+        for trained, value in self._pairs:
+            if trained.requires_grad:
                 value.register_post_accumulate_grad_hook(_adds_to(trained))
-            self._scale, self._seen = config.model.loss_scale, self._changes()
+        self._moving = [pair for pair in self._pairs if pair[0].requires_grad]
+        self._scale, self._seen = config.model.loss_scale, self._changes()
+        return work
 
     def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probs and entropies [B, T], both in float32."""
@@ -66,7 +75,7 @@ class MixedPolicy(EquippedPolicy):
         if self._work is self.module:
             return
         lost = moved = 0
-        for trained, value in self._pairs.items():
+        for trained, value in self._moving:
             rounded = trained.detach().to(value.dtype)
             if updated and trained.grad is not None and value.dtype != torch.float32:
                 stirred = trained.grad != 0
@@ -77,13 +86,13 @@ class MixedPolicy(EquippedPolicy):
 
     def _changes(self) -> list[int]:
         """How often each trained weight was written to."""
-        return [trained._version for trained in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
+        return [trained._version for trained, _ in self._moving]  # noqa: SLF001 - PyTorch's own count has no other name
 
     def unscale(self) -> None:
         """Divides the gradients by what float16's were multiplied by."""
         if self._type != torch.float16:
             return
-        for trained in self._pairs:
+        for trained in {id(trained): trained for trained, _ in self._moving}.values():
             if trained.grad is not None:
                 trained.grad.div_(self._scale)
 
@@ -111,9 +120,10 @@ def in_float32(
 def _lowered(scorer: Any, kind: torch.dtype, kept: tuple[str, ...]) -> None:
     """Converts a model but for the parts that are to stay in float32, whose results are rounded behind them."""
     head = scorer.causal.get_output_embeddings()
-    tied = head.weight is scorer.causal.get_input_embeddings().weight
-    if "head" in kept and tied:
-        raise ConfigError("model.float32_parts: the output layer is the embedding here; leave head out")
+    if "head" in kept and head.weight is scorer.causal.get_input_embeddings().weight:
+        head.weight = torch.nn.Parameter(
+            head.weight.detach().clone()
+        )  # tied: the embedding is in the compute type
     scorer.to(kind)
     if "head" in kept:
         head.float()
