@@ -71,7 +71,8 @@ class Trainer:
         Raises:
             ConfigError: The settings can't be met on this machine, or data or model can't be read.
         """
-        self.config = config = resolve(config)
+        self.config: Config = resolve(config)
+        config = self.config
         self.folder, self._report = folder, report
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         settle(config.train.threads)
