@@ -1,18 +1,19 @@
-"""Which mitigation comes first: what a run showed against this trigger, never what it showed in vain."""
+"""Ranking of mitigations: verified against this trigger first; one that was tested and failed is never recommended."""
 
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics import catalog
+from diagnostics.catalog.mitigation_ranking import possible_triggers as occurring
+from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.catalog.model import FRAMEWORKS, Bound, Mitigation
-from diagnostics.catalog.offers import occurring, remedy
-from diagnostics.output import wording
-from diagnostics.output.remedies import FAILS, SHOWN, UNTRIED
+from diagnostics.fixes import DOES_NOT_HELP, NOT_TESTED, VERIFIED, mitigation_line
 from repro.issues import REPROS
+from tests.violations import violations
 
 SWEPT = json.loads((Path(catalog.__file__).parents[1] / "data" / "sweep.json").read_text())["sweeps"]
 ISSUES = catalog.load()
@@ -21,7 +22,8 @@ ISSUES = catalog.load()
 def tried(name, helps=(), fails=(), evidence="executed", frameworks=("vllm",)):
     """A mitigation with what does not matter here filled in."""
     edits = tuple((each, f"set {name}") for each in frameworks)
-    return Mitigation(name, f"about {name}", edits, "none", evidence, tuple(helps), tuple(fails), "")
+    results = {"helps": tuple(helps), "fails": tuple(fails), "evidence": evidence}
+    return Mitigation(name=name, about=f"about {name}", edits=edits, cost="none", **results)
 
 
 @pytest.fixture
@@ -45,7 +47,13 @@ def test_what_was_shown_against_this_trigger_comes_first(issue):
     )
     found = remedy(entry, triggers=["a"])
     assert names(found.offers) == ["here_and_there", "here", "elsewhere", "static", "declared"]
-    assert [offer.standing for offer in found.offers] == [SHOWN, SHOWN, UNTRIED, UNTRIED, UNTRIED]
+    assert [offer.standing for offer in found.offers] == [
+        VERIFIED,
+        VERIFIED,
+        NOT_TESTED,
+        NOT_TESTED,
+        NOT_TESTED,
+    ]
     assert [offer.untried for offer in found.offers] == [(), (), ("a",), (), ()]
 
 
@@ -63,7 +71,7 @@ def test_what_failed_is_never_offered(issue):
     found = remedy(entry, triggers=["a"])
     assert names(found.offers) == ["helps"]
     assert names(found.does_not_help) == ["half", "never"]
-    assert {offer.standing for offer in found.does_not_help} == {FAILS}
+    assert {offer.standing for offer in found.does_not_help} == {DOES_NOT_HELP}
     assert [offer.run.words[-3:] for offer in found.does_not_help] == [
         ("a", "--mitigation", "half"),
         ("b", "--mitigation", "never"),
@@ -106,9 +114,7 @@ def test_a_trigger_that_cannot_occur_in_this_release_does_not_count():
     assert "abort_leftovers" in names(found.does_not_help)
 
 
-@pytest.mark.parametrize("code", ISSUES)
-def test_no_shipped_entry_offers_what_failed(code):
-    """For each trigger on record, and for none: every mitigation is in one list, shown only where a run shows it."""
+def check_no_failed_mitigation(code):
     entry = ISSUES[code]
     told = {one.name: one for one in entry.mitigations}
     for trigger, framework in itertools.product(("", *entry.recorded()), ("", *FRAMEWORKS)):
@@ -118,10 +124,15 @@ def test_no_shipped_entry_offers_what_failed(code):
             one = told[offer.mitigation]
             assert trigger not in one.fails
             assert one.helps or one.evidence != "executed"
-            if offer.standing == SHOWN:
+            if offer.standing == VERIFIED:
                 assert trigger in one.helps if trigger else one.helps
         for offer in found.does_not_help:
             assert not trigger or trigger not in told[offer.mitigation].helps
+
+
+def test_no_entry_recommends_a_mitigation_that_failed():
+    """For each recorded trigger and for none: every mitigation is in one list, verified only where a run shows it."""
+    assert violations(check_no_failed_mitigation, ISSUES) == []
 
 
 def test_a_run_that_is_told_can_be_repeated():
@@ -172,19 +183,25 @@ def test_triggers_occur_in_the_releases_that_the_sweeps_saw_them_in():
             assert says == (release in outcomes.get("reproduced", ())), (code, trigger, release)
 
 
-@pytest.mark.parametrize("code", REPROS)
-def test_triggers_are_those_of_the_repro(code):
-    """By name, and where the entry says what happens, in the repro's words."""
+def check_triggers(code):
     told = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
     assert set(ISSUES[code].recorded()) <= set(told)
     assert {each.name: each.about for each in ISSUES[code].triggers}.items() <= told.items()
+
+
+def test_triggers_are_those_of_the_repro():
+    """By name; a trigger that the entry describes has the repro's description."""
+    assert violations(check_triggers, REPROS) == []
 
 
 def test_words_that_this_release_does_not_have_are_not_offered(issue):
     """Of two for one framework that which is in the release at hand; all where none is known or readable."""
     words = (("trl", "old=1"), ("trl", "new=1"), ("vllm", "always=1"))
     one = replace(
-        tried("a"), edits=words, bounds=(Bound("<0.18"), Bound(">=0.18"), Bound()), evidence="static"
+        tried("a"),
+        edits=words,
+        bounds=(Bound(versions="<0.18"), Bound(versions=">=0.18"), Bound()),
+        evidence="static",
     )
 
     def told(**releases):
@@ -196,7 +213,7 @@ def test_words_that_this_release_does_not_have_are_not_offered(issue):
 
 
 def test_a_run_in_other_words_is_told_as_that(issue):
-    """`shown by a run` only of the words that were run; and those come before others that help as well."""
+    """`verified` only of options that were run; they come before others that help as well."""
     entry = issue(
         replace(tried("other_words", ["a"]), bounds=(Bound(),)),
         replace(tried("these_words", ["a"]), bounds=(Bound(ran=("a",)),)),
@@ -204,6 +221,6 @@ def test_a_run_in_other_words_is_told_as_that(issue):
     found = remedy(entry, triggers=["a"])
     assert names(found.offers) == ["these_words", "other_words"]
     assert [offer.as_run for offer in found.offers] == [True, False]
-    these, other = map(wording.offer_line, found.offers)
-    assert these.startswith("these_words (shown by a run):")
-    assert other.startswith("other_words (shown by a run in other words):")
+    these, other = map(mitigation_line, found.offers)
+    assert "(these_words: verified)" in these
+    assert "(other_words: verified with another framework's options)" in other

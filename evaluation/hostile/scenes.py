@@ -39,9 +39,9 @@ from tests.diagnostics.environments import Maker
 from tests.diagnostics.hang.test_hang_read import recorder
 from tests.diagnostics.programs.fuzz_readers import event
 from tests.diagnostics.test_output import LOG, SCRIPT
-from tests.hostile_words import Plain, Words, wrong_in
+from evaluation.hostile.words import Plain, Words, wrong_in
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BRIEF = ("terminal", "json")
 # What JSON writes as two escapes, which YAML and TOML take for halves of characters.
 ASTRAL = "\U000e0041\U0001f600\udc80"

@@ -1,4 +1,4 @@
-"""Five readers, one answer: doctor, triage, lint, the plan and `explain` offer the same mitigation first."""
+"""doctor, triage, lint, the plan, hang, audit and `explain` recommend the same mitigation first."""
 
 from pathlib import Path
 
@@ -8,12 +8,13 @@ from packaging.version import Version
 from diagnostics import catalog
 from diagnostics.audit.document import _helps as audit_helps
 from diagnostics.catalog import documents
-from diagnostics.catalog.affects import CONCERNED, affects, subject
-from diagnostics.catalog.offers import remedy
+from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
+from diagnostics.collect.environment import Environment, Package
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.fixplan import settings
 from diagnostics.doctor.fixplan.installers import find as installer_of
-from diagnostics.collect.environment import Environment, Package
+from diagnostics.findings import Severity
+from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configured_in
 from diagnostics.hang.judge.causes import helps as hang_helps
 from diagnostics.lint.rules.registry import Problem
@@ -21,8 +22,6 @@ from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.lint.versions import Versions
-from diagnostics.output import wording
-from diagnostics.output.findings import Severity
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
@@ -30,6 +29,8 @@ from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.seen import Hit
 from diagnostics.triage.verdict import Diagnosis
+from diagnostics.versions import AFFECTED, affects, issue_package
+from tests.violations import violations
 
 ISSUES = catalog.load()
 # A log that names its trigger: CODE/cell__trigger.log. What is in the cell stands in its name.
@@ -85,9 +86,7 @@ def first(finding):
     return finding.remedy.offers[0].mitigation
 
 
-@pytest.mark.parametrize("log", LOGS, ids=[f"{log.parent.name}-{log.stem}" for log in LOGS])
-def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
-    """Triage sees which trigger it was; nobody offers first what fails against it."""
+def check_log(rules, log):
     cell, _, trigger = log.stem.partition("__")
     entry = ISSUES[log.parent.name]
     releases = {"vllm": RELEASES[cell.removeprefix("scheduler")]}
@@ -98,11 +97,9 @@ def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
     assert finding.remedy.offers[0].standing == "shown"
     for offer in finding.remedy.offers:
         assert trigger not in told[offer.mitigation].fails
-        line = wording.offer_line(offer)
+        line = mitigation_line(offer)
         ran = {name for _, bound in told[offer.mitigation].known_edits() for name in bound.ran}
-        assert ("(shown by a run)" in line) == (trigger in told[offer.mitigation].helps and trigger in ran), (
-            line
-        )
+        assert (": verified)" in line) == (trigger in told[offer.mitigation].helps and trigger in ran), line
     refuted = {one.name for one in entry.mitigations if trigger in one.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
     answers = {
@@ -115,15 +112,14 @@ def test_all_five_offer_the_same_for_a_log_that_names_its_trigger(rules, log):
     assert len(set(answers.values())) == 1, answers
 
 
-def test_the_corpus_has_such_logs():
-    """Else the test above would look at nothing."""
+def test_the_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
+    """No command recommends first what fails against that trigger."""
+    assert violations(check_log, [(rules, log) for log in LOGS]) == []
     assert len(LOGS) > 20
     assert {log.parent.name for log in LOGS} == {"SCH001", "SCH002"}
 
 
-@pytest.mark.parametrize("code", ISSUES)
-def test_triage_and_lint_offer_the_same(code):
-    """For each framework, each trigger on record and none: what the catalogue offers first, and nothing that failed."""
+def check_triage_and_lint(code):
     entry = ISSUES[code]
     told = {one.name: one for one in entry.mitigations}
     for framework in FRAMEWORKS:
@@ -135,14 +131,19 @@ def test_triage_and_lint_offer_the_same(code):
                 assert not set(triggers) & set(told[offer.mitigation].fails)
 
 
+def test_triage_and_lint_recommend_the_same():
+    """For each framework, each recorded trigger and none."""
+    assert violations(check_triage_and_lint, ISSUES) == []
+
+
 def held(entry):
     """A release that is concerned, with those of the packages the issue needs beside it; None if there is none."""
     needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
     for claim in entry.affected:
         starts = [part.strip("><=~ ") for part in claim.versions.split(",")]
         for release in (*claim.releases, *starts, "0"):
-            releases = {**needed, subject(entry): release}
-            if release and affects(entry, releases).answer == CONCERNED:
+            releases = {**needed, issue_package(entry): release}
+            if release and affects(entry, releases).answer == AFFECTED:
                 return releases
     return None
 
@@ -154,10 +155,7 @@ BROUGHT_UP = [
 ]
 
 
-@pytest.mark.parametrize("trainer", ["", "trl", "ms-swift", "verl", "openrlhf"])
-@pytest.mark.parametrize("code", BROUGHT_UP)
-def test_all_five_offer_the_same_for_an_environment(code, trainer):
-    """Where the trigger is not known: each issue that doctor brings up, alone and beside each trainer it knows of."""
+def check_environment(code, trainer):
     entry = ISSUES[code]
     releases = ({trainer: "1.0"} if trainer else {}) | held(entry)
     at_hand = configured_in(releases) or ["vllm"]
@@ -171,15 +169,20 @@ def test_all_five_offer_the_same_for_an_environment(code, trainer):
     assert document["offered"][0] == wanted
 
 
-def test_doctor_brings_up_issues_with_triggers_and_without():
-    """Else the test above would say little."""
+def test_the_fix_is_the_same_for_an_environment():
+    """Where the trigger is unknown: each issue doctor reports, alone and with each trainer."""
+    trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
+    assert violations(check_environment, [(code, each) for code in BROUGHT_UP for each in trainers]) == []
     assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)
     assert any(not ISSUES[code].recorded() for code in BROUGHT_UP)
 
 
-@pytest.mark.parametrize("code", sorted(ISSUES))
-def test_the_documents_of_hang_and_audit_offer_the_same(code):
-    """In the same order, and nothing that was run and failed."""
+def check_documents(code):
     wanted = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
     for told in (hang_helps(code), audit_helps(code)):
         assert [one["name"] for one in told["mitigations"]] == wanted
+
+
+def test_the_documents_of_hang_and_audit_recommend_the_same():
+    """In the same order, without mitigations that were tested and failed."""
+    assert violations(check_documents, sorted(ISSUES)) == []
