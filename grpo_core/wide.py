@@ -124,15 +124,6 @@ class WideModelConfig(ModelConfig):
 class WideRolloutConfig(RolloutConfig):
     """Where completions come from."""
 
-    environment: str = key("")
-    """`file.py:function`, called with the ids of a prompt and those behind it so far whenever a turn has ended: the
-    ids that it gives follow, untrained, and the model goes on; none end the conversation. sampling.max_tokens counts
-    them, too. Empty: one turn."""
-    turn_tokens: int = key(0, low=0)
-    """Of an environment: longest turn of the model; 0: each ends at a stop id."""
-    replay_experts: bool = key(default=False)
-    """Of a mixture of experts: each token goes to the experts in training that it went to when it was sampled (R3); the
-    embedded engine tells, here, in a process of its own or behind a server that was started with this."""
     dtype: str = key("auto", choices=("auto", *TYPES))
     """What the engine holds and computes in; weights are sent in it. `auto`: model.dtype; float32 for a server that
     runs already."""
@@ -231,19 +222,6 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
         (("rollout.dtype", "rollout.mode", "rollout.port"),
          engine_dtype(config) != "float32" and rollout.mode == "server" and rollout.port != 0,
          "a running server has its own dtype; leave rollout.dtype out, or set rollout.port = 0"),
-        (("rollout.turn_tokens", "rollout.environment"), rollout.turn_tokens > 0 and not rollout.environment,
-         "turns are of conversations; set rollout.environment"),
-        (("rollout.replay_experts", "rollout.engine"),
-         rollout.replay_experts and rollout.engine != "transformers",
-         "routing is told by the embedded engine alone; set rollout.engine = 'transformers'"),
-        (("rollout.replay_experts", "rollout.partial_tokens"),
-         bool(rollout.replay_experts and rollout.partial_tokens),
-         "a completion's routing is told by one version; set rollout.partial_tokens = 0"),
-        (("rollout.replay_experts", "rollout.environment", "model.gradient_checkpointing"),
-         rollout.replay_experts and bool(rollout.environment or model.gradient_checkpointing),
-         "routing is replayed for completions of one turn, in one pass"),
-        (("rollout.environment", "rollout.partial_tokens"), bool(rollout.environment and rollout.partial_tokens),
-         "a conversation is held under one version; set rollout.partial_tokens = 0"),
         (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),
         (("train.final_rate",), train.final_rate > 1, "expected a share, at most 1"),
         (("loss.advantage_rewards", "loss.advantage_scale"),

@@ -28,7 +28,6 @@ class EngineSpec:
         threads: Of torch.
         max_batch: Completions the embedded engine samples at one time.
         dtype: What it holds and computes in.
-        experts: Completions tell where a mixture of experts sent each token.
         memory_share: The share of the GPU's memory that the engine may use; 0: as much as there is.
     """
 
@@ -40,7 +39,6 @@ class EngineSpec:
     threads: int = 1
     max_batch: int = 256
     dtype: str = "float32"
-    experts: bool = False
     memory_share: float = 0.0
 
 
@@ -52,8 +50,7 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     shared = shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1")))
     return EngineSpec(
         rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
-        # The last two are settings of grpo_core.wide.
-        rollout.max_batch, engine_dtype(config), getattr(rollout, "replay_experts", False),
+        rollout.max_batch, engine_dtype(config),
         rollout.memory_share if shared else 0.0,
     )  # fmt: skip
 
@@ -66,10 +63,6 @@ def build_engine(spec: EngineSpec) -> Engine:
         import torch
 
         torch.cuda.set_per_process_memory_fraction(spec.memory_share, torch.device(spec.device))
-    if spec.experts:
-        from grpo_core.extras import extra
-
-        return extra("experts").routed(ENGINES[spec.engine](spec), spec.max_batch)  # type: ignore[no-any-return]
     return ENGINES[spec.engine](spec)
 
 

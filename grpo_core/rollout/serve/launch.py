@@ -44,7 +44,6 @@ class ServerProcess:
             "rollout.timeout_s": timeout_s,
             "train.threads": spec.threads,
             "train.seed": spec.seed,
-            **({"rollout.replay_experts": "true"} if spec.experts else {}),
             **({"rollout.dtype": spec.dtype} if spec.dtype != "float32" else {}),
             **(_shared(spec) if spec.memory_share else {}),
         }
