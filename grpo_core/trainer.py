@@ -8,14 +8,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.files import RunFiles
-from grpo_core.learn.policy import Policy, is_plain
-from grpo_core.learn.pool import Pool
-from grpo_core.learn.staleness import staleness
+from grpo_core.learn.policy import Policy
+from grpo_core.learn.pool import DynamicPool, Pool, staleness
 from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.interrupts import Interrupts
-from grpo_core.machine.resources import engine_dtype, resolve
+from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import World, alone
 from grpo_core.metrics import mean
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
@@ -86,12 +85,7 @@ class Trainer:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
         self.shared = self.world.shared
         self.world.from_first(None)  # nobody reads the model before it is written
-        if is_plain(config, self.world):
-            self.policy = Policy(self.model_dir, config)
-        else:
-            from grpo_core.learn.chosen import policy_for
-
-            self.policy = policy_for(self.model_dir, config, self.world)
+        self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop = self.tokenizer.eos_token_id
         stops = () if stop is None else (int(stop),)
@@ -104,10 +98,6 @@ class Trainer:
 
             self._evaluation = Evaluation(config, self.tokenizer, self._judge)
         self._updater = Updater(self.policy, config, self.world)
-        if config.wide:
-            from grpo_core.learn.forms.update import updater_for
-
-            self._updater = updater_for(self.policy, config, self.world)
         self.interrupts = Interrupts()
         self.proofs: list[Proof] = []
         self.step, self._round = 0, 0
@@ -142,9 +132,8 @@ class Trainer:
         """What publishes this policy to an engine."""
         ids = self.prompts.batch(0, 1)[0].ids
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
-        exact = engine_dtype(self.config) == getattr(self.config.model, "dtype", "float32") == "float32"
         tolerance = self.config.rollout.sync_tolerance
-        sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=exact)
+        sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
         self._sync, self.engine_name = sync, engine.name
         return sync
 
@@ -270,11 +259,7 @@ class Trainer:
         checkpoint.save(self.folder / "checkpoints", state, keep=self.config.checkpoint.keep)
 
     def _empty_pool(self) -> Pool:
-        if not self.config.sampling.dynamic:
-            return Pool()
-        from grpo_core.learn.dynamic import DynamicPool
-
-        return DynamicPool(self.config)
+        return DynamicPool(self.config) if self.config.sampling.dynamic else Pool()
 
     def _step_times(self) -> dict[str, float]:
         now = time.perf_counter()

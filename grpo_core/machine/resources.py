@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_core.config import ConfigError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOLERANCES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
 
-def with_devices(config: Any, processes: int, visible: int) -> Any:
+def with_devices(config: Config, processes: int, visible: int) -> Config:
     """Return the settings with `auto` devices, engine type and sync tolerance replaced by what they stand for.
 
     Args:
@@ -38,16 +38,12 @@ def with_devices(config: Any, processes: int, visible: int) -> Any:
         free = sorted(set(range(visible)) - used)
         apart = used and free and rollout.mode != "colocate"
         sampling = f"cuda:{free[0]}" if apart else training
-    types = {"float32": 0, "float16": 1, "bfloat16": 2}
-    computed, held = getattr(config.model, "dtype", "float32"), engine_dtype(config)
-    tolerance = rollout.sync_tolerance or TOLERANCES[max(computed, held, key=types.__getitem__)]
-    chosen = {"device": sampling, "sync_tolerance": tolerance}
-    if hasattr(rollout, "dtype"):
-        chosen["dtype"] = held
-    return replace(config, train=replace(train, device=training), rollout=replace(rollout, **chosen))
+    tolerance = rollout.sync_tolerance or max(TOLERANCES[config.model.dtype], TOLERANCES[config.engine_dtype])
+    rollout = replace(rollout, device=sampling, dtype=config.engine_dtype, sync_tolerance=tolerance)
+    return replace(config, train=replace(train, device=training), rollout=rollout)
 
 
-def resolve(config: Any) -> Any:
+def resolve(config: Config) -> Config:
     """`with_devices` for this machine."""
     import torch
 
@@ -61,15 +57,6 @@ def torch_device(device: str) -> str:
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def engine_dtype(config: Any) -> str:
-    """The type the engine holds. `auto` is the trainer's type, or float32 for a server that runs already."""
-    asked: str = getattr(config.rollout, "dtype", "float32")
-    if asked != "auto":
-        return asked
-    runs_already = config.rollout.mode == "server" and config.rollout.port != 0
-    return "float32" if runs_already else str(config.model.dtype)
 
 
 def shared_gpu(config: Config, processes: int) -> bool:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_core.machine.resources import engine_dtype, resolve, shared_gpu
+from grpo_core.machine.resources import resolve, shared_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     shared = shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1")))
     return EngineSpec(
         rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
-        rollout.max_batch, engine_dtype(config),
+        rollout.max_batch, config.engine_dtype,
         rollout.memory_share if shared else 0.0,
     )  # fmt: skip
 

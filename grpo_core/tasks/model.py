@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 END, PAD = "<end>", "<pad>"
 SEPARATOR = ">"
 HEAD_WIDTH = 32  # vLLM's CPU attention refuses 16
-WIDE = 128  # from this width on, other matrix products are worth their file
 
 
 def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> None:
@@ -106,11 +105,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     # memory, products would have other last digits than in one that does not.
     for value in model.parameters():
         value.data = value.data.clone()
-    if device != "cpu" or model.config.get_text_config().hidden_size < WIDE:
-        return model
-    from grpo_core.products import faster
-
-    return faster(model)
+    return model
 
 
 def load_tokenizer(folder: Path | str) -> Any:

@@ -222,7 +222,7 @@ def test_other_parameters_are_refused_by_name():
         assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
 
 
-ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, experts=True)
+ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
 
 
 def test_capabilities_go_over_the_wire():
@@ -235,7 +235,7 @@ def test_an_older_or_newer_side_is_understood():
     """What it doesn't speak of has the default, and its reason; what is unknown here is left out."""
     found = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
     unsaid = "the other side does not say that it can"
-    assert found == ABLE.without(abort=unsaid, experts=unsaid)
+    assert found == ABLE.without(abort=unsaid)
 
 
 @pytest.mark.parametrize(

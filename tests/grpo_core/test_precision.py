@@ -11,9 +11,7 @@ import torch
 from grpo_core import run
 from grpo_core.config import ConfigError, ModelConfig, TaskConfig
 from grpo_core.learn.batch import unjudged
-from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.policy import Policy
-from grpo_core.machine.world import World
 from grpo_core.settings import load
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
@@ -38,7 +36,7 @@ def policies(model_dir, dtype: str, device: str = "cpu", **model):
     options = [f"--model.{key}={value}" for key, value in {"dtype": dtype, **model}.items()]
     where = [f"--train.device={device}", f"--model.path={model_dir}"]
     config = load(None, [*options, *where, "--rollout.dtype=float32"])
-    return Policy(str(model_dir), load(None, where)), MixedPolicy(str(model_dir), config, World())
+    return Policy(str(model_dir), load(None, where)), Policy(str(model_dir), config)
 
 
 def some_rows(device: str = "cpu"):
@@ -58,8 +56,8 @@ def some_rows(device: str = "cpu"):
 def gradient(policy, device: str = "cpu") -> torch.Tensor:
     """Of the mean log-prob, over all trained weights."""
     policy.logprobs(some_rows(device), 1.0)[0].mean().backward()
-    if isinstance(policy, MixedPolicy):
-        policy.unscale()
+    if policy.lowered:
+        policy.lowered.unscale()
     return torch.cat([value.grad.flatten() for _, value in policy.trained()])
 
 
@@ -104,7 +102,7 @@ def test_gradients_of_micro_batches_add_up_in_float32(model_dir):
 def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, parts, kept):
     """All others are in the compute type."""
     _, mixed = policies(model_dir, "bfloat16", float32_parts=parts)
-    found = {name for name, value in mixed._work.named_parameters() if value.dtype == torch.float32}
+    found = {name for name, value in mixed.lowered.module.named_parameters() if value.dtype == torch.float32}
     assert all(any(part in name for part in kept) for name in found)
     assert {part for part in kept if any(part in name for name in found)} == kept
 

@@ -12,70 +12,53 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grpo_core.config import ConfigError
-from grpo_core.learn.equipped import EquippedPolicy
 from grpo_core.learn.logprobs import chunked_logprobs
-from grpo_core.machine.resources import engine_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from grpo_core.learn.batch import Batch
-    from grpo_core.machine.world import World
-    from grpo_core.wide import WideConfig
+    from grpo_core.config import ModelConfig
 
 
-class MixedPolicy(EquippedPolicy):
-    """A policy that computes in bfloat16 or float16, and whose engine may hold yet another type.
+class LoweredCopy:
+    """A copy of a trained module in the compute type, whose gradients go to the trained weights.
 
     Attributes:
-        lost: Parts of the last update that the compute type could not tell from nothing; None before the first.
+        module: The copy.
+        lost: Share of the last update that the compute type could not tell from nothing; None before the first.
     """
 
-    lost: float | None = None
-
-    def _computing(self, config: WideConfig, world: World) -> Any:  # type: ignore[override]
-        """A copy of the trained module in the compute type, whose gradients go to the trained weights."""
-        self._type, self._sent = getattr(torch, config.model.dtype), getattr(torch, engine_dtype(config))
-        if self._type == torch.float32:
-            return self.module
-        if world.size > 1:
-            raise ConfigError(
-                f"model.dtype = {config.model.dtype!r}: several processes train in float32 only"
-            )
-        work = copy.deepcopy(self.module)
-        _lowered(work, self._type, config.model.float32_parts)
-        masters = dict(self.module.named_parameters(remove_duplicate=False))
+    def __init__(self, trained: Any, options: ModelConfig) -> None:
+        """Copies and converts the module."""
+        self.lost: float | None = None
+        self._type = getattr(torch, options.dtype)
+        self.module = copy.deepcopy(trained)
+        _lowered(self.module, self._type, options.float32_parts)
+        masters = dict(trained.named_parameters(remove_duplicate=False))
         # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
-        self._pairs = [(masters[name], value) for name, value in work.named_parameters()]
+        pairs = [(masters[name], value) for name, value in self.module.named_parameters()]
+        self._pairs = [pair for pair in pairs if pair[0].requires_grad]
+        self._scale, self._seen = options.loss_scale, self._changes()
+
+    def connect(self) -> None:
+        """From now on gradients go to the trained weights; not before the copy itself is copied."""
         for trained, value in self._pairs:
-            if trained.requires_grad:
-                value.register_post_accumulate_grad_hook(_adds_to(trained))
-        self._moving = [pair for pair in self._pairs if pair[0].requires_grad]
-        self._scale, self._seen = config.model.loss_scale, self._changes()
-        return work
+            value.register_post_accumulate_grad_hook(_adds_to(trained))
 
-    def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs and entropies [B, T], both in float32."""
-        if self._work is not self.module and self._seen != self._changes():
-            self.take_over()  # a checkpoint, or an older version, was put back
-        logprobs, entropies = rows.scored(self._work, temperature)
+    def scaled(self, logprobs: torch.Tensor) -> torch.Tensor:
+        """Log-probs whose gradient is scaled up, where float16 would take a small one for zero."""
         if self._type == torch.float16 and torch.is_grad_enabled():
-            logprobs = _Scaled.apply(logprobs, self._scale)
-        return logprobs, entropies
+            return _Scaled.apply(logprobs, self._scale)  # type: ignore[no-any-return]
+        return logprobs
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What an engine is given, in the engine's own type."""
-        for name, value in super().tensors():
-            yield name, value.to(self._sent)
+    def refresh(self) -> None:
+        """Takes the weights over if they were written to: a checkpoint, or an older version, was put back."""
+        if self._seen != self._changes():
+            self.take_over()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def take_over(self, *, updated: bool = False) -> None:
         """Gives the copy the weights as they are now; right after an update, whose gradients stand, counts losses."""
-        if self._work is self.module:
-            return
         lost = moved = 0
-        for trained, value in self._moving:
+        for trained, value in self._pairs:
             rounded = trained.detach().to(value.dtype)
             if updated and trained.grad is not None and value.dtype != torch.float32:
                 stirred = trained.grad != 0
@@ -84,17 +67,17 @@ class MixedPolicy(EquippedPolicy):
             value.copy_(rounded)
         self.lost, self._seen = lost / moved if moved else self.lost, self._changes()
 
-    def _changes(self) -> list[int]:
-        """How often each trained weight was written to."""
-        return [trained._version for trained, _ in self._moving]  # noqa: SLF001 - PyTorch's own count has no other name
-
     def unscale(self) -> None:
         """Divides the gradients by what float16's were multiplied by."""
         if self._type != torch.float16:
             return
-        for trained in {id(trained): trained for trained, _ in self._moving}.values():
+        for trained in {id(trained): trained for trained, _ in self._pairs}.values():
             if trained.grad is not None:
                 trained.grad.div_(self._scale)
+
+    def _changes(self) -> list[int]:
+        """How often each trained weight was written to."""
+        return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
 
 
 class _Scaled(torch.autograd.Function):  # type: ignore[misc]
