@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import subprocess
 import tempfile
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from diagnostics import process
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -68,13 +72,10 @@ class _Watcher:
     """Tells a process of its own which test runs: it looks when one takes too long, whatever that one holds."""
 
     def __init__(self, stall_s: float) -> None:
-        import os
-        import subprocess
-        import sys
-
         words = ["hang", "--beats", "--pid", str(os.getpid()), "--stall", str(stall_s)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "diagnostics", *words],
+        self._process = process.start(
+            process.own_python("diagnostics", *words),
+            own_session=False,
             stdin=subprocess.PIPE,
             stdout=2,
             stderr=2,
@@ -185,18 +186,17 @@ def _exception(error: BaseException) -> str:
     return "".join(made.format())
 
 
-def _text(told: Report) -> str:
-    """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
-    from diagnostics.output import prepare
-    from diagnostics.output.formats.finding import write_finding
-    from diagnostics.output.paper import Paper
+def _text(report: Report) -> str:
+    """Return the findings as the terminal shows them, without colour."""
+    from diagnostics.output import prepare, sanitize
+    from diagnostics.output.terminal import print_finding, print_text
 
     stream = io.StringIO()
-    told = prepare.for_screen(told)
-    paper = Paper(stream, width=_WIDTH)
-    write_finding(paper, told.findings[0], verbose=True)
-    for finding in told.findings[1:]:
-        paper.print(f"or {finding.code} {finding.title} ({finding.certainty})")
-    for note in told.notes:
-        paper.print(f"note: {note}")
+    report = prepare.for_screen(report)
+    console = sanitize.console(stream, width=_WIDTH, force_terminal=True, color_system=None)
+    print_finding(console, report.findings[0], verbose=True)
+    for finding in report.findings[1:]:
+        print_text(console, f"or {finding.code} {finding.title} ({finding.certainty})")
+    for note in report.notes:
+        print_text(console, f"note: {note}")
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())

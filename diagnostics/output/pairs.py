@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import Version
@@ -128,9 +127,9 @@ def best(pairs: Iterable[TriedPair]) -> TriedPair | None:
 def headline(pairs: Sequence[TriedPair]) -> str:
     """What the pairs come to, and which to take."""
     count = Counter(pair.state for pair in pairs)
-    counts = f"{count['ran']} of {len(pairs)} tried pairs ran with their engine, {count['part']} in part"
+    counts = f"{count['ran']} of {len(pairs)} pairs ran, {count['part']} in part"
     newest = best(pairs)
-    return f"{counts}; with vLLM {newest.vllm} install TRL {newest.trl}" if newest else counts
+    return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}" if newest else counts
 
 
 def chosen(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
@@ -203,8 +202,7 @@ def render(
     if shown:
         _print_table(console, shown)
     for reason in recommended.failed if recommended else ():
-        short = shorten(f"✘ {reason}", 2 * console.width, placeholder=" …") if console.is_terminal else f"✘ {reason}"
-        print_text(console, short, "dim")
+        print_text(console, f"✘ {reason}", "dim")
     more = [f"--all shows {len(kept)}"] if len(shown) < len(kept) else []
     more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
     print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")

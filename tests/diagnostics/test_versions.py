@@ -55,7 +55,7 @@ def test_what_is_taken_is_a_pair_that_ran(shown):
     """And the command has its releases, as they ran."""
     taken = pairs.best(TRIED)
     lines = shown()
-    assert f"with vLLM {taken.vllm} install TRL {taken.trl}" in " ".join(lines)
+    assert f"install vLLM {taken.vllm} with TRL {taken.trl}" in " ".join(lines)
     (cell,) = [each for each in PUBLISHED.cells if each["id"] == taken.id]
     asked = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
     assert asked == [

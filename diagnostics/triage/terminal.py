@@ -1,18 +1,16 @@
-"""A triage report on a terminal; belongs to triage, which will render it as its `extra`."""
+"""A triage report on a terminal, and why a report without a cause is not a healthy one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from diagnostics.fixes import count_of
-from diagnostics.output import sanitize
 from diagnostics.output.terminal import print_finding, print_text
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
     from rich.console import Console
 
     from diagnostics.findings import CheckResult, Report
@@ -21,9 +19,44 @@ _STYLES = {"known": "bold red", "clean": "green"}
 _MAX_SYMPTOMS = 2
 
 
-def render(report: Report, stream: TextIO | None = None, *, verbose: bool = False) -> None:
-    """Print the report."""
-    console, subject = sanitize.console(stream), report.subject
+_UNRESOLVED = {
+    "unknown": "the log shows a failure that no known issue describes",
+    "hypothesis": "the lines that would show the cause are not in these logs",
+    "not_judged": "these logs show neither a known failure nor the end of the run",
+    "empty": "there was nothing to read",
+    "wrapper": "the root cause is not in these logs",
+}
+
+
+@dataclass(frozen=True)
+class TriageForm:
+    """The form of a triage report; its JSON and Markdown are the common ones."""
+
+    def document(self, report: Report) -> dict[str, Any]:
+        """Return nothing: the document is the common one."""
+        del report
+        return {}
+
+    def template(self) -> str:
+        """Return nothing: the template is the common one."""
+        return ""
+
+    def render(self, report: Report, console: Console, *, verbose: bool) -> None:
+        """Print the report."""
+        print_report(report, console, verbose=verbose)
+
+
+def unresolved(subject: dict[str, Any]) -> str:
+    """Return why no cause is known, with the line to read first; empty if one is known or the run went well."""
+    text = _UNRESOLVED.get(subject["verdict"], "")
+    anchors = subject.get("anchors") or ()
+    first = f"; read first: {anchors[0]['text']} [{anchors[0]['place']}]" if anchors else ""
+    return f"{text}{first}" if text else ""
+
+
+def print_report(report: Report, console: Console, *, verbose: bool) -> None:
+    """Print the verdict, findings, lines to read first, and hints."""
+    subject = report.subject
     logs, verdict = subject["logs"], subject["verdict"]
     named = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
     unread = verdict == "empty" and any(check.outcome == "crashed" for check in report.checks)
