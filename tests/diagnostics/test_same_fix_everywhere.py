@@ -56,9 +56,9 @@ def doctor(entry, releases):
 
 def planned(entry, releases):
     """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
-    here = environment(releases)
-    own = known_issues(here, {entry.code: entry})
-    steps = settings.steps(own, {entry.code: entry}, here, installer_of(here))
+    location = environment(releases)
+    own_text = known_issues(location, {entry.code: entry})
+    steps = settings.steps(own_text, {entry.code: entry}, location, installer_of(location))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 
@@ -93,14 +93,16 @@ def check_log(rules, log):
     verdict = triage([LogSource(log.name, log)], rules)
     assert verdict.candidates[0].triggers == (trigger,)
     finding = report(verdict, [log.name]).findings[0]
-    told = {one.name: one for one in entry.mitigations}
+    text_lines = {record.name: record for record in entry.mitigations}
     assert finding.remedy.offers[0].standing == "shown"
     for offer in finding.remedy.offers:
-        assert trigger not in told[offer.mitigation].fails
+        assert trigger not in text_lines[offer.mitigation].fails
         line = mitigation_line(offer)
-        ran = {name for _, bound in told[offer.mitigation].known_edits() for name in bound.ran}
-        assert (": verified)" in line) == (trigger in told[offer.mitigation].helps and trigger in ran), line
-    refuted = {one.name for one in entry.mitigations if trigger in one.fails}
+        ran = {name for _, bound in text_lines[offer.mitigation].known_edits() for name in bound.ran}
+        assert (": verified)" in line) == (
+            trigger in text_lines[offer.mitigation].helps and trigger in ran
+        ), line
+    refuted = {record.name for record in entry.mitigations if trigger in record.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
     answers = {
         "triage": first(finding),
@@ -121,14 +123,14 @@ def test_the_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
 
 def check_triage_and_lint(code):
     entry = ISSUES[code]
-    told = {one.name: one for one in entry.mitigations}
+    text_lines = {record.name: record for record in entry.mitigations}
     for framework in FRAMEWORKS:
         for triggers in ((), *((name,) for name in entry.recorded())):
-            wanted = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
+            expected = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
             findings = triaged(entry, framework, {}, triggers), linted(entry, framework, {}, triggers)
-            assert [first(finding) for finding in findings] == [wanted, wanted], (framework, triggers)
+            assert [first(finding) for finding in findings] == [expected, expected], (framework, triggers)
             for offer in (offer for finding in findings for offer in finding.remedy.offers):
-                assert not set(triggers) & set(told[offer.mitigation].fails)
+                assert not set(triggers) & set(text_lines[offer.mitigation].fails)
 
 
 def test_triage_and_lint_recommend_the_same():
@@ -160,27 +162,27 @@ def check_environment(code, trainer):
     releases = ({trainer: "1.0"} if trainer else {}) | held(entry)
     at_hand = configured_in(releases) or ["vllm"]
     finding = doctor(entry, releases)
-    wanted = first(finding)
-    assert planned(entry, releases) == (wanted if finding.remedy.offers[0].edits else "")
+    expected = first(finding)
+    assert planned(entry, releases) == (expected if finding.remedy.offers[0].edits else "")
     if len(at_hand) == 1:
-        assert first(triaged(entry, *at_hand, releases)) == wanted
-        assert first(linted(entry, *at_hand, releases)) == wanted
+        assert first(triaged(entry, *at_hand, releases)) == expected
+        assert first(linted(entry, *at_hand, releases)) == expected
     document = documents.of_issue(entry, remedy(entry, frameworks=at_hand, releases=releases))
-    assert document["offered"][0] == wanted
+    assert document["offered"][0] == expected
 
 
 def test_the_fix_is_the_same_for_an_environment():
     """Where the trigger is unknown: each issue doctor reports, alone and with each trainer."""
     trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
-    assert violations(check_environment, [(code, each) for code in BROUGHT_UP for each in trainers]) == []
+    assert violations(check_environment, [(code, item) for code in BROUGHT_UP for item in trainers]) == []
     assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)
     assert any(not ISSUES[code].recorded() for code in BROUGHT_UP)
 
 
 def check_documents(code):
-    wanted = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for told in (hang_helps(code), audit_helps(code)):
-        assert [one["name"] for one in told["mitigations"]] == wanted
+    expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
+    for text_lines in (hang_helps(code), audit_helps(code)):
+        assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 
 def test_the_documents_of_hang_and_audit_recommend_the_same():
