@@ -46,7 +46,7 @@ class LoweredCopy:
     def scaled(self, logprobs: torch.Tensor) -> torch.Tensor:
         """Log-probs whose gradient is scaled up, where float16 would take a small one for zero."""
         if self._type == torch.float16 and torch.is_grad_enabled():
-            return _Scaled.apply(logprobs, self._scale)  # type: ignore[no-any-return]
+            return _Scaled.apply(logprobs, self._scale)
         return logprobs
 
     def refresh(self) -> None:

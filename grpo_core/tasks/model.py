@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from grpo_core.config import ModelConfig
 
 END, PAD = "<end>", "<pad>"
 SEPARATOR = ">"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 HEAD_WIDTH = 32  # vLLM's CPU attention refuses 16
 
 
@@ -119,10 +119,10 @@ def known_ids(folder: Path | str, vocabulary: int) -> int:
     Models often have more output rows than their tokenizer has ids (TOK001). Such an id has no text: it is not sampled,
     and log-probs are of the distribution without it.
     """
-    try:
-        ids = load_tokenizer(folder).get_vocab().values()
-    except ConfigError:
+    # Without files transformers 5 makes an empty tokenizer of the model's kind.
+    if not any(Path(folder, name).is_file() for name in _TOKENIZER_FILES):
         return vocabulary
+    ids = load_tokenizer(folder).get_vocab().values()
     return min(vocabulary, max(ids, default=vocabulary - 1) + 1)
 
 
